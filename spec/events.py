@@ -1,0 +1,368 @@
+"""The observable events of a KV-cache offload connector: the trace format, version 1.
+
+A trace is JSON lines: one :class:`Header`, then one event a line, in the order in which the
+connector's scheduler side saw them. A line is an object whose field ``e`` names the event. Everything
+that the invariants need is judged from these lines alone; tokens and text never appear, only content
+keys (64-bit hashes of a token prefix).
+
+Names used in the fields:
+
+* ``pool``: name of a block pool of the header, for instance ``gpu`` or ``cpu``.
+* ``slots``: slot numbers inside that pool, each 0 .. ``Pool.slots - 1``.
+* ``keys``: content keys, one for each slot; equal keys mean an equal token prefix up to and including the block.
+* ``holder``: who keeps slots from being freed, as ``kind:id.generation``: ``req:7.0`` (the block table of
+  request 7), ``hit:7.0`` (the pin of a promised hit), ``op:3.1`` (a transfer). A slot's ref count is the number of its holders.
+* ``req``, ``gen``: a request and its generation. The generation grows when the request is preempted or its id is used again.
+* ``op``, ``gen``: a transfer operation and its generation. An id may be used again with a greater generation once it is complete.
+* ``step``: number of a dispatched model step, growing by one.
+* ``group``: a KV-cache group of the header (index), for instance full attention or sliding window.
+* ``at``: index of a block in the request's block table of that group (block ``i`` has the tokens
+  ``i * block_size`` up to, not including, ``(i + 1) * block_size``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+FORMAT: Final = "kvfence-trace"
+VERSION: Final = 1
+
+Kind: TypeAlias = Literal["store", "load"]
+FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+DropReason: TypeAlias = Literal[
+    "resident",  # the tier has the key already
+    "in_flight",  # another store is moving the key
+    "tier_full",  # no slot of the tier could be had
+    "window",  # the block slid out of the window before it could be stored
+    "lazy",  # left in the prefix index; the lazy scan stores it before it is evicted
+    "aborted",  # the request was aborted
+    "failed",  # the block came from a load that failed
+    "off",  # the connector does not store this block by configuration
+]
+
+
+class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A block pool. ``slots`` counts the null block too; ``null`` is its slot number, if the pool has one."""
+
+    name: str
+    slots: int
+    null: int | None = None
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A KV-cache group over the pool ``pool``: ``block_size`` in tokens; ``window`` in tokens, None for full attention."""
+
+    pool: str
+    block_size: int
+    window: int | None = None
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """First line of a trace: what the numbers in the events refer to."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    producer: str
+    pools: tuple[Pool, ...]
+    groups: tuple[Group, ...] = ()
+    ranks: int = 1
+    depth: int = 1
+    """Steps that may be dispatched before the first of them is processed."""
+    tier: str = "cpu"
+    """The pool that stores go to: what FLUSH counts as stored."""
+    meta: dict[str, str] = {}
+
+
+class _Event(msgspec.Struct, tag_field="e", frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+# Pools: who holds which slot, and what a slot is known to contain.
+
+
+class Alloc(_Event, tag="alloc"):
+    """``holder`` took ``slots`` from the free list. They carry no key: a cached slot is evicted before.
+
+    ``free`` is the pool's own count of free slots afterwards (-1: not told). For a request's table, ``group`` and
+    ``at`` say which blocks of the table the slots become: ``at``, ``at + 1``, ...
+    """
+
+    pool: str
+    holder: str
+    slots: Sequence[int]
+    free: int = -1
+    group: int = 0
+    at: int = 0
+
+
+class Deny(_Event, tag="deny"):
+    """``holder`` asked for ``asked`` slots, was refused, and nothing changed. ``free`` as in :class:`Alloc`."""
+
+    pool: str
+    holder: str
+    asked: int
+    free: int = -1
+
+
+class Touch(_Event, tag="touch"):
+    """``holder`` joined the holders of ``slots`` (a prefix hit, a pin, a transfer's source). Fields as in :class:`Alloc`."""
+
+    pool: str
+    holder: str
+    slots: Sequence[int]
+    free: int = -1
+    group: int = 0
+    at: int = 0
+
+
+class Free(_Event, tag="free"):
+    """``holder`` left ``slots``; a slot that nobody holds any more enters the free list and keeps its key."""
+
+    pool: str
+    holder: str
+    slots: Sequence[int]
+    free: int = -1
+
+
+class Evict(_Event, tag="evict"):
+    """``slots``, held by nobody, lost their keys so that they can be given away."""
+
+    pool: str
+    slots: Sequence[int]
+
+
+class Label(_Event, tag="label"):
+    """``slots`` entered the prefix index under ``keys`` of ``group``. ``op``, ``gen``: the transfer that filled them (-1: computed)."""
+
+    pool: str
+    slots: Sequence[int]
+    keys: Sequence[int]
+    group: int = 0
+    op: int = -1
+    gen: int = 0
+
+
+class Unlabel(_Event, tag="unlabel"):
+    """``slots``, held or not, left the prefix index because their content is not to be trusted (``why``)."""
+
+    pool: str
+    slots: Sequence[int]
+    why: str
+
+
+# Requests.
+
+
+class Submit(_Event, tag="submit"):
+    """A request of ``prompt`` tokens entered the waiting queue."""
+
+    req: str
+    gen: int
+    prompt: int
+
+
+class Lookup(_Event, tag="lookup"):
+    """The connector promised ``external`` tokens beyond the ``local`` ones; ``slots`` of ``pool`` are the promised blocks.
+
+    A later lookup of the same request replaces the promise. ``external == 0`` promises nothing.
+    """
+
+    req: str
+    gen: int
+    local: int
+    external: int
+    pool: str = "cpu"
+    slots: Sequence[int] = ()
+
+
+class Withdraw(_Event, tag="withdraw"):
+    """The promise was given up (abort, preemption, a hit no longer wanted); its pins may go now."""
+
+    req: str
+    gen: int
+
+
+class Admit(_Event, tag="admit"):
+    """Blocks were allocated for the request: ``local`` + ``external`` + ``compute`` tokens are all of its ``total``.
+
+    ``external`` is what is accepted of the promise. ``local`` and ``external`` tokens count as computed from here on,
+    the latter once their load has landed.
+    """
+
+    req: str
+    gen: int
+    local: int
+    external: int
+    compute: int
+    total: int
+
+
+class Preempt(_Event, tag="preempt"):
+    """The request lost its blocks and waits again, with generation ``gen + 1``."""
+
+    req: str
+    gen: int
+
+
+class Rollback(_Event, tag="rollback"):
+    """After a failed load, the request counts only ``computed`` tokens as computed."""
+
+    req: str
+    gen: int
+    computed: int
+
+
+class Finish(_Event, tag="finish"):
+    """No more steps of the request will be dispatched. ``computed`` tokens are confirmed: their KV is written."""
+
+    req: str
+    gen: int
+    why: FinishReason
+    computed: int
+
+
+class Drop(_Event, tag="drop"):
+    """Blocks ``at`` .. ``at + n - 1`` of the table will not be stored for this request, with the reason that is counted."""
+
+    req: str
+    gen: int
+    at: int
+    n: int
+    why: DropReason
+    group: int = 0
+
+
+class Cursor(_Event, tag="cursor"):
+    """The store cursor of the request's table in ``group`` moved: blocks below ``to`` will not be looked at again."""
+
+    req: str
+    gen: int
+    to: int
+    group: int = 0
+
+
+class Retire(_Event, tag="retire"):
+    """The request is gone: nothing is held for this generation any more, and all of its blocks are accounted for."""
+
+    req: str
+    gen: int
+
+
+# Transfers.
+
+
+class Queue(_Event, tag="queue"):
+    """A transfer of ``src`` in ``src_pool`` to ``dst`` in ``dst_pool`` was decided; every slot has a holder from here to its end.
+
+    ``keys``: content keys of the blocks. ``req``, ``rgen``: whose blocks ("" when lazy). ``at``: for a store, which blocks of the
+    request's table in ``group``; for a load, the same of the destination.
+    """
+
+    op: int
+    gen: int
+    kind: Kind
+    src_pool: str
+    src: Sequence[int]
+    dst_pool: str
+    dst: Sequence[int]
+    keys: Sequence[int]
+    req: str = ""
+    rgen: int = 0
+    at: Sequence[int] = ()
+    group: int = 0
+
+
+class Issue(_Event, tag="issue"):
+    """The transfer was handed to the workers of all ranks."""
+
+    op: int
+    gen: int
+
+
+class Report(_Event, tag="report"):
+    """The scheduler side took ``rank``'s report of the transfer's end into account."""
+
+    op: int
+    gen: int
+    rank: int
+    ok: bool = True
+
+
+class Stale(_Event, tag="stale"):
+    """A late or repeated report was recognised as such and ignored."""
+
+    op: int
+    gen: int
+    rank: int
+
+
+class Complete(_Event, tag="complete"):
+    """The transfer's one terminal event: all ranks reported; ``ok`` when all of them succeeded."""
+
+    op: int
+    gen: int
+    ok: bool = True
+
+
+# Model steps.
+
+
+class Dispatch(_Event, tag="dispatch"):
+    """Step ``step`` was handed to the device: for each of ``reqs`` (current generation) the next ``tokens`` tokens are computed."""
+
+    step: int
+    reqs: Sequence[str]
+    tokens: Sequence[int]
+
+
+class Process(_Event, tag="process"):
+    """The output of step ``step`` arrived: its kernels are over and its tokens confirmed."""
+
+    step: int
+
+
+# The whole connector.
+
+
+class Reset(_Event, tag="reset"):
+    """A reset of the prefix caches was answered; when ``ok``, ``pools`` were cleared and a new epoch began."""
+
+    ok: bool
+    pools: Sequence[str] = ()
+
+
+class Quiesce(_Event, tag="quiesce"):
+    """No request is left and no transfer is in flight: nothing may be held."""
+
+
+Event: TypeAlias = (
+    Alloc
+    | Deny
+    | Touch
+    | Free
+    | Evict
+    | Label
+    | Unlabel
+    | Submit
+    | Lookup
+    | Withdraw
+    | Admit
+    | Preempt
+    | Rollback
+    | Finish
+    | Drop
+    | Cursor
+    | Retire
+    | Queue
+    | Issue
+    | Report
+    | Stale
+    | Complete
+    | Dispatch
+    | Process
+    | Reset
+    | Quiesce
+)

@@ -1,0 +1,43 @@
+# Each target makes .venv itself; only Python 3.11 or newer and make are needed beforehand.
+#   make setup    install kvfence with its development tools into .venv
+#   make verify   check the specification, then replay the bundled production requests
+#   make test     run the tests
+#   make lint     ruff and mypy
+#   make bench    run the measurements of bench/
+#   make clean    remove .venv and everything generated
+PYTHON ?= python3
+BIN := .venv/bin
+SAMPLE := checker/samples/mooncake_conversation_300.jsonl
+# Two pytest workers: what the smallest supported machine has cores for.
+WORKERS ?= 2
+
+.PHONY: setup verify test lint bench clean
+
+setup: .venv/.dev
+
+# `make verify` needs less than development does, and the development install includes it.
+.venv/.reference: pyproject.toml ci/constraints.txt ci/setup.sh
+	@[ .venv/.dev -nt pyproject.toml ] && [ .venv/.dev -nt ci/constraints.txt ] && touch $@ \
+	  || PYTHON="$(PYTHON)" ci/setup.sh reference
+
+.venv/.dev: pyproject.toml ci/constraints.txt ci/setup.sh
+	@PYTHON="$(PYTHON)" ci/setup.sh dev
+
+verify: .venv/.reference
+	$(BIN)/kvfence verify
+	$(BIN)/kvfence replay $(SAMPLE) --gpu-blocks 8192 --cpu-blocks 16384
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/.dev
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv build dist out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,118 @@
+"""Who may import whom, and what the core may need to be installed."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("spec", "reference", "checker")
+MAY_IMPORT = {"spec": {"spec"}, "reference": {"reference", "spec"}, "checker": {"checker", "spec"}}
+KNOWS_THE_REFERENCE = Path("checker/adapters/reference.py")
+CORE_DEPENDENCIES = {"msgspec", "numpy", "typer", "rich"}
+ONLY_WHEN_ASKED_FOR = {"zstandard"}
+
+
+def sources(part: str) -> Iterator[Path]:
+    return (ROOT / part).rglob("*.py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Full names of the modules that ``path`` imports, each with whether importing ``path`` imports it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside_functions = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    package = ("kvfence", *path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(tree):
+        at_once = id(node) not in inside_functions
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, at_once
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            yield module, at_once
+            for alias in node.names:
+                if module in {"kvfence", *(f"kvfence.{part}" for part in PARTS)}:
+                    yield f"{module}.{alias.name}", at_once
+
+
+def part_of(module: str) -> str | None:
+    names = module.split(".")
+    return names[1] if names[0] == "kvfence" and len(names) > 1 else None
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_imports_only_what_it_may(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(part)
+        for module, _ in imports(path)
+        if (owner := part_of(module)) is not None
+        and owner not in MAY_IMPORT[part]
+        and not (owner == "reference" and path.relative_to(ROOT) == KNOWS_THE_REFERENCE)
+    ]
+    assert not wrong
+
+
+def test_the_rule_sees_a_forbidden_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "spec").mkdir()
+    (tmp_path / "spec" / "bad.py").write_text("from kvfence.checker import cli\nfrom .. import reference\n")
+    found = {part_of(module) for path in sources("spec") for module, _ in imports(path)}
+    assert {"checker", "reference"} <= found
+
+
+def test_the_reference_is_imported_only_when_asked_for() -> None:
+    at_once = [
+        module
+        for module, now in imports(ROOT / KNOWS_THE_REFERENCE)
+        if now and part_of(module) == "reference"
+    ]
+    assert not at_once
+
+
+@pytest.mark.parametrize("part", ["spec", "checker"])
+def test_the_core_needs_only_its_declared_dependencies(part: str) -> None:
+    allowed = CORE_DEPENDENCIES if part == "checker" else {"msgspec"}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(part)
+        for module, now in imports(path)
+        if (top := module.split(".")[0]) not in sys.stdlib_module_names | {"kvfence"} | allowed
+        and not (top in ONLY_WHEN_ASKED_FOR and part == "checker" and not now)
+    ]
+    assert not wrong
+
+
+def test_the_core_imports_without_torch() -> None:
+    modules = [
+        ".".join(("kvfence", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for part in ("spec", "checker")
+        for path in sources(part)
+    ]
+    program = (
+        "import importlib, sys\n"
+        "sys.modules.update(dict.fromkeys(['torch', 'cuda', 'zstandard']))\n"
+        f"for name in {sorted(modules)!r}: importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_folder_with_code_is_packaged() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    folders = {
+        ".".join(("kvfence", *path.relative_to(ROOT).parent.parts))
+        for part in PARTS
+        for path in sources(part)
+    }
+    assert folders == listed

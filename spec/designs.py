@@ -1,0 +1,220 @@
+"""Named designs: switches that turn a machine into a known-good or known-bad variant.
+
+``sound`` has every switch off. Each other design switches one fault on, says which invariant must break, and names the
+public reports whose fault it states. The same names switch the same fault on in the reference implementation.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Design(msgspec.Struct, frozen=True, kw_only=True):
+    """A design: ``faults`` are the switches it turns on in ``machines``; ``breaks`` is the invariant that must break there."""
+
+    name: str
+    summary: str
+    machines: tuple[str, ...] = ()
+    breaks: str = ""
+    reports: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> frozenset[str]:
+        """The switches this design turns on; empty for ``sound``."""
+        return frozenset() if not self.breaks else frozenset({self.name})
+
+
+_ROWS = (
+    Design(name="sound", summary="Every rule kept.", machines=("block_pool", "lookup", "transfer")),
+    # block_pool
+    Design(
+        name="over_pop",
+        summary="A transfer's list names a slot twice, so its end puts the slot into the free list twice and the pool "
+        "counts more free slots than it has.",
+        machines=("block_pool",),
+        breaks="CONSERVE",
+        reports=("vllm#42085", "vllm#42571"),
+    ),
+    Design(
+        name="allocate_unchecked",
+        summary="Two groups over one pool each compare their own demand with the pool's free count, so together they pop "
+        "more than is free.",
+        machines=("block_pool",),
+        breaks="CONSERVE",
+        reports=("vllm#42085",),
+    ),
+    Design(
+        name="double_release",
+        summary="Two code paths release the same slot: it enters the free list although somebody else holds it by now.",
+        machines=("block_pool",),
+        breaks="CONSERVE",
+        reports=("sglang#13483",),
+    ),
+    Design(
+        name="duplicate_in_store_list",
+        summary="A window slides, the slot is used again by the same request, and one scan lists it twice in one transfer.",
+        machines=("block_pool",),
+        breaks="UNIQUE",
+        reports=("vllm#42571", "vllm#42085"),
+    ),
+    # lookup
+    Design(
+        name="unpinned_lookup",
+        summary="The lookup promises a hit without holding its blocks until the allocation.",
+        machines=("lookup",),
+        breaks="PIN",
+        reports=("vllm#39702",),
+    ),
+    Design(
+        name="evict_pinned",
+        summary="Eviction looks at transfers only, and takes a block that a promise pins.",
+        machines=("block_pool", "lookup"),
+        breaks="PIN",
+        reports=("LMCache#4133",),
+    ),
+    Design(
+        name="pins_added_not_replaced",
+        summary="A repeated lookup pins its hit and keeps the pins of the promise before it.",
+        machines=("lookup",),
+        breaks="PURE",
+        reports=("vllm#39702",),
+    ),
+    Design(
+        name="pin_leak_on_abort",
+        summary="An abort between lookup and allocation forgets the pin of the promised hit.",
+        machines=("lookup",),
+        breaks="NO-LEAK",
+        reports=("vllm#32255",),
+    ),
+    Design(
+        name="count_promised",
+        summary="The allocation accepts fewer tokens than promised, but counts all that were promised.",
+        machines=("lookup",),
+        breaks="COUNT",
+        reports=("vllm#45138", "LMCache#4133"),
+    ),
+    # transfer
+    Design(
+        name="duplicate_in_flight_store",
+        summary="A key counts as stored only once its store has completed, so a second request stores it again meanwhile.",
+        machines=("transfer",),
+        breaks="UNIQUE",
+        reports=("vllm#41289",),
+    ),
+    Design(
+        name="no_flush_on_finish",
+        summary="The store plan is made before the last step is counted, and finish clears the request: its last full block "
+        "is never stored.",
+        machines=("transfer",),
+        breaks="FLUSH",
+        reports=("vllm#41704",),
+    ),
+    Design(
+        name="late_flush",
+        summary="The finish-time store is planned when the request's blocks have been freed already.",
+        machines=("transfer",),
+        breaks="FREEZE",
+        reports=("vllm#48596", "vllm#42959"),
+    ),
+    Design(
+        name="free_on_preempt",
+        summary="Preemption frees the request's blocks while a store or a dispatched step still uses them.",
+        machines=("transfer",),
+        breaks="FREEZE",
+        reports=("vllm#29870", "LMCache#4955"),
+    ),
+    Design(
+        name="free_on_abort",
+        summary="An abort frees the blocks into which a load is still being written.",
+        machines=("transfer",),
+        breaks="FREEZE",
+        reports=("vllm#32255",),
+    ),
+    Design(
+        name="leak_on_abort",
+        summary="An abort during a load waits for a completion that was delivered before: the blocks are never freed.",
+        machines=("transfer",),
+        breaks="NO-LEAK",
+        reports=("vllm#32255",),
+    ),
+    Design(
+        name="free_before_processed",
+        summary="Blocks are freed by the optimistic token count, while the dispatched step still reads them.",
+        machines=("transfer",),
+        breaks="FREEZE",
+        reports=("vllm#47282", "vllm#47291", "vllm#47653", "vllm#47728"),
+    ),
+    Design(
+        name="unpinned_destination",
+        summary="The CPU slots that a store writes have no holder, so the tier gives them away in the middle of the copy.",
+        machines=("transfer",),
+        breaks="FREEZE",
+        reports=("sglang#28468",),
+    ),
+    Design(
+        name="cursor_not_rewound",
+        summary="Preemption clears the block table but not the store cursor.",
+        machines=("transfer",),
+        breaks="CURSOR",
+        reports=("vllm#52170",),
+    ),
+    Design(
+        name="cursor_before_queue",
+        summary="The store cursor moves before the store is queued; a declined store leaves a hole behind it.",
+        machines=("transfer",),
+        breaks="CURSOR",
+        reports=("vllm#27697", "vllm#42959"),
+    ),
+    Design(
+        name="ignore_generation",
+        summary="Reports are matched by operation id alone: a late one is taken for the newer operation.",
+        machines=("transfer",),
+        breaks="ONCE",
+        reports=("vllm#54872",),
+    ),
+    Design(
+        name="lost_completion",
+        summary="The scheduler side drops an operation's record when its request ends, and ignores the real report.",
+        machines=("transfer",),
+        breaks="ONCE",
+        reports=("dynamo#3730", "dynamo#4171"),
+    ),
+    Design(
+        name="complete_on_first_rank",
+        summary="A transfer counts as complete when the first rank has reported.",
+        machines=("transfer",),
+        breaks="RANKS",
+        reports=("vllm#21048",),
+    ),
+    Design(
+        name="register_before_landing",
+        summary="The destination of a load enters the prefix index before the load has landed.",
+        machines=("transfer",),
+        breaks="USE-READY",
+        reports=("vllm#49250", "vllm#21048"),
+    ),
+    Design(
+        name="keep_label_on_failure",
+        summary="The destination of a failed load stays in the prefix index and is shared.",
+        machines=("transfer",),
+        breaks="FAIL-CLOSED",
+        reports=("vllm#49250", "vllm#50388"),
+    ),
+    Design(
+        name="reset_ignores_in_flight",
+        summary="A store that was in flight across a reset registers its old key when it completes.",
+        machines=("transfer",),
+        breaks="RESET",
+        reports=("vllm#39726",),
+    ),
+    Design(
+        name="reset_one_tier",
+        summary="A reset clears the GPU prefix index, reports success, and leaves the CPU tier serving older keys.",
+        machines=("transfer",),
+        breaks="RESET",
+        reports=("vllm#57727",),
+    ),
+)
+
+DESIGNS: dict[str, Design] = {row.name: row for row in _ROWS}
+"""All designs by name."""

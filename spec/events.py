@@ -9,11 +9,15 @@ Names used in the fields:
 
 * ``pool``: name of a block pool of the header, for instance ``gpu`` or ``cpu``.
 * ``slots``: slot numbers inside that pool, each 0 .. ``Pool.slots - 1``.
-* ``keys``: content keys, one for each slot; equal keys mean an equal token prefix up to and including the block.
+* ``keys``: content keys, one for each slot; equal keys mean an equal token prefix up to and including the
+  block.
 * ``holder``: who keeps slots from being freed, as ``kind:id.generation``: ``req:7.0`` (the block table of
-  request 7), ``hit:7.0`` (the pin of a promised hit), ``op:3.1`` (a transfer). A slot's ref count is the number of its holders.
-* ``req``, ``gen``: a request and its generation. The generation grows when the request is preempted or its id is used again.
-* ``op``, ``gen``: a transfer operation and its generation. An id may be used again with a greater generation once it is complete.
+  request 7), ``hit:7.0`` (the pin of a promised hit), ``op:3.1`` (a transfer). A slot's ref count is the
+  number of its holders.
+* ``req``, ``gen``: a request and its generation. The generation grows when the request is preempted or its id
+  is used again.
+* ``op``, ``gen``: a transfer operation and its generation. An id may be used again with a greater generation
+  once it is complete.
 * ``step``: number of a dispatched model step, growing by one.
 * ``group``: a KV-cache group of the header (index), for instance full attention or sliding window.
 * ``at``: index of a block in the request's block table of that group (block ``i`` has the tokens
@@ -53,7 +57,10 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A KV-cache group over the pool ``pool``: ``block_size`` in tokens; ``window`` in tokens, None for full attention."""
+    """A KV-cache group over the pool ``pool``.
+
+    ``block_size`` in tokens; ``window`` in tokens, None for full attention.
+    """
 
     pool: str
     block_size: int
@@ -76,18 +83,20 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     meta: dict[str, str] = {}
 
 
-class _Event(msgspec.Struct, tag_field="e", frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class _Event(
+    msgspec.Struct, tag_field="e", frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True
+):
     pass
 
 
 # Pools: who holds which slot, and what a slot is known to contain.
 
 
-class Alloc(_Event, tag="alloc"):
+class Alloc(_Event, tag="alloc", frozen=True):
     """``holder`` took ``slots`` from the free list. They carry no key: a cached slot is evicted before.
 
-    ``free`` is the pool's own count of free slots afterwards (-1: not told). For a request's table, ``group`` and
-    ``at`` say which blocks of the table the slots become: ``at``, ``at + 1``, ...
+    ``free`` is the pool's own count of free slots afterwards (-1: not told). For a request's table, ``group``
+    and ``at`` say which blocks of the table the slots become: ``at``, ``at + 1``, ...
     """
 
     pool: str
@@ -98,8 +107,8 @@ class Alloc(_Event, tag="alloc"):
     at: int = 0
 
 
-class Deny(_Event, tag="deny"):
-    """``holder`` asked for ``asked`` slots, was refused, and nothing changed. ``free`` as in :class:`Alloc`."""
+class Deny(_Event, tag="deny", frozen=True):
+    """``holder`` asked for ``asked`` slots and was refused; nothing changed. ``free``: see :class:`Alloc`."""
 
     pool: str
     holder: str
@@ -107,8 +116,11 @@ class Deny(_Event, tag="deny"):
     free: int = -1
 
 
-class Touch(_Event, tag="touch"):
-    """``holder`` joined the holders of ``slots`` (a prefix hit, a pin, a transfer's source). Fields as in :class:`Alloc`."""
+class Touch(_Event, tag="touch", frozen=True):
+    """``holder`` joined the holders of ``slots`` (a prefix hit, a pin, a transfer's source).
+
+    Fields as in :class:`Alloc`.
+    """
 
     pool: str
     holder: str
@@ -118,7 +130,7 @@ class Touch(_Event, tag="touch"):
     at: int = 0
 
 
-class Free(_Event, tag="free"):
+class Free(_Event, tag="free", frozen=True):
     """``holder`` left ``slots``; a slot that nobody holds any more enters the free list and keeps its key."""
 
     pool: str
@@ -127,15 +139,18 @@ class Free(_Event, tag="free"):
     free: int = -1
 
 
-class Evict(_Event, tag="evict"):
+class Evict(_Event, tag="evict", frozen=True):
     """``slots``, held by nobody, lost their keys so that they can be given away."""
 
     pool: str
     slots: Sequence[int]
 
 
-class Label(_Event, tag="label"):
-    """``slots`` entered the prefix index under ``keys`` of ``group``. ``op``, ``gen``: the transfer that filled them (-1: computed)."""
+class Label(_Event, tag="label", frozen=True):
+    """``slots`` entered the prefix index under ``keys`` of ``group``.
+
+    ``op``, ``gen``: the transfer that filled them (-1: computed).
+    """
 
     pool: str
     slots: Sequence[int]
@@ -145,7 +160,7 @@ class Label(_Event, tag="label"):
     gen: int = 0
 
 
-class Unlabel(_Event, tag="unlabel"):
+class Unlabel(_Event, tag="unlabel", frozen=True):
     """``slots``, held or not, left the prefix index because their content is not to be trusted (``why``)."""
 
     pool: str
@@ -156,7 +171,7 @@ class Unlabel(_Event, tag="unlabel"):
 # Requests.
 
 
-class Submit(_Event, tag="submit"):
+class Submit(_Event, tag="submit", frozen=True):
     """A request of ``prompt`` tokens entered the waiting queue."""
 
     req: str
@@ -164,10 +179,11 @@ class Submit(_Event, tag="submit"):
     prompt: int
 
 
-class Lookup(_Event, tag="lookup"):
-    """The connector promised ``external`` tokens beyond the ``local`` ones; ``slots`` of ``pool`` are the promised blocks.
+class Lookup(_Event, tag="lookup", frozen=True):
+    """The connector promised ``external`` tokens beyond the ``local`` ones.
 
-    A later lookup of the same request replaces the promise. ``external == 0`` promises nothing.
+    ``slots`` of ``pool`` are the promised blocks. A later lookup of the same request replaces the promise.
+    ``external == 0`` promises nothing.
     """
 
     req: str
@@ -178,18 +194,18 @@ class Lookup(_Event, tag="lookup"):
     slots: Sequence[int] = ()
 
 
-class Withdraw(_Event, tag="withdraw"):
+class Withdraw(_Event, tag="withdraw", frozen=True):
     """The promise was given up (abort, preemption, a hit no longer wanted); its pins may go now."""
 
     req: str
     gen: int
 
 
-class Admit(_Event, tag="admit"):
-    """Blocks were allocated for the request: ``local`` + ``external`` + ``compute`` tokens are all of its ``total``.
+class Admit(_Event, tag="admit", frozen=True):
+    """Blocks were allocated; ``local`` + ``external`` + ``compute`` tokens are all of its ``total``.
 
-    ``external`` is what is accepted of the promise. ``local`` and ``external`` tokens count as computed from here on,
-    the latter once their load has landed.
+    ``external`` is what is accepted of the promise. ``local`` and ``external`` tokens count as computed from
+    here on, the latter once their load has landed.
     """
 
     req: str
@@ -200,14 +216,14 @@ class Admit(_Event, tag="admit"):
     total: int
 
 
-class Preempt(_Event, tag="preempt"):
+class Preempt(_Event, tag="preempt", frozen=True):
     """The request lost its blocks and waits again, with generation ``gen + 1``."""
 
     req: str
     gen: int
 
 
-class Rollback(_Event, tag="rollback"):
+class Rollback(_Event, tag="rollback", frozen=True):
     """After a failed load, the request counts only ``computed`` tokens as computed."""
 
     req: str
@@ -215,8 +231,11 @@ class Rollback(_Event, tag="rollback"):
     computed: int
 
 
-class Finish(_Event, tag="finish"):
-    """No more steps of the request will be dispatched. ``computed`` tokens are confirmed: their KV is written."""
+class Finish(_Event, tag="finish", frozen=True):
+    """No more steps of the request will be dispatched.
+
+    ``computed`` tokens are confirmed: their KV is written.
+    """
 
     req: str
     gen: int
@@ -224,8 +243,11 @@ class Finish(_Event, tag="finish"):
     computed: int
 
 
-class Drop(_Event, tag="drop"):
-    """Blocks ``at`` .. ``at + n - 1`` of the table will not be stored for this request, with the reason that is counted."""
+class Drop(_Event, tag="drop", frozen=True):
+    """Blocks ``at`` .. ``at + n - 1`` of the table will not be stored for this request.
+
+    ``why`` is the reason under which they are counted.
+    """
 
     req: str
     gen: int
@@ -235,8 +257,11 @@ class Drop(_Event, tag="drop"):
     group: int = 0
 
 
-class Cursor(_Event, tag="cursor"):
-    """The store cursor of the request's table in ``group`` moved: blocks below ``to`` will not be looked at again."""
+class Cursor(_Event, tag="cursor", frozen=True):
+    """The store cursor of the request's table in ``group`` moved.
+
+    Blocks below ``to`` will not be looked at again.
+    """
 
     req: str
     gen: int
@@ -244,8 +269,8 @@ class Cursor(_Event, tag="cursor"):
     group: int = 0
 
 
-class Retire(_Event, tag="retire"):
-    """The request is gone: nothing is held for this generation any more, and all of its blocks are accounted for."""
+class Retire(_Event, tag="retire", frozen=True):
+    """The request is gone: this generation holds nothing any more; all of its blocks are accounted for."""
 
     req: str
     gen: int
@@ -254,11 +279,12 @@ class Retire(_Event, tag="retire"):
 # Transfers.
 
 
-class Queue(_Event, tag="queue"):
-    """A transfer of ``src`` in ``src_pool`` to ``dst`` in ``dst_pool`` was decided; every slot has a holder from here to its end.
+class Queue(_Event, tag="queue", frozen=True):
+    """A transfer of ``src`` in ``src_pool`` to ``dst`` in ``dst_pool`` was decided.
 
-    ``keys``: content keys of the blocks. ``req``, ``rgen``: whose blocks ("" when lazy). ``at``: for a store, which blocks of the
-    request's table in ``group``; for a load, the same of the destination.
+    Every slot has a holder from here to its end. ``keys``: content keys of the blocks. ``req``, ``rgen``:
+    whose blocks ("" when lazy). ``at``: for a store, which blocks of the request's table in ``group``; for a
+    load, the same of the destination.
     """
 
     op: int
@@ -275,14 +301,14 @@ class Queue(_Event, tag="queue"):
     group: int = 0
 
 
-class Issue(_Event, tag="issue"):
+class Issue(_Event, tag="issue", frozen=True):
     """The transfer was handed to the workers of all ranks."""
 
     op: int
     gen: int
 
 
-class Report(_Event, tag="report"):
+class Report(_Event, tag="report", frozen=True):
     """The scheduler side took ``rank``'s report of the transfer's end into account."""
 
     op: int
@@ -291,7 +317,7 @@ class Report(_Event, tag="report"):
     ok: bool = True
 
 
-class Stale(_Event, tag="stale"):
+class Stale(_Event, tag="stale", frozen=True):
     """A late or repeated report was recognised as such and ignored."""
 
     op: int
@@ -299,7 +325,7 @@ class Stale(_Event, tag="stale"):
     rank: int
 
 
-class Complete(_Event, tag="complete"):
+class Complete(_Event, tag="complete", frozen=True):
     """The transfer's one terminal event: all ranks reported; ``ok`` when all of them succeeded."""
 
     op: int
@@ -310,15 +336,18 @@ class Complete(_Event, tag="complete"):
 # Model steps.
 
 
-class Dispatch(_Event, tag="dispatch"):
-    """Step ``step`` was handed to the device: for each of ``reqs`` (current generation) the next ``tokens`` tokens are computed."""
+class Dispatch(_Event, tag="dispatch", frozen=True):
+    """Step ``step`` was handed to the device.
+
+    For each of ``reqs`` (current generation) the next ``tokens`` tokens are computed.
+    """
 
     step: int
     reqs: Sequence[str]
     tokens: Sequence[int]
 
 
-class Process(_Event, tag="process"):
+class Process(_Event, tag="process", frozen=True):
     """The output of step ``step`` arrived: its kernels are over and its tokens confirmed."""
 
     step: int
@@ -327,14 +356,14 @@ class Process(_Event, tag="process"):
 # The whole connector.
 
 
-class Reset(_Event, tag="reset"):
-    """A reset of the prefix caches was answered; when ``ok``, ``pools`` were cleared and a new epoch began."""
+class Reset(_Event, tag="reset", frozen=True):
+    """A reset of the prefix caches was answered; if ``ok``, ``pools`` were cleared and a new epoch began."""
 
     ok: bool
     pools: Sequence[str] = ()
 
 
-class Quiesce(_Event, tag="quiesce"):
+class Quiesce(_Event, tag="quiesce", frozen=True):
     """No request is left and no transfer is in flight: nothing may be held."""
 
 

@@ -1,0 +1,18 @@
+"""The error for a command that cannot do what it was asked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CannotRun(Exception):
+    """What was asked cannot be done: one line that names the thing and the way out. The command exits with 2."""
+
+
+def unknown(what: str, name: str, known: Iterable[str], way_out: str) -> CannotRun:
+    """The error for a ``name`` that is none of the ``known`` ones: offers close matches, or else the way out."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else way_out
+    return CannotRun(f"there is no {what} {name!r}: {hint}")

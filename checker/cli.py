@@ -6,12 +6,16 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.report.jsonreport import as_json
+from kvfence.checker.report.listings import designs_text, invariants_text
+from kvfence.checker.report.table import terminal_width
+from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.designs import DESIGNS
 
 CANNOT_RUN = 2
 INTERRUPTED = 3
@@ -42,13 +46,36 @@ def _print_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _kvfence(
     context: typer.Context,
-    show_version: Annotated[
+    _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> int:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         return CANNOT_RUN
+    return 0
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+
+
+@app.command()
+def invariants(output: FormatOption = Format.text) -> int:
+    """List the invariants, where each is checked, and how many public reports it would have caught."""
+    if output is Format.json:
+        typer.echo(as_json(INVARIANTS))
+    else:
+        typer.echo(invariants_text(INVARIANTS, width=terminal_width()))
+    return 0
+
+
+@app.command()
+def designs(output: FormatOption = Format.text) -> int:
+    """List the named designs: the sound one, and one for each fault that a machine can express."""
+    if output is Format.json:
+        typer.echo(as_json(list(DESIGNS.values())))
+    else:
+        typer.echo(designs_text(DESIGNS.values(), width=terminal_width()))
     return 0
 
 

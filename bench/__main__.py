@@ -1,0 +1,50 @@
+"""Runs the measurements of this folder, one after the other: ``python -m bench [NAME ...]``; ``--list`` names them.
+
+Each file is one measurement and runs on its own, too: ``python bench/NAME.py --help`` tells its options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def measurements() -> dict[str, str]:
+    """Name of each measurement and the first line of its docstring."""
+    found = {}
+    for path in sorted(HERE.glob("[!_]*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found[path.stem] = docstring.partition("\n")[0]
+    return found
+
+
+def main() -> int:
+    """Exit code: 0 when every measurement ran, 1 when one failed, 2 for a name that is not there."""
+    known = measurements()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {', '.join(known)}")
+    parser.add_argument("--list", action="store_true", help="name the measurements and stop")
+    wanted = parser.parse_args()
+    unknown = [name for name in wanted.names if name not in known]
+    if unknown:
+        parser.error(f"there is no measurement {unknown[0]}: there is {', '.join(known)}")
+    if wanted.list:
+        print("\n".join(f"{name}: {text}" for name, text in known.items()))
+        return 0
+    failed = []
+    for name in wanted.names or known:
+        print(f"\n{name}: {known[name]}", flush=True)
+        if subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode != 0:
+            failed.append(name)
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

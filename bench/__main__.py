@@ -1,4 +1,4 @@
-"""Runs the measurements of this folder, one after the other: ``python -m bench [NAME ...]``; ``--list`` names them.
+"""Runs the measurements of this folder one by one: ``python -m bench [NAME ...]``; ``--list`` names them.
 
 Each file is one measurement and runs on its own, too: ``python bench/NAME.py --help`` tells its options.
 """

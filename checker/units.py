@@ -12,7 +12,7 @@ _SMALLEST = 16 * 2**20
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from ``2GiB``, ``512MiB`` or a plain number of bytes; CannotRun when it is none or less than 16 MiB."""
+    """Bytes from ``2GiB``, ``512MiB`` or a plain number of bytes; CannotRun for less than 16 MiB."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = match and next((name for name in _BYTES if name.lower() == match[2].lower()), None)
     if match is None or unit is None:
@@ -24,7 +24,7 @@ def parse_memory(text: str) -> int:
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
-    """Sort sizes from ``Block=4`` and the like; CannotRun for another form, a size below 1 or a repeated sort."""
+    """Sort sizes from ``Block=4`` and the like; CannotRun for another form, size 0 or a repeated sort."""
     sizes: dict[str, int] = {}
     for text in texts:
         sort, _, number = text.partition("=")

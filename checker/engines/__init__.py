@@ -1,0 +1,17 @@
+"""Engines: what decides a machine at given sizes."""
+
+from kvfence.checker.engines.base import Engine, Finding, Path, Progress, Result, Step, Verdict
+from kvfence.checker.engines.interpret import Failure, Interpret, Interpreter
+
+__all__ = [
+    "Engine",
+    "Failure",
+    "Finding",
+    "Interpret",
+    "Interpreter",
+    "Path",
+    "Progress",
+    "Result",
+    "Step",
+    "Verdict",
+]

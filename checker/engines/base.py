@@ -1,0 +1,319 @@
+"""What every engine answers with, and how an exploration of reachable states is summed up."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from kvfence.spec.language import Grounded, Instance, Machine, SpecError, View, changes, flat
+
+Until = Literal["first", "end"]
+Bounds = Mapping[str, tuple[int, int]]
+Shown = bool | int | str
+
+
+class Verdict(StrEnum):
+    """The answer to a question; undetermined never counts as a pass."""
+
+    holds = "holds"
+    violated = "violated"
+    undetermined = "undetermined"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a path: the action, its arguments, its one-line meaning, and the state after it."""
+
+    action: str
+    args: dict[str, Shown]
+    doc: str
+    after: View
+
+    def __str__(self) -> str:
+        return f"{self.action}({', '.join(f'{k}={v}' for k, v in self.args.items())})"
+
+
+@dataclass(frozen=True)
+class Path:
+    """A run of the machine from its initial state, and what is wrong (or reached) at its end.
+
+    ``id`` is an invariant of the catalogue, ``DEADLOCK``, ``RANGE``, or empty for a goal. With ``RANGE`` the
+    last state holds the value out of range.
+    """
+
+    initial: View
+    steps: tuple[Step, ...]
+    id: str
+    name: str
+    text: str
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        lines, before = [f"{self.id or 'goal'} {self.name}: {self.text}".strip()], self.initial
+        for k, step in enumerate(self.steps, 1):
+            lines.append(f"{k:3}. {step}  {step.doc.splitlines()[0] if step.doc else ''}".rstrip())
+            lines += [
+                f"       {name}: {old} -> {new}" for name, (old, new) in changes(before, step.after).items()
+            ]
+            before = step.after
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, object]:
+        """The path as plain values, ready for JSON."""
+        steps = [
+            {"action": s.action, "args": s.args, "doc": s.doc, "after": flat(s.after)} for s in self.steps
+        ]
+        whole = {"id": self.id, "name": self.name, "text": self.text, "initial": flat(self.initial)}
+        return {**whole, "steps": steps}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one invariant, step check or range; ``path`` is a shortest counterexample."""
+
+    id: str
+    name: str
+    kind: Literal["invariant", "check", "range"]
+    verdict: Verdict
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an exploration found.
+
+    ``findings`` and ``goals`` are by name; a goal maps to the depth at which it was first reached, or None,
+    and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
+    ``stopped`` says why not all reachable states were seen; None when they were.
+    """
+
+    machine: str
+    faults: tuple[str, ...]
+    sizes: dict[str, int]
+    engine: str
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    findings: dict[str, Finding]
+    coverage: dict[str, int]
+    goals: dict[str, int | None]
+    witnesses: dict[str, Path] = field(default_factory=dict)
+    deadlock: Path | None = None
+    stopped: str | None = None
+
+    @property
+    def violated(self) -> tuple[Path, ...]:
+        """The counterexamples, a deadlock's included, shortest first."""
+        paths = [f.path for f in self.findings.values() if f.path is not None]
+        return tuple(sorted([*paths, *([self.deadlock] if self.deadlock else [])], key=len))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why the answer cannot be ``holds`` though nothing is violated."""
+        never = [f"action {name} was never taken" for name, n in self.coverage.items() if n == 0]
+        unreached = [f"goal {name} was never reached" for name, depth in self.goals.items() if depth is None]
+        return (*([f"stopped: {self.stopped}"] if self.stopped else []), *never, *unreached)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Violated if anything is; undetermined if anything is missing; else holds."""
+        if self.violated:
+            return Verdict.violated
+        return Verdict.undetermined if self.missing else Verdict.holds
+
+    def to_dict(self) -> dict[str, object]:
+        """The result as plain values, ready for JSON."""
+        findings = [
+            {
+                "id": f.id,
+                "name": f.name,
+                "kind": f.kind,
+                "verdict": str(f.verdict),
+                "path": f.path.to_dict() if f.path else None,
+            }
+            for f in self.findings.values()
+        ]
+        plain = (
+            "machine",
+            "sizes",
+            "engine",
+            "states",
+            "transitions",
+            "depth",
+            "seconds",
+            "coverage",
+            "goals",
+        )
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "verdict": str(self.verdict),
+            "faults": list(self.faults),
+            "missing": list(self.missing),
+            "findings": findings,
+            "witnesses": {name: p.to_dict() for name, p in self.witnesses.items()},
+            "deadlock": self.deadlock.to_dict() if self.deadlock else None,
+            "stopped": self.stopped,
+        }
+
+
+class Progress(NamedTuple):
+    """How far an exploration is."""
+
+    states: int
+    frontier: int
+    depth: int
+    states_per_second: float
+
+
+Report = Callable[[Progress], None]
+REPORT_EVERY = 0.2  # seconds
+
+
+class Engine(ABC):
+    """Decides a machine at given sizes."""
+
+    name: str
+
+    @abstractmethod
+    def run(
+        self,
+        machine: Machine,
+        sizes: Mapping[str, int] | None = None,
+        *,
+        until: Until = "end",
+        bounds: Bounds | None = None,
+        max_states: int | None = None,
+        memory: int | None = None,
+        progress: Report | None = None,
+    ) -> Result:
+        """Explore breadth first and sum up.
+
+        ``until="first"`` stops after the level in which something is first violated. ``bounds`` limits
+        unbounded Ints by function name; a step that leaves them is not followed and leaves the answer
+        undetermined. ``max_states`` and ``memory`` (bytes) stop the run early; Ctrl-C does too, and what was
+        found is kept. ``progress`` is called at most every 0.2 s. SpecError for a machine that cannot be
+        grounded, or bounds that do not fit it.
+        """
+
+
+class Stop(Exception):  # noqa: N818 (not an error: a reason to end early)
+    """Ends an exploration; the text becomes ``Result.stopped``."""
+
+
+@dataclass
+class Sighting:
+    """Where something was first seen: a state, in the engine's own terms, and the step out of it if any."""
+
+    state: object
+    depth: int
+    instance: Instance | None = None
+    text: str = ""
+
+
+class Log:
+    """What an exploration has seen so far; both engines fill one and turn it into a ``Result``."""
+
+    def __init__(self, grounded: Grounded) -> None:
+        self.grounded = grounded
+        self.states = self.transitions = self.depth = 0
+        self.taken = [0] * len(grounded.instances)
+        self.failed: dict[str, Sighting] = {}
+        self.reached: dict[str, Sighting] = {}
+        self.dead: Sighting | None = None
+        self.stopped: str | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything is violated."""
+        return bool(self.failed) or self.dead is not None
+
+    def result(self, engine: str, seconds: float, path: Callable[[Sighting, str, str, str], Path]) -> Result:
+        """The result; ``path(sighting, id, name, text)`` retraces a sighting."""
+        g = self.grounded
+        complete = self.stopped is None
+        findings: dict[str, Finding] = {}
+
+        def settle(id_: str, name: str, kind: Literal["invariant", "check", "range"], text: str) -> None:
+            seen = self.failed.get(name)
+            if name in findings:
+                return
+            if seen is not None:
+                found = path(seen, id_, name, seen.text or text)
+                findings[name] = Finding(id_, name, kind, Verdict.violated, found)
+            else:
+                findings[name] = Finding(id_, name, kind, Verdict.holds if complete else Verdict.undetermined)
+
+        for p, _ in g.invariants:
+            settle(p.id, p.name, "invariant", p.doc or p.name)
+        for i in g.instances:
+            for c in i.checks:
+                settle(c.id, c.name, "check", c.text)
+        for a in g.machine.actions.values():
+            for check in a.checks:  # of actions none of whose instances can be taken
+                settle(check.id, check.name, "check", check.text)
+        for i in g.instances:
+            for c in i.ranges:
+                settle(c.id, c.name, "range", c.text)
+        coverage = dict.fromkeys(g.machine.actions, 0)
+        for i, n in zip(g.instances, self.taken, strict=True):
+            coverage[i.name] += n
+        return Result(
+            machine=g.machine.name,
+            faults=tuple(sorted(g.machine.faults)),
+            sizes=g.sizes,
+            engine=engine,
+            states=self.states,
+            transitions=self.transitions,
+            depth=self.depth,
+            seconds=seconds,
+            findings=findings,
+            coverage=coverage,
+            goals={
+                p.name: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals
+            },
+            witnesses={
+                p.name: path(self.reached[p.name], "", p.name, p.doc or p.name)
+                for p, _ in g.goals
+                if p.name in self.reached
+            },
+            deadlock=path(
+                self.dead, "DEADLOCK", "deadlock", "no action is enabled in a state that is not terminal"
+            )
+            if self.dead
+            else None,
+            stopped=self.stopped,
+        )
+
+
+def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> dict[int, tuple[int, int]]:
+    """Bounds of the cells of unbounded Ints; SpecError for a wrong name, or for a missing one if required."""
+    given = dict(bounds or {})
+    for name, (lo, hi) in given.items():
+        f = g.machine.functions.get(name)
+        if f is None or g.cells[g.layout.fields[name].base].lo is not None:
+            raise SpecError(
+                f"bounds are for unbounded Ints, and {name} of machine {g.machine.name} is not one"
+            )
+        if lo > hi:
+            raise SpecError(f"bounds of {name} are {lo} to {hi}; the lower comes first")
+    out = {}
+    for c in g.cells:
+        if c.lo is not None:
+            continue
+        name = c.function.name
+        if name in given:
+            out[c.number] = given[name]
+            if not given[name][0] <= c.init <= given[name][1]:
+                raise SpecError(f"bounds of {name} leave out its initial value {c.init}; widen them")
+        elif required:
+            raise SpecError(
+                f"{name} of machine {g.machine.name} is an unbounded Int; give bounds={{{name!r}: (lo, hi)}} "
+                "or interpret the machine"
+            )
+    return out

@@ -1,0 +1,243 @@
+"""Machines: state over sorts, guarded actions, invariants and goals, each traced once when declared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from kvfence.spec.language.errors import close, fail, here
+from kvfence.spec.language.expr import Expr, lift, lift_bool, show, variable
+from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
+from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
+
+Fair = Literal["weak", "strong"] | None
+Init = Expr | bool | int | Callable[..., Expr | bool | int]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Function:
+    """A function of the state from index types to a value type.
+
+    ``formals`` are the index variables that next-state expressions and ``init`` are written over.
+    """
+
+    def __init__(self, name: str, domain: tuple[Type, ...], value: Type, init: Init, where: str) -> None:
+        self.name, self.domain, self.value, self.where = name, domain, value, where
+        self.formals = tuple(variable("bound", t, f"i{k}") for k, t in enumerate(domain))
+        given = init(*self.formals) if callable(init) else init
+        self.init = lift(given)
+        if not same_kind(self.init.type, value):
+            raise fail(f"{name} holds {kind(value)}, and its init is of type {kind(self.init.type)}")
+        if any(v not in set(self.formals) for v in self.init.free):
+            raise fail(f"the init of {name} uses a variable that is not one of its indices")
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(t.name for t in self.domain)}): {self.value.name}"
+
+
+class Action:
+    """A guarded step with parameters.
+
+    ``updates`` gives, for each function assigned, its next value over ``Function.formals`` and ``params``,
+    read in the state before the step.
+    """
+
+    def __init__(self, name: str, params: tuple[Expr, ...], doc: str, fair: Fair, where: str) -> None:
+        self.name, self.params, self.doc, self.fair, self.where = name, params, doc, fair, where
+        self.guards: tuple[Guard, ...] = ()
+        self.updates: dict[Function, Expr] = {}
+        self.checks: tuple[Check, ...] = ()
+        self.late: tuple[LateIndex, ...] = ()
+        self.event: Callable[..., Sequence[object]] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{p.value}: {p.type.name}' for p in self.params)})"
+
+
+class Property:
+    """A condition on states: an invariant (with the ``id`` of the catalogue) or a goal (``id`` empty)."""
+
+    def __init__(
+        self, id_: str, name: str, doc: str, expr: Expr, late: tuple[LateIndex, ...], *, where: str
+    ) -> None:
+        self.id, self.name, self.doc, self.expr, self.late, self.where = id_, name, doc, expr, late, where
+
+    def __repr__(self) -> str:
+        return f"{self.id} {self.name}".strip()
+
+
+class Machine:
+    """A transition system over sorts of any size.
+
+    ``faults`` are design switches: a machine file asks ``m.faulty("name")`` while it is built. SpecError,
+    raised when an engine first uses the machine, for a fault that was never asked about.
+    """
+
+    def __init__(self, name: str, doc: str | None = None, faults: frozenset[str] = frozenset()) -> None:
+        self.name, self.doc, self.faults, self.where = (
+            name,
+            inspect.cleandoc(doc or ""),
+            frozenset(faults),
+            here(),
+        )
+        self.sorts: dict[str, Sort] = {}
+        self.functions: dict[str, Function] = {}
+        self.actions: dict[str, Action] = {}
+        self.invariants: dict[str, Property] = {}
+        self.goals: dict[str, Property] = {}
+        self.terminal_states: Property | None = None
+        self.header_of: Callable[[Sizes], object] | None = None
+        self._consulted: set[str] = set()
+
+    def faulty(self, fault: str) -> bool:
+        """Whether the design has this fault switched on."""
+        self._consulted.add(fault)
+        return fault in self.faults
+
+    def finished(self) -> Machine:
+        """The machine, once its faults are known to be ones that it consults; engines call this."""
+        for fault in sorted(self.faults - self._consulted):
+            raise fail(
+                f"machine {self.name} never consults the fault {fault!r}; {close(fault, self._consulted)}",
+                self.where,
+            )
+        if not self.actions:
+            raise fail(f"machine {self.name} has no action; declare one with @m.action()", self.where)
+        return self
+
+    def sort(self, name: str, default: int = 2) -> Sort:
+        """Declare a sort, with the size it has when a run does not say."""
+        self._new(name, self.sorts, "sort")
+        if default < 1:
+            raise fail(f"sort {name} has default size {default}; a sort has at least one element")
+        self.sorts[name] = Sort(name, default, here())
+        return self.sorts[name]
+
+    def function(self, name: str, *domain: Type, value: Type, init: Init) -> Function:
+        """Declare a function of the state; without a domain it is a plain variable.
+
+        ``init`` is a constant, or a function of the indices that gives a constant expression.
+        """
+        self._new(name, self.functions, "field")
+        if not name.isidentifier() or name in RESERVED or name.startswith("_"):
+            raise fail(f"{name!r} cannot be the name of a field; pick another identifier")
+        for t in (*domain, value):
+            self._known(t, name)
+        for t in domain:
+            if isinstance(t, Int) and not t.bounded:
+                raise fail(f"{name} cannot be indexed by an unbounded Int; write Int(lo, hi)")
+        self.functions[name] = Function(name, domain, value, init, here())
+        return self.functions[name]
+
+    def relation(self, name: str, *domain: Type, init: Init = False) -> Function:
+        """Declare a function into Bool."""
+        return self.function(name, *domain, value=Bool, init=init)
+
+    def action(
+        self, *, fair: Fair = None, event: Callable[..., Sequence[object]] | None = None, **params: Type
+    ) -> Callable[[F], F]:
+        """Declare an action: the decorated function takes the state and the parameters, by name.
+
+        ``event`` gives the observable events of a step: a function of the views before and after and of any
+        of the parameters, by name.
+        """
+        if fair not in (None, "weak", "strong"):
+            raise fail(f'fair is "weak", "strong" or None, not {fair!r}')
+
+        def declare(body: F) -> F:
+            name = body.__name__
+            self._new(name, self.actions, "action")
+            _same_names(name, body, params)
+            for p, t in params.items():
+                self._known(t, f"parameter {p} of {name}")
+                if isinstance(t, Int) and not t.bounded:
+                    raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
+            variables = tuple(variable("param", t, p) for p, t in params.items())
+            action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
+            action.event = _by_name(name, event, tuple(params)) if event else None
+            state = State(self, name, name, variables)
+            body(state, **dict(zip(params, variables, strict=True)))
+            action.guards, action.checks = tuple(state._guards), tuple(state._checks)
+            action.updates, action.late = dict(state._now), tuple(state._late)
+            self.actions[name] = action
+            return body
+
+        return declare
+
+    def invariant(self, id_: str) -> Callable[[F], F]:
+        """Declare an invariant under an id of the catalogue; the function's name is its own name."""
+        if not isinstance(id_, str) or not id_:
+            raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
+
+        def declare(body: F) -> F:
+            self._new(body.__name__, self.invariants, "invariant")
+            self.invariants[body.__name__] = self._property(id_, body.__name__, body)
+            return body
+
+        return declare
+
+    def goal(self, body: F) -> F:
+        """Declare a condition that some reachable state must meet: the guard against vacuous invariants."""
+        self._new(body.__name__, self.goals, "goal")
+        self.goals[body.__name__] = self._property("", body.__name__, body)
+        return body
+
+    def terminal(self, body: Callable[[State], Expr]) -> None:
+        """Say which states may have no successor; any other state without one is a deadlock."""
+        if self.terminal_states is not None:
+            raise fail("terminal is declared twice; join the conditions with Or")
+        self.terminal_states = self._property("", "terminal", body)
+
+    def header(self, body: Callable[[Sizes], object]) -> None:
+        """Say what header the trace of a path has, as a function of the sort sizes."""
+        self.header_of = body
+
+    def _property(self, id_: str, name: str, body: Callable[..., object]) -> Property:
+        where = here()
+        state = State(self, name)
+        e = state._closed(lift_bool(body(state), name))
+        return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
+
+    def _new(self, name: str, known: dict[str, Any], what: str) -> None:
+        if name in known:
+            raise fail(f"{what} {name} is declared twice in machine {self.name}; rename one")
+
+    def _known(self, t: Type, use: str) -> None:
+        if not isinstance(t, Type):
+            raise fail(f"{use} has the type {t!r}; use a sort, an Enum, Int(lo, hi) or Bool")
+        if isinstance(t, Sort) and self.sorts.get(t.name) is not t:
+            raise fail(
+                f"{use} uses sort {t.name} of another machine; declare it here with m.sort({t.name!r})"
+            )
+
+    def __repr__(self) -> str:
+        return f"Machine({self.name})"
+
+
+def _same_names(action: str, body: Callable[..., object], params: dict[str, Type]) -> None:
+    names = list(inspect.signature(body).parameters)[1:]
+    if set(names) != set(params):
+        raise fail(
+            f"action {action} declares ({', '.join(params)}) and its function takes ({', '.join(names)}); "
+            "give both the same names"
+        )
+
+
+def _by_name(
+    action: str, event: Callable[..., Sequence[object]], params: tuple[str, ...]
+) -> Callable[..., Sequence[object]]:
+    """``event`` as a function of two views and all arguments by name, whichever of them it asks for."""
+    taken = list(inspect.signature(event).parameters.values())[2:]
+    if any(p.kind is p.VAR_KEYWORD for p in taken):
+        return event
+    if any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return lambda pre, post, **args: event(pre, post, *(args[p] for p in params))
+    wanted = [p.name for p in taken if p.default is p.empty or p.name in params]
+    for name in wanted:
+        if name not in params:
+            raise fail(f"the event of {action} asks for {name}; {close(name, params)}")
+    return lambda pre, post, **args: event(pre, post, **{p: args[p] for p in wanted})
+
+
+__all__ = ["Action", "Function", "Machine", "Property", "show"]

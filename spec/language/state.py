@@ -1,0 +1,261 @@
+"""The symbolic state an action, invariant or goal is traced with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kvfence.spec.language.errors import SpecError, close, fail, here
+from kvfence.spec.language.expr import (
+    And,
+    Expr,
+    If,
+    apply,
+    equal,
+    lift,
+    lift_bool,
+    limit,
+    show,
+    substitute,
+)
+from kvfence.spec.language.intervals import ANY, Facts, depends_on_size, interval, learn
+from kvfence.spec.language.types import Int, Type, kind, same_kind
+
+if TYPE_CHECKING:
+    from kvfence.spec.language.machine import Function, Machine
+
+Value = Expr | bool | int
+Indices = Expr | bool | int | tuple[Expr | bool | int, ...]
+
+RESERVED = {"require", "check"}
+
+
+class Guard:
+    """One conjunct of an action's guard, over the state before the step."""
+
+    def __init__(self, expr: Expr, where: str) -> None:
+        self.expr, self.where = expr, where
+
+
+class Check:
+    """An assertion of a step: whenever the action is taken, ``expr`` must hold.
+
+    ``expr`` is over the state before the step; assignments made earlier in the action are folded in.
+    """
+
+    def __init__(self, name: str, id_: str, expr: Expr, text: str, where: str) -> None:
+        self.name, self.id, self.expr, self.text, self.where = name, id_, expr, text, where
+
+
+class LateIndex:
+    """An Int index whose bounds depend on the sort sizes: grounding decides whether it fits."""
+
+    def __init__(self, function: Function, position: int, expr: Expr, where: str) -> None:
+        self.function, self.position, self.expr, self.where = function, position, expr, where
+
+
+def misfit(
+    function: Function, position: int, index: str, reach: str, domain: str, *, where: str | None = None
+) -> SpecError:
+    """The error for an Int index that may lie outside the function's domain."""
+    return fail(
+        f"index {index} (number {position + 1}) of {function.name} may be {reach}, outside {domain}; "
+        f"require it to fit, or read s.{function.name}.get(i, default)",
+        where,
+    )
+
+
+class State:
+    """Reads and, in an action, writes the functions of the machine: ``s.ref[b] = s.ref[b] + 1``.
+
+    Assignments take effect in order. Guards read the state before the step and so come first.
+    """
+
+    def __init__(
+        self, machine: Machine, reader: str, action: str | None = None, params: tuple[Expr, ...] = ()
+    ) -> None:
+        set_ = object.__setattr__
+        set_(self, "_machine", machine)
+        set_(self, "_reader", reader)
+        set_(self, "_action", action)
+        set_(self, "_params", params)
+        set_(self, "_now", {})
+        set_(self, "_guards", [])
+        set_(self, "_checks", [])
+        set_(self, "_facts", {})
+        set_(self, "_late", [])
+
+    _machine: Machine
+    _reader: str
+    _action: str | None
+    _params: tuple[Expr, ...]
+    _now: dict[Function, Expr]  # next value over the function's formal indices
+    _guards: list[Guard]
+    _checks: list[Check]
+    _facts: Facts
+    _late: list[LateIndex]
+
+    def __getattr__(self, name: str) -> Field:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = self._function(name)
+        if not function.domain:
+            return self._read(function, ())  # type: ignore[return-value]  # a plain variable is an Expr
+        return _field(self, function)
+
+    def __setattr__(self, name: str, value: Value) -> None:
+        function = self._function(name)
+        if function.domain:
+            raise fail(f"{name} is indexed; assign s.{name}[…] or use s.{name}.update(lambda …)")
+        self._write(function, (), value)
+
+    def require(self, *conditions: Expr | bool) -> None:
+        """Conjuncts of the action's guard. SpecError after an assignment, or outside an action."""
+        if self._action is None:
+            raise fail(f"{self._reader} only reads the state; require belongs in an action")
+        if self._now:
+            raise fail(
+                "require after an assignment; guards read the state before the step, so put them first"
+            )
+        where = here()
+        for c in conditions:
+            e = self._closed(lift_bool(c, "require"))
+            self._guards.append(Guard(e, where))
+            learn(e, True, self._facts)
+
+    def check(self, id_: str, condition: Expr | bool, text: str = "") -> None:
+        """Assert ``condition`` whenever the step is taken, under the id of an invariant of the catalogue."""
+        if self._action is None:
+            raise fail(f"{self._reader} only reads the state; check belongs in an action")
+        if not isinstance(id_, str) or not id_:
+            raise fail('a check needs the id of an invariant first: s.check("PIN", condition, "text")')
+        e = self._closed(lift_bool(condition, "check"))
+        name = f"{self._action}.{id_}"
+        same = sum(c.name == name or c.name.startswith(name + "#") for c in self._checks)
+        name = f"{name}#{same + 1}" if same else name
+        self._checks.append(Check(name, id_, e, text or show(e), here()))
+
+    def _function(self, name: str) -> Function:
+        function = self._machine.functions.get(name)
+        if function is None:
+            raise fail(
+                f"machine {self._machine.name} has no field {name}; {close(name, self._machine.functions)}"
+            )
+        return function
+
+    def _closed(self, e: Expr, *also: Expr) -> Expr:
+        allowed = {v.uid for v in (*self._params, *also)}
+        for v in e.free:
+            if v.uid not in allowed:
+                where = "its quantifier" if v.op == "bound" else "its action"
+                raise fail(
+                    f"variable {v.value} is used outside {where}; use it inside the function it is given to"
+                )
+        return e
+
+    def _indices(self, function: Function, given: Indices, guarded: bool = False) -> tuple[Expr, ...]:
+        raw = given if isinstance(given, tuple) else (given,)
+        n = len(function.domain)
+        if len(raw) != n:
+            domain = ", ".join(t.name for t in function.domain)
+            raise fail(
+                f"{function.name} takes {n} {'index' if n == 1 else 'indices'} ({domain}), not {len(raw)}"
+            )
+        out = []
+        for k, (x, t) in enumerate(zip(raw, function.domain, strict=True)):
+            e = lift(x)
+            if not same_kind(e.type, t):
+                raise fail(
+                    f"index {k + 1} of {function.name} is a {kind(t)}; {show(e)} is of type {kind(e.type)}"
+                )
+            if isinstance(t, Int) and not guarded:
+                self._fits(function, k, e, t)
+            out.append(e)
+        return tuple(out)
+
+    def _fits(self, function: Function, k: int, e: Expr, domain: Int) -> None:
+        lo, hi = interval(e, self._facts)
+        if domain.literal is not None and domain.literal[0] <= lo and hi <= domain.literal[1]:
+            return
+        if domain.literal is None or depends_on_size(e):
+            self._late.append(LateIndex(function, k, e, here()))
+        else:
+            raise misfit(
+                function, k, show(e), "any integer" if (lo, hi) == ANY else f"{lo} to {hi}", domain.name
+            )
+
+    def _read(self, function: Function, indices: tuple[Expr, ...]) -> Expr:
+        now = self._now.get(function)
+        if now is None:
+            return apply(function, indices)
+        return substitute(now, {f.uid: i for f, i in zip(function.formals, indices, strict=True)})
+
+    def _write(self, function: Function, indices: tuple[Expr, ...], value: Value) -> None:
+        e = self._writable(function, value)
+        self._closed(e)
+        for i in indices:
+            self._closed(i)
+        here_only = And(*(equal(f, i) for f, i in zip(function.formals, indices, strict=True)))
+        self._now[function] = If(here_only, e, self._now.get(function, apply(function, function.formals)))
+
+    def _writable(self, function: Function, value: object) -> Expr:
+        if self._action is None:
+            raise fail(f"{self._reader} only reads the state; assign {function.name} in an action")
+        e = lift(value)
+        if not same_kind(e.type, function.value):
+            raise fail(
+                f"{function.name} holds {kind(function.value)}, and {show(e)} is of type {kind(e.type)}"
+            )
+        return e
+
+
+class Field(Expr):
+    """A function of the state: read ``s.f[i]``, assign ``s.f[i] = v``."""
+
+    __slots__ = ("_function", "_state")
+
+    _function: Function
+    _state: State
+
+    def __getitem__(self, indices: Indices) -> Expr:
+        checked = self._state._indices(self._function, indices)
+        return self._state._read(self._function, checked)
+
+    def __setitem__(self, indices: Indices, value: Value) -> None:
+        checked = self._state._indices(self._function, indices)
+        self._state._write(self._function, checked, value)
+
+    def get(self, indices: Indices, default: Value) -> Expr:
+        """The value at ``indices``, or ``default`` where an Int index lies outside the function's domain."""
+        f = self._function
+        checked = self._state._indices(f, indices, guarded=True)
+        inside = [e for i, t in zip(checked, f.domain, strict=True) for e in within(i, t)]
+        return If(And(*inside), self._state._read(f, checked), default)
+
+    def update(self, body: Callable[..., Value]) -> None:
+        """Assign the whole function: ``body`` gives the value at each index, reading the current ones."""
+        f, state = self._function, self._state
+        e = state._writable(f, body(*f.formals))
+        state._now[f] = state._closed(e, *f.formals)
+
+    def __contains__(self, item: object) -> bool:
+        raise fail(
+            f"Python's in does not work on {self._function.name}; index it: s.{self._function.name}[…]"
+        )
+
+    def __iter__(self) -> None:
+        raise fail(f"{self._function.name} cannot be iterated; quantify: ForAll, Exists, Count or update")
+
+
+def _field(state: State, function: Function) -> Field:
+    field: Field = object.__new__(Field)
+    field.op, field.type, field.args, field.value, field.free = "field", function.value, (), function.name, ()
+    field._state, field._function = state, function
+    return field
+
+
+def within(e: Expr, t: Type) -> list[Expr]:
+    """Conditions under which the Int ``e`` is a value of ``t``; none for other types."""
+    if not isinstance(t, Int) or t.lo is None or t.hi is None:
+        return []
+    return [limit(t.lo) <= e, e <= limit(t.hi)]

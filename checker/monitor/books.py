@@ -1,0 +1,386 @@
+"""Everything the ledger knows, and how it words a violation; the ``*_rules`` modules read and write it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from kvfence.checker.monitor.pool_state import (
+    BUSIES,
+    FILLING,
+    FROZEN,
+    PROMISE,
+    PROMISES,
+    Holder,
+    PoolState,
+    Tag,
+)
+from kvfence.checker.monitor.request_state import Promise, Request
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import (
+    Alloc,
+    Complete,
+    Event,
+    Evict,
+    Free,
+    Header,
+    Issue,
+    Label,
+    Lookup,
+    Queue,
+    Report,
+    Stale,
+    Touch,
+    Unlabel,
+)
+
+Rule: TypeAlias = Callable[[Any], Violation | None]
+"""Judges one event and takes it over into the books."""
+
+RING: Final = 1 << 15  # events remembered for reports
+RING_SLOTS: Final = 1 << 20  # slot numbers in long events remembered for reports
+REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
+REPORTED_SLOTS: Final = 4
+REPORTED_HOLDERS: Final = 8
+REPORTED_EVENTS: Final = 8
+DETAILED: Final = 64  # violations that get the history of their slots; it takes a walk through the ring
+
+
+class Op:
+    """An open transfer."""
+
+    __slots__ = (
+        "at",
+        "dst",
+        "dst_epoch",
+        "dst_pool",
+        "failed",
+        "forgiven",
+        "gen",
+        "group",
+        "id",
+        "issued",
+        "load",
+        "reported",
+        "request",
+        "src",
+        "src_epoch",
+        "src_pool",
+        "tags",
+        "waiters",
+    )
+
+    def __init__(
+        self, event: Queue, tags: Sequence[Tag], src: PoolState, dst: PoolState, request: Request | None
+    ):
+        self.id = event.op
+        self.gen = event.gen
+        self.load = event.kind == "load"
+        self.src_pool = event.src_pool
+        self.src = event.src
+        self.src_epoch = src.epoch
+        self.dst_pool = event.dst_pool
+        self.dst = event.dst
+        self.dst_epoch = dst.epoch
+        self.tags = tags
+        self.at = event.at
+        self.group = event.group
+        self.request = request
+        self.issued = False
+        self.reported = 0
+        """Bit ``r`` is set when rank ``r`` reported."""
+        self.failed = 0
+        """Bit ``r`` is set when rank ``r`` reported a failure."""
+        self.waiters: list[Request] = []
+        """Requests that have a destination in their table."""
+        self.forgiven: set[tuple[str, int]] = set()
+        """Slots that a violation took away: they do not count as in use by this transfer any more."""
+
+    def copy(self, requests: dict[Request, Request]) -> Op:
+        """A copy that belongs to the copy of its request."""
+        other = Op.__new__(Op)
+        for name in Op.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.request = None if self.request is None else requests[self.request]
+        other.waiters = [requests[waiter] for waiter in self.waiters]
+        other.forgiven = set(self.forgiven)
+        return other
+
+
+class Step:
+    """A dispatched step whose output has not arrived."""
+
+    __slots__ = ("frozen", "number", "requests", "tokens")
+
+    def __init__(self, number: int, requests: list[Request], tokens: Sequence[int]) -> None:
+        self.number = number
+        self.requests = requests
+        self.tokens = tokens
+        self.frozen: list[tuple[PoolState, list[int]]] = []
+        """Slots that may be freed once this step is over."""
+
+
+class Closed:
+    """How a transfer ended."""
+
+    __slots__ = ("dst_epoch", "dst_pool", "gen", "ok", "src_epoch", "src_pool")
+
+    def __init__(self, op: Op, ok: bool) -> None:
+        self.gen = op.gen
+        self.ok = ok
+        self.src_pool, self.src_epoch = op.src_pool, op.src_epoch
+        self.dst_pool, self.dst_epoch = op.dst_pool, op.dst_epoch
+
+
+class Books:
+    """State of pools, requests, transfers and steps, built from the events so far."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.pools = {pool.name: PoolState(pool, indexed=pool.name == header.tier) for pool in header.pools}
+        self.groups = dict(enumerate(header.groups))
+        self.requests: dict[str, Request] = {}
+        """By generation, as in a holder's name: ``7.0``."""
+        self.current: dict[str, Request] = {}
+        """The newest generation of each request."""
+        self.newest: dict[str, int] = {}
+        self.retired: dict[str, None] = {}
+        self.ops: dict[int, Op] = {}
+        self.closed: dict[int, Closed] = {}
+        self.steps: deque[Step] = deque()
+        self.dispatched: int | None = None
+        """Number of the last dispatched step."""
+        self.processed = -1
+        self.saw_submit = False
+        self.saw_lookup = False
+        self.events = 0
+        self.slots = 0
+        """Slots named by the events so far."""
+        self.ring: deque[Event] = deque(maxlen=RING)
+        self.long_slots = 0
+        self.reported = 0
+        self.judged: dict[str, int] = {}
+        """Judgements of rules that do not apply to each event of a kind."""
+
+    def copy(self) -> Books:
+        """An independent copy. Events are shared: they are never changed."""
+        other = Books.__new__(Books)
+        other.__dict__.update(self.__dict__)
+        known = set(self.requests.values())
+        known.update(self.current.values())
+        for pool in self.pools.values():
+            known.update(holder.request for holder in pool.holders.values() if holder.request is not None)
+        for op in self.ops.values():
+            known.update(op.waiters)
+            if op.request is not None:
+                known.add(op.request)
+        for step in self.steps:
+            known.update(step.requests)
+        copies = {request: request.copy() for request in known}
+        other.pools = {name: pool.copy(copies) for name, pool in self.pools.items()}
+        other.requests = {key: copies[request] for key, request in self.requests.items()}
+        other.current = {id_: copies[request] for id_, request in self.current.items()}
+        other.newest, other.retired = dict(self.newest), dict(self.retired)
+        other.ops = {id_: op.copy(copies) for id_, op in self.ops.items()}
+        other.closed = dict(self.closed)
+        other.steps = deque()
+        for step in self.steps:
+            twin = Step(step.number, [copies[request] for request in step.requests], step.tokens)
+            twin.frozen = [(other.pools[pool.name], list(slots)) for pool, slots in step.frozen]
+            other.steps.append(twin)
+        other.ring = self.ring.copy()
+        other.judged = dict(self.judged)
+        return other
+
+    # Requests and holders.
+
+    def holder(self, pool: PoolState, name: str) -> Holder:
+        """The holder ``name`` of ``pool``, created if it is new."""
+        holder = pool.holders.get(name)
+        if holder is None:
+            kind, _, key = name.partition(":")
+            request = self.request_of_key(key) if kind in ("req", "hit") else None
+            holder = pool.holders[name] = Holder(name, kind, request)
+        return holder
+
+    def request_of_key(self, key: str) -> Request | None:
+        """The request generation named ``key`` (``7.0``), created if nothing spoke of it before."""
+        request = self.requests.get(key)
+        if request is None:
+            id_, _, gen = key.rpartition(".")
+            if not gen.isdecimal():
+                return None
+            request = self.add_request(id_, int(gen), explicit=False)
+        return request
+
+    def add_request(self, id_: str, gen: int, *, explicit: bool) -> Request:
+        """Start to keep books on a generation."""
+        request = Request(id_, gen, explicit=explicit)
+        self.requests[request.key] = request
+        current = self.current.get(id_)
+        if current is None or current.gen < gen:
+            self.current[id_] = request
+        return request
+
+    def request(self, id_: str, gen: int) -> tuple[Request, Violation | None]:
+        """The generation that an event names, and what is wrong with naming it.
+
+        A trace that tells no submissions may start anywhere: an unknown generation is wrong only in others.
+        """
+        request = self.requests.get(f"{id_}.{gen}")
+        if request is not None:
+            request.explicit = True
+            return request, None
+        request = self.add_request(id_, gen, explicit=True)
+        if request.key in self.retired:
+            return request, self.fail("ONCE", "a generation that is gone does nothing more", req=request.key)
+        if self.saw_submit:
+            return request, self.fail(
+                "ONCE", "a generation is submitted before it does anything", req=request.key
+            )
+        return request, None
+
+    def note_generation(self, id_: str, gen: int) -> None:
+        """Remember the newest submitted generation of a request id."""
+        newest = max(gen, self.newest.pop(id_, -1))
+        self.newest[id_] = newest
+        if len(self.newest) > REMEMBERED:
+            del self.newest[next(iter(self.newest))]
+
+    def judge(self, invariant: str) -> None:
+        """Count a judgement of a rule that does not apply to each event of its kind."""
+        self.judged[invariant] = self.judged.get(invariant, 0) + 1
+
+    def forget_implicit(self, request: Request) -> None:
+        """Forget a generation that was only ever named as a holder, if it holds nothing any more."""
+        names = (f"req:{request.key}", f"hit:{request.key}")
+        if not any(name in pool.holders for pool in self.pools.values() for name in names):
+            self.requests.pop(request.key, None)
+            if self.current.get(request.id) is request:
+                del self.current[request.id]
+
+    def forget_request(self, request: Request) -> None:
+        """Stop to keep books on a generation, but remember that there was one."""
+        self.requests.pop(request.key, None)
+        if self.current.get(request.id) is request:
+            del self.current[request.id]
+        self.retired[request.key] = None
+        if len(self.retired) > REMEMBERED:
+            del self.retired[next(iter(self.retired))]
+
+    def unprocessed(self, request: Request) -> int:
+        """Tokens of ``request`` in steps that are dispatched and not processed."""
+        if request.last_step <= self.processed:
+            return 0
+        return sum(
+            step.tokens[step.requests.index(request)] for step in self.steps if request in step.requests
+        )
+
+    def confirmed(self, request: Request) -> int:
+        """Tokens of ``request`` whose KV is known to be written."""
+        if request.final is not None:
+            return request.final
+        return request.computed - self.unprocessed(request)
+
+    def close_promise(self, request: Request) -> None:
+        """End the promise of ``request``, if one is open."""
+        promise = request.promise
+        if promise is None:
+            return
+        request.promise = None
+        pool = self.pools[promise.pool]
+        for slot in promise.slots:
+            pool.words[slot] -= PROMISE
+
+    def open_promise(self, request: Request, pool: PoolState, slots: frozenset[int], external: int) -> None:
+        """Record that ``slots`` of ``pool`` are promised to ``request``."""
+        request.promise = Promise(pool.name, slots, external)
+        for slot in slots:
+            pool.words[slot] += PROMISE
+
+    # After a violation.
+
+    def forgive(self, pool: PoolState, slot: int) -> None:
+        """Nothing protects ``slot`` any more: that was reported, its consequences are not."""
+        for op in self.ops.values():
+            uses = (op.src_pool == pool.name and slot in op.src) + (
+                op.dst_pool == pool.name and slot in op.dst
+            )
+            if uses:
+                op.forgiven.add((pool.name, slot))
+        for request in self.requests.values():
+            promise = request.promise
+            if promise is not None and promise.pool == pool.name and slot in promise.slots:
+                promise_slots = promise.slots - {slot}
+                request.promise = Promise(promise.pool, promise_slots, promise.external)
+        pool.filling.pop(slot, None)
+        pool.frozen.pop(slot, None)
+        pool.words[slot] &= ~(BUSIES | PROMISES | FILLING | FROZEN)
+
+    def fail(
+        self,
+        invariant: str,
+        condition: str,
+        pool: PoolState | None = None,
+        slots: Sequence[int] = (),
+        **values: object,
+    ) -> Violation:
+        """Word a violation of the event that is being judged."""
+        self.reported += 1
+        involved = tuple(dict.fromkeys(slots))[:REPORTED_SLOTS]
+        holders: dict[int, tuple[str, ...]] = {}
+        history: dict[int, tuple[tuple[int, Event], ...]] = {}
+        if pool is not None:
+            holders = {slot: tuple(pool.holders_of(slot)[:REPORTED_HOLDERS]) for slot in involved}
+            if self.reported <= DETAILED:
+                history = {slot: self.history(pool.name, slot) for slot in involved}
+        return Violation(
+            invariant=invariant,
+            number=self.events - 1,
+            event=self.ring[-1],
+            condition=condition,
+            values=values,
+            pool="" if pool is None else pool.name,
+            slots=involved,
+            holders=holders,
+            history=history,
+        )
+
+    def history(self, pool: str, slot: int) -> tuple[tuple[int, Event], ...]:
+        """The last events before this one that concern ``slot``, as far as they are remembered."""
+        transfers = {
+            (event.op, event.gen)
+            for event in self.ring
+            if type(event) is Queue and _queue_names(event, pool, slot)
+        }
+        found: list[tuple[int, Event]] = []
+        number = self.events - 1
+        for event in reversed(self.ring):
+            if number != self.events - 1 and _concerns(event, pool, slot, transfers):
+                found.append((number, event))
+                if len(found) == REPORTED_EVENTS:
+                    break
+            number -= 1
+        return tuple(reversed(found))
+
+    def trim_ring(self) -> None:
+        """Forget the oldest remembered events when the remembered ones name very many slots."""
+        self.long_slots = 0
+        total = sum(len(getattr(event, "slots", ())) for event in self.ring)
+        while total > RING_SLOTS and len(self.ring) > 1:
+            total -= len(getattr(self.ring.popleft(), "slots", ()))
+
+
+def _queue_names(event: Queue, pool: str, slot: int) -> bool:
+    return (event.src_pool == pool and slot in event.src) or (event.dst_pool == pool and slot in event.dst)
+
+
+def _concerns(event: Event, pool: str, slot: int, transfers: set[tuple[int, int]]) -> bool:
+    if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel | Lookup):
+        return event.pool == pool and slot in event.slots
+    if isinstance(event, Queue):
+        return _queue_names(event, pool, slot)
+    if isinstance(event, Issue | Report | Stale | Complete):
+        return (event.op, event.gen) in transfers
+    return False

@@ -1,0 +1,151 @@
+"""The ledger: judges each event of a connector against everything that happened before it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Final, Literal, TypeAlias
+
+from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.pool_rules import PoolRules
+from kvfence.checker.monitor.request_rules import RequestRules
+from kvfence.checker.monitor.step_rules import StepRules
+from kvfence.checker.monitor.transfer_rules import TransferRules
+from kvfence.checker.monitor.violation import InvariantViolation, Violation
+from kvfence.spec.events import Event, Header
+
+Mode: TypeAlias = Literal["raise", "log", "count"]
+
+KEPT_VIOLATIONS: Final = 1000
+
+JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
+    "alloc": ("CONSERVE", "FREEZE", "PIN"),
+    "deny": ("CONSERVE",),
+    "touch": ("CONSERVE", "UNIQUE", "PURE"),
+    "free": ("CONSERVE", "PIN", "FREEZE"),
+    "evict": ("PIN", "FREEZE", "CONSERVE"),
+    "label": ("CONSERVE", "FAIL-CLOSED", "USE-READY", "UNIQUE", "RESET"),
+    "unlabel": ("CONSERVE",),
+    "submit": ("ONCE",),
+    "lookup": ("PIN", "PURE", "COUNT", "ONCE"),
+    "withdraw": ("ONCE",),
+    "admit": ("COUNT", "ONCE"),
+    "preempt": ("ONCE",),
+    "rollback": ("FAIL-CLOSED", "ONCE"),
+    "finish": ("COUNT", "ONCE"),
+    "drop": ("ONCE",),
+    "cursor": ("CURSOR", "ONCE"),
+    "retire": ("NO-LEAK", "ONCE"),
+    "queue": ("ONCE", "UNIQUE", "FREEZE", "USE-READY", "FAIL-CLOSED", "PIN"),
+    "issue": ("ONCE",),
+    "report": ("ONCE", "RANKS"),
+    "stale": ("ONCE",),
+    "complete": ("ONCE", "RANKS", "FAIL-CLOSED"),
+    "dispatch": ("ONCE", "USE-READY", "FAIL-CLOSED"),
+    "process": ("ONCE",),
+    "reset": ("RESET",),
+    "quiesce": ("NO-LEAK",),
+}
+"""Invariants that each kind of event is judged by. FLUSH and STORE-READY are only judged of known numbers."""
+
+
+class Ledger:
+    """The runtime form of the invariants.
+
+    Call it with each event (it is an observer), or use :meth:`apply` to get the violation back. Cost depends
+    on the slots that an event names, not on the size of the pools. After a violation the ledger takes the
+    event for what happened, and goes on.
+
+    ``mode`` says what a call does about a violation: ``raise`` raises :class:`InvariantViolation`, ``log``
+    logs it and keeps it in ``violations`` (the first 1000), ``count`` only counts.
+
+    >>> from kvfence.spec.events import Alloc, Free, Header, Pool
+    >>> ledger = Ledger(Header(producer="doc", pools=(Pool("gpu", 4, null=0),)))
+    >>> ledger.apply(Alloc("gpu", "req:1.0", [1, 2], free=1))
+    >>> ledger.apply(Free("gpu", "req:1.0", [2, 2])).invariant
+    'CONSERVE'
+    """
+
+    def __init__(self, header: Header, mode: Mode = "raise") -> None:
+        self.header = header
+        self.mode: Mode = mode
+        self.violations: list[Violation] = []
+        self.violation_counts: Counter[str] = Counter()
+        self._take_over(Books(header))
+        self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
+
+    def _take_over(self, books: Books) -> None:
+        self.books = books
+        self._rules: dict[type[Event], Rule] = {}
+        for part in (PoolRules(books), RequestRules(books), TransferRules(books), StepRules(books)):
+            self._rules.update(part.rules())
+        self._remember = books.ring.append
+
+    def apply(self, event: Event) -> Violation | None:
+        """Judge ``event``; the first thing that is wrong with it, or None.
+
+        Raises ``KeyError`` for a pool that the header does not name, ``TypeError`` for what is no event.
+        """
+        kind = type(event)
+        try:
+            rule = self._rules[kind]
+        except KeyError:
+            raise TypeError(f"not an event: {event!r}") from None
+        self._remember(event)
+        self.books.events += 1
+        self._counts[kind] += 1
+        violation = rule(event)
+        if violation is not None:
+            self.violation_counts[violation.invariant] += 1
+        return violation
+
+    def __call__(self, event: Event) -> None:
+        """Judge ``event`` as the mode says."""
+        violation = self.apply(event)
+        if violation is None or self.mode == "count":
+            return
+        if self.mode == "raise":
+            raise InvariantViolation(violation)
+        if len(self.violations) < KEPT_VIOLATIONS:
+            self.violations.append(violation)
+        logging.getLogger("kvfence.ledger").error("%s", violation)
+
+    def copy(self) -> Ledger:
+        """An independent ledger in the same state. Costs as much as there is state: for small pools."""
+        other = Ledger.__new__(Ledger)
+        other.header, other.mode = self.header, self.mode
+        other.violations = list(self.violations)
+        other.violation_counts = self.violation_counts.copy()
+        other._take_over(self.books.copy())
+        other._counts = dict(self._counts)
+        return other
+
+    @property
+    def events(self) -> int:
+        """Events judged so far."""
+        return self.books.events
+
+    @property
+    def slot_transitions(self) -> int:
+        """Slots named by the events judged so far."""
+        return self.books.slots
+
+    @property
+    def checks(self) -> int:
+        """Judgements made so far; see :meth:`checks_by_invariant`."""
+        return sum(self.checks_by_invariant().values())
+
+    def checks_by_invariant(self) -> dict[str, int]:
+        """For each invariant, the events that were judged by it."""
+        checks: Counter[str] = Counter(self.books.judged)
+        for kind, count in self._counts.items():
+            if count:
+                for invariant in JUDGED_BY[str(kind.__struct_config__.tag)]:
+                    checks[invariant] += count
+        return dict(checks)
+
+    def held(self) -> dict[str, int]:
+        """Slots of each pool that somebody holds."""
+        return {
+            pool.name: pool.total - pool.free - (pool.null is not None) for pool in self.books.pools.values()
+        }

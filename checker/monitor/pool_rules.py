@@ -1,0 +1,535 @@
+"""Rules of the events that give, share and take slots and labels.
+
+Each event has a rule that judges slot by slot and can handle anything. In front of it are short cuts that
+only accept: they look whether all is ordinary, and otherwise leave the event to the rule, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.pool_state import (
+    BAD,
+    BUSIES,
+    FILLING,
+    FROZEN,
+    LABEL,
+    NULL,
+    PROMISES,
+    REF,
+    REFS,
+    Holder,
+    PoolState,
+    tags_of,
+)
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Alloc, Deny, Event, Evict, Free, Label, Touch, Unlabel
+
+
+class PoolRules:
+    """Judges ``alloc``, ``deny``, ``touch``, ``free``, ``evict``, ``label`` and ``unlabel``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.pools = books.pools
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {
+            Alloc: self.alloc,
+            Deny: self.deny,
+            Touch: self.touch,
+            Free: self.free,
+            Evict: self.evict,
+            Label: self.label,
+            Unlabel: self.unlabel,
+        }
+
+    def told(self, pool: PoolState, free: int) -> Violation | None:
+        """The pool's own count of free slots must be ours. A difference is reported once."""
+        if free < 0 or free == pool.free + pool.drift:
+            return None
+        ours = pool.free + pool.drift
+        pool.drift = free - pool.free
+        return self.books.fail(
+            "CONSERVE",
+            "the pool's count of free slots is the total less the null block and the held slots",
+            pool,
+            told=free,
+            counted=ours,
+            total=pool.total,
+        )
+
+    # Alloc.
+
+    def alloc(self, event: Alloc) -> Violation | None:
+        """The slots come from the free list and nothing may use them."""
+        pool = self.pools[event.pool]
+        holder = self.books.holder(pool, event.holder)
+        found: Violation | None = None
+        taken: list[int] = []
+        for slot in event.slots:
+            found = found or self.alloc_fault(pool, slot)
+            if not pool.has(slot) or slot in holder.slots:
+                continue
+            word = pool.words[slot]
+            if word & (BUSIES | PROMISES | FROZEN):
+                self.books.forgive(pool, slot)
+            if word & LABEL:
+                pool.drop_label(slot)
+            if word & REFS:
+                pool.words[slot] += REF
+            else:
+                pool.free -= not word & NULL
+                pool.words[slot] = REF | (word & NULL)
+            holder.slots.add(slot)
+            taken.append(slot)
+        self.join(holder, taken, event)
+        self.books.slots += len(event.slots)
+        return found or self.told(pool, event.free)
+
+    def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
+        """What is wrong with giving ``slot`` away."""
+        fail = self.books.fail
+        if not pool.has(slot):
+            return fail("CONSERVE", "an allocated slot exists", pool, (slot,), slot=slot, total=pool.total)
+        word = pool.words[slot]
+        if word & NULL:
+            return fail("CONSERVE", "the null block is never allocated", pool, (slot,), slot=slot)
+        if word & BUSIES:
+            return fail(
+                "FREEZE",
+                "no open transfer reads or writes an allocated slot",
+                pool,
+                (slot,),
+                slot=slot,
+                transfers=self.users(pool, slot),
+            )
+        if word & FROZEN:
+            return fail(
+                "FREEZE",
+                "no dispatched step may still read an allocated slot",
+                pool,
+                (slot,),
+                slot=slot,
+                step=pool.frozen.get(slot),
+                processed=self.books.processed,
+            )
+        if word & REFS:
+            return fail(
+                "CONSERVE",
+                "an allocated slot is in the free list, once",
+                pool,
+                (slot,),
+                slot=slot,
+                holders=(word & REFS) // REF,
+            )
+        if word & PROMISES:
+            return fail("PIN", "an allocated slot is not promised", pool, (slot,), slot=slot)
+        if word & LABEL:
+            return fail(
+                "CONSERVE",
+                "an allocated slot carries no key (a cached slot is evicted first)",
+                pool,
+                (slot,),
+                slot=slot,
+                key=pool.labels[slot],
+            )
+        return None
+
+    def deny(self, event: Deny) -> Violation | None:
+        """Only a pool that is short may refuse."""
+        pool = self.pools[event.pool]
+        if event.asked <= pool.free + pool.drift:
+            return self.books.fail(
+                "CONSERVE",
+                "a pool refuses only when fewer slots are free than were asked for",
+                pool,
+                asked=event.asked,
+                free=pool.free + pool.drift,
+                holder=event.holder,
+            )
+        return self.told(pool, event.free)
+
+    # Touch.
+
+    def touch(self, event: Touch) -> Violation | None:
+        """A holder joins: only slots that have one, or a key to share."""
+        pool = self.pools[event.pool]
+        holder = self.books.holder(pool, event.holder)
+        found: Violation | None = None
+        joined: list[int] = []
+        for place, slot in enumerate(event.slots):
+            found = found or self.touch_fault(pool, holder, slot)
+            if not pool.has(slot) or slot in holder.slots:
+                continue
+            word = pool.words[slot]
+            if not word & (REFS | NULL):
+                pool.free -= 1
+            pool.words[slot] = word + REF
+            holder.slots.add(slot)
+            joined.append(slot)
+            if word & (FILLING | BAD) and holder.kind == "req":
+                self.join_unfilled(pool, holder, slot, event, place)
+        self.join(holder, joined, event)
+        self.books.slots += len(event.slots)
+        return found or self.told(pool, event.free)
+
+    def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
+        """What is wrong with ``holder`` joining the holders of ``slot``."""
+        fail = self.books.fail
+        if not pool.has(slot):
+            return fail("CONSERVE", "a shared slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if slot in holder.slots:
+            invariant = {"op": "UNIQUE", "hit": "PURE"}.get(holder.kind, "CONSERVE")
+            return fail(
+                invariant, "a holder holds a slot at most once", pool, (slot,), slot=slot, holder=holder.name
+            )
+        word = pool.words[slot]
+        if word & NULL:
+            return fail(
+                "CONSERVE", "the null block has no holder", pool, (slot,), slot=slot, holder=holder.name
+            )
+        if not word & (REFS | LABEL):
+            return fail(
+                "CONSERVE",
+                "a shared slot is held or cached: a free slot without a key has nothing to share",
+                pool,
+                (slot,),
+                slot=slot,
+                holder=holder.name,
+            )
+        return None
+
+    def join_unfilled(self, pool: PoolState, holder: Holder, slot: int, event: Touch, place: int) -> None:
+        """A table took in a slot that a transfer still writes, or failed to write."""
+        request = holder.request
+        if request is None:
+            return
+        group = self.books.groups.get(event.group)
+        first = None if group is None else (event.at + place) * group.block_size
+        op = self.books.ops.get(pool.filling.get(slot, -1))
+        if op is None:
+            request.bad.append((pool.name, (slot,)))
+            request.lower_limit(first)
+            return
+        if first is not None:
+            request.suspects[pool.name, slot] = first
+        if op.load:
+            request.waits.add(op.id)
+            op.waiters.append(request)
+            request.update_ready()
+
+    def join(self, holder: Holder, slots: Sequence[int], event: Alloc | Touch) -> None:
+        """Remember when and where ``slots`` entered a request's table."""
+        request = holder.request
+        if holder.kind != "req" or request is None:
+            return
+        if request.last_step > self.books.processed:
+            request.fresh.append((event.pool, slots))
+        group = self.books.groups.get(event.group)
+        if group is not None and group.window is not None:
+            reach = group.block_size + group.window - 2
+            for at, slot in enumerate(slots, event.at):
+                holder.reach[slot] = at * group.block_size + reach
+
+    # Free.
+
+    def free(self, event: Free) -> Violation | None:
+        """A holder leaves. If it was the last one, nothing may use or expect the slot."""
+        books = self.books
+        pool = self.pools[event.pool]
+        holder = books.holder(pool, event.holder)
+        found: Violation | None = None
+        request = holder.request
+        promise = request.promise if request is not None and holder.kind == "hit" else None
+        promised = promise.slots if promise is not None and promise.pool == pool.name else frozenset[int]()
+        protected = self.protected(pool, holder)
+        frozen: list[int] = []
+        for slot in event.slots:
+            if slot not in holder.slots:
+                found = found or books.fail(
+                    "CONSERVE",
+                    "a holder leaves only slots that it holds",
+                    pool,
+                    (slot,),
+                    slot=slot,
+                    holder=holder.name,
+                )
+                continue
+            word = pool.words[slot] - REF
+            dying = not word & REFS
+            if slot in promised:
+                found = found or books.fail(
+                    "PIN",
+                    "a promised slot keeps its pin until the promise is consumed or withdrawn",
+                    pool,
+                    (slot,),
+                    slot=slot,
+                    holder=holder.name,
+                )
+            if dying:
+                found = found or self.free_fault(pool, holder, slot, word, slot in protected)
+            elif slot in protected and request is not None:
+                pool.frozen[slot] = max(request.last_step, pool.frozen.get(slot, -1))
+                word |= FROZEN
+                frozen.append(slot)
+            pool.words[slot] = word
+            holder.slots.discard(slot)
+            holder.reach.pop(slot, None)
+            if dying:
+                pool.free += not word & NULL
+                if word & (BUSIES | PROMISES | FROZEN):
+                    books.forgive(pool, slot)
+        if frozen and request is not None:
+            for step in books.steps:
+                if step.number == request.last_step:
+                    step.frozen.append((pool, frozen))
+        if not holder.slots:
+            self.left(pool, holder)
+        books.slots += len(event.slots)
+        return found or self.told(pool, event.free)
+
+    def free_fault(
+        self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool
+    ) -> Violation | None:
+        """What is wrong with nobody holding ``slot`` any more."""
+        fail = self.books.fail
+        if word & PROMISES:
+            return fail("PIN", "a promised slot has a holder", pool, (slot,), slot=slot, leaving=holder.name)
+        if word & BUSIES:
+            return fail(
+                "FREEZE",
+                "a slot has a holder while an open transfer reads or writes it",
+                pool,
+                (slot,),
+                slot=slot,
+                leaving=holder.name,
+                transfers=self.users(pool, slot),
+            )
+        if read or word & FROZEN:
+            step = pool.frozen.get(slot) if word & FROZEN else holder.request and holder.request.last_step
+            return fail(
+                "FREEZE",
+                "a slot has a holder while a dispatched step may still read it",
+                pool,
+                (slot,),
+                slot=slot,
+                leaving=holder.name,
+                step=step,
+                processed=self.books.processed,
+            )
+        return None
+
+    def protected(self, pool: PoolState, holder: Holder) -> frozenset[int] | set[int]:
+        """Slots of a table that the request's dispatched steps may still read or write."""
+        request = holder.request
+        if holder.kind != "req" or request is None or request.last_step <= self.books.processed:
+            return frozenset()
+        protected = holder.slots.difference(*(slots for name, slots in request.fresh if name == pool.name))
+        if holder.reach:
+            start = request.computed - self.books.unprocessed(request)
+            protected = {slot for slot in protected if holder.reach.get(slot, start) >= start}
+        return protected
+
+    def left(self, pool: PoolState, holder: Holder) -> None:
+        """A holder holds nothing any more."""
+        pool.holders.pop(holder.name, None)
+        pool.stale.discard(holder.name)
+        request = holder.request
+        if request is not None and not request.explicit and request.last_step <= self.books.processed:
+            self.books.forget_implicit(request)
+
+    # Labels.
+
+    def evict(self, event: Evict) -> Violation | None:
+        """Only cached slots that nobody holds and nothing expects are evicted."""
+        pool = self.pools[event.pool]
+        found: Violation | None = None
+        for slot in event.slots:
+            found = found or self.evict_fault(pool, slot)
+            if pool.has(slot):
+                pool.drop_label(slot)
+                if pool.words[slot] & PROMISES:
+                    self.unpromise(pool, slot)
+        self.books.slots += len(event.slots)
+        return found
+
+    def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
+        """What is wrong with evicting ``slot``."""
+        fail = self.books.fail
+        if not pool.has(slot):
+            return fail("CONSERVE", "an evicted slot exists", pool, (slot,), slot=slot, total=pool.total)
+        word = pool.words[slot]
+        if word == LABEL:
+            return None
+        holders = pool.holders_of(slot) if word & REFS else []
+        if word & PROMISES or any(name.startswith("hit:") for name in holders):
+            return fail(
+                "PIN", "a promised or pinned slot is not evicted", pool, (slot,), slot=slot, holders=holders
+            )
+        if word & BUSIES:
+            return fail(
+                "FREEZE",
+                "no open transfer reads or writes an evicted slot",
+                pool,
+                (slot,),
+                slot=slot,
+                transfers=self.users(pool, slot),
+            )
+        if word & REFS:
+            return fail(
+                "CONSERVE", "an evicted slot has no holder", pool, (slot,), slot=slot, holders=holders
+            )
+        if not word & LABEL:
+            return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
+        return None
+
+    def unpromise(self, pool: PoolState, slot: int) -> None:
+        """A promised slot lost its key, and that was reported: the promises go on without it."""
+        busy = pool.words[slot] & (BUSIES | FROZEN | FILLING)
+        filling, frozen = pool.filling.get(slot), pool.frozen.get(slot)
+        forgiven = [set(op.forgiven) for op in self.books.ops.values()]
+        self.books.forgive(pool, slot)
+        for op, before in zip(self.books.ops.values(), forgiven, strict=True):
+            op.forgiven = before
+        pool.words[slot] |= busy
+        if filling is not None:
+            pool.filling[slot] = filling
+        if frozen is not None:
+            pool.frozen[slot] = frozen
+
+    def label(self, event: Label) -> Violation | None:
+        """A slot enters the prefix index only when its content is there, whole and current."""
+        pool = self.pools[event.pool]
+        found = self.label_op_fault(pool, event)
+        seen: set[int] = set()
+        for slot, tag in zip(event.slots, tags_of(event.keys, event.group), strict=False):
+            found = found or self.label_fault(pool, slot, seen)
+            if found is None and pool.words[slot] & LABEL and pool.labels[slot] != tag:
+                found = self.books.fail(
+                    "UNIQUE",
+                    "a slot carries one key",
+                    pool,
+                    (slot,),
+                    slot=slot,
+                    key=tag,
+                    labelled=pool.labels[slot],
+                )
+            seen.add(slot)
+            if pool.has(slot) and not pool.words[slot] & NULL:
+                pool.set_label(slot, tag)
+        if found is None and event.op < 0 and pool.stale:
+            found = self.stale_table_fault(pool, event.slots)
+        self.books.slots += len(event.slots)
+        return found
+
+    def label_op_fault(self, pool: PoolState, event: Label) -> Violation | None:
+        """What is wrong with the transfer that is said to have filled the slots."""
+        if event.op < 0:
+            return None
+        fail = self.books.fail
+        op = self.books.ops.get(event.op)
+        if op is not None and op.gen == event.gen:
+            return fail(
+                "USE-READY",
+                "a slot is labelled after the transfer that fills it is complete",
+                pool,
+                event.slots,
+                op=event.op,
+                gen=event.gen,
+                reported=op.reported.bit_count(),
+                ranks=self.books.header.ranks,
+            )
+        closed = self.books.closed.get(event.op)
+        if closed is None or closed.gen != event.gen:
+            return None
+        if not closed.ok:
+            return fail(
+                "FAIL-CLOSED",
+                "a slot is labelled only if the transfer that filled it succeeded",
+                pool,
+                event.slots,
+                op=event.op,
+                gen=event.gen,
+            )
+        epoch = closed.dst_epoch if closed.dst_pool == pool.name else closed.src_epoch
+        if pool.name in (closed.dst_pool, closed.src_pool) and epoch < pool.epoch:
+            return fail(
+                "RESET",
+                "a transfer queued before a reset does not bring entries back",
+                pool,
+                event.slots,
+                op=event.op,
+                gen=event.gen,
+                queued_in_epoch=epoch,
+                epoch=pool.epoch,
+            )
+        return None
+
+    def label_fault(self, pool: PoolState, slot: int, seen: set[int]) -> Violation | None:
+        """What is wrong with labelling ``slot``, whatever filled it."""
+        fail = self.books.fail
+        if not pool.has(slot):
+            return fail("CONSERVE", "a labelled slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if slot in seen:
+            return fail("UNIQUE", "a slot is labelled once by one event", pool, (slot,), slot=slot)
+        word = pool.words[slot]
+        if not word & REFS:
+            return fail("CONSERVE", "a slot is held when it is labelled", pool, (slot,), slot=slot)
+        if word & BAD:
+            return fail(
+                "FAIL-CLOSED",
+                "a labelled slot was computed again after a failed transfer into it",
+                pool,
+                (slot,),
+                slot=slot,
+            )
+        if word & FILLING:
+            return fail(
+                "USE-READY",
+                "no open transfer still writes a labelled slot",
+                pool,
+                (slot,),
+                slot=slot,
+                transfers=self.users(pool, slot),
+            )
+        return None
+
+    def stale_table_fault(self, pool: PoolState, slots: Sequence[int]) -> Violation | None:
+        """Whether a table that was begun before a reset publishes what it computed."""
+        for name in pool.stale:
+            old = pool.holders[name].slots.intersection(slots)
+            if old:
+                return self.books.fail(
+                    "RESET",
+                    "a table begun before a reset does not enter the prefix index",
+                    pool,
+                    sorted(old),
+                    holder=name,
+                    epoch=pool.epoch,
+                )
+        return None
+
+    def unlabel(self, event: Unlabel) -> Violation | None:
+        """Slots leave the prefix index; always allowed."""
+        pool = self.pools[event.pool]
+        found: Violation | None = None
+        for slot in event.slots:
+            if pool.has(slot):
+                pool.drop_label(slot)
+            else:
+                found = found or self.books.fail(
+                    "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
+                )
+        self.books.slots += len(event.slots)
+        return found
+
+    def users(self, pool: PoolState, slot: int) -> list[str]:
+        """Open transfers that read or write ``slot``: for reports."""
+        return [
+            f"{'load' if op.load else 'store'} {op.id}.{op.gen}"
+            for op in self.books.ops.values()
+            if (op.src_pool == pool.name and slot in op.src) or (op.dst_pool == pool.name and slot in op.dst)
+        ]

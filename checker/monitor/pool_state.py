@@ -1,0 +1,184 @@
+"""What the ledger knows about the slots of one pool.
+
+Each slot has one integer word: three counts (holders, open transfers, open promises) and a few flags.
+A rule's usual question ("is nothing known about this slot?", "is the label all there is?") is then one
+comparison, and the words can be read slot by slot (a memoryview) or many at once (numpy), without two copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kvfence.spec.events import Pool
+
+if TYPE_CHECKING:
+    from kvfence.checker.monitor.request_state import Request
+
+LABEL: Final = 1  # in the prefix index
+BAD: Final = 2  # destination of a failed transfer, not written since
+FILLING: Final = 4  # destination of an open transfer
+FROZEN: Final = 8  # left by a request whose dispatched steps may still read it
+NULL: Final = 16  # the null block
+REF: Final = 1 << 5  # one holder
+BUSY: Final = 1 << 25  # one open transfer that reads or writes the slot
+PROMISE: Final = 1 << 44  # one open promise that names the slot
+REFS: Final = BUSY - REF
+BUSIES: Final = PROMISE - BUSY
+PROMISES: Final = (1 << 63) - PROMISE
+
+Tag: TypeAlias = int | tuple[int, int]
+"""A content key of group 0, or (group, key): plain integers are cheaper, and most traces have one group."""
+
+
+def tags_of(keys: Sequence[int], group: int) -> Sequence[Tag]:
+    """The tags of ``keys`` in ``group``."""
+    return keys if group == 0 else [(group, key) for key in keys]
+
+
+class Holder:
+    """One holder's slots in one pool."""
+
+    __slots__ = ("kind", "leaked", "name", "reach", "request", "slots")
+
+    def __init__(self, name: str, kind: str, request: Request | None) -> None:
+        self.name = name
+        self.kind = kind
+        """``req``, ``hit``, ``op``, or whatever precedes the colon."""
+        self.request = request
+        """The request generation of a ``req`` or ``hit`` holder."""
+        self.slots: set[int] = set()
+        self.reach: dict[int, int] = {}
+        """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
+        self.leaked = False
+        """A violation has told that these slots were not given back; it is told once."""
+
+    def copy(self, request: Request | None) -> Holder:
+        """A copy that belongs to ``request``."""
+        other = Holder(self.name, self.kind, request)
+        other.slots = set(self.slots)
+        other.reach = dict(self.reach)
+        other.leaked = self.leaked
+        return other
+
+
+class PoolState:
+    """The slots of one pool: words, holders, labels."""
+
+    __slots__ = (
+        "array",
+        "drift",
+        "epoch",
+        "filling",
+        "free",
+        "frozen",
+        "holders",
+        "indexed",
+        "labels",
+        "name",
+        "null",
+        "stale",
+        "storing",
+        "total",
+        "where",
+        "words",
+    )
+
+    def __init__(self, pool: Pool, *, indexed: bool) -> None:
+        self.name = pool.name
+        self.total = pool.slots
+        self.null = pool.null
+        self.array: npt.NDArray[np.int64] = np.zeros(pool.slots, dtype=np.int64)
+        if pool.null is not None:
+            self.array[pool.null] = NULL
+        self.words = self.array.data
+        self.free = pool.slots - (pool.null is not None)
+        self.drift = 0
+        """What the pool told minus our own count, after it was reported."""
+        self.holders: dict[str, Holder] = {}
+        self.labels: dict[int, Tag] = {}
+        self.indexed = indexed
+        self.where: dict[Tag, int] = {}
+        """How many slots carry a tag; kept for pools that stores go to."""
+        self.storing: dict[Tag, int] = {}
+        """Tags that an open store brings here, with the operation."""
+        self.filling: dict[int, int] = {}
+        """The operation that writes a slot, for slots with the FILLING flag."""
+        self.frozen: dict[int, int] = {}
+        """The last step that may read a slot, for slots with the FROZEN flag."""
+        self.epoch = 0
+        self.stale: set[str] = set()
+        """Tables that were begun before the last reset of this pool."""
+
+    def copy(self, requests: dict[Request, Request]) -> PoolState:
+        """A copy whose holders belong to the copies of their requests."""
+        other = PoolState.__new__(PoolState)
+        other.name, other.total, other.null = self.name, self.total, self.null
+        other.array = self.array.copy()
+        other.words = other.array.data
+        other.free, other.drift, other.epoch, other.indexed = self.free, self.drift, self.epoch, self.indexed
+        other.holders = {
+            name: holder.copy(None if holder.request is None else requests[holder.request])
+            for name, holder in self.holders.items()
+        }
+        other.labels, other.where, other.storing = dict(self.labels), dict(self.where), dict(self.storing)
+        other.filling, other.frozen, other.stale = dict(self.filling), dict(self.frozen), set(self.stale)
+        return other
+
+    def has(self, slot: int) -> bool:
+        """Whether the pool has a slot of this number."""
+        return 0 <= slot < self.total
+
+    def word(self, slot: int) -> int:
+        """The slot's word; 0 for a slot that does not exist."""
+        return self.words[slot] if 0 <= slot < self.total else 0
+
+    def holders_of(self, slot: int) -> list[str]:
+        """Names of the holders of ``slot``, found by looking at every holder: for reports."""
+        return [holder.name for holder in self.holders.values() if slot in holder.slots]
+
+    def set_label(self, slot: int, tag: Tag) -> None:
+        """Give ``slot`` the label ``tag``, instead of the one it has, if any."""
+        self.drop_label(slot)
+        self.words[slot] |= LABEL
+        self.labels[slot] = tag
+        if self.indexed:
+            self.where[tag] = self.where.get(tag, 0) + 1
+
+    def drop_label(self, slot: int) -> None:
+        """Take the label from ``slot``, if it has one."""
+        tag = self.labels.pop(slot, None)
+        if tag is None:
+            return
+        self.words[slot] &= ~LABEL
+        if self.indexed:
+            left = self.where[tag] - 1
+            if left:
+                self.where[tag] = left
+            else:
+                del self.where[tag]
+
+    def index(self) -> None:
+        """Start to count the labels by tag."""
+        if not self.indexed:
+            self.indexed = True
+            for tag in self.labels.values():
+                self.where[tag] = self.where.get(tag, 0) + 1
+
+    def clear_labels(self) -> None:
+        """Take the label from every slot. Costs as much as there are labels."""
+        for slot in self.labels:
+            self.words[slot] &= ~LABEL
+        self.labels.clear()
+        self.where.clear()
+
+    def thaw(self, slots: Iterable[int], step: int) -> None:
+        """``step`` is over: ``slots`` that waited for it, or for an earlier one, may be freed."""
+        for slot in slots:
+            last = self.frozen.get(slot)
+            if last is not None and last <= step:
+                del self.frozen[slot]
+                self.words[slot] &= ~FROZEN

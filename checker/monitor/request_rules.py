@@ -1,0 +1,362 @@
+"""Rules of the events of requests: promised, admitted, preempted, finished, gone."""
+
+from __future__ import annotations
+
+from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.pool_state import BAD, LABEL, REFS, PoolState
+from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import (
+    Admit,
+    Cursor,
+    Drop,
+    Event,
+    Finish,
+    Lookup,
+    Preempt,
+    Retire,
+    Rollback,
+    Submit,
+    Withdraw,
+)
+
+
+class RequestRules:
+    """Judges ``submit`` to ``retire``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.pools = books.pools
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {
+            Submit: self.submit,
+            Lookup: self.lookup,
+            Withdraw: self.withdraw,
+            Admit: self.admit,
+            Preempt: self.preempt,
+            Rollback: self.rollback,
+            Finish: self.finish,
+            Drop: self.drop,
+            Cursor: self.cursor,
+            Retire: self.retire,
+        }
+
+    def submit(self, event: Submit) -> Violation | None:
+        """A generation is submitted once, and generations grow."""
+        books = self.books
+        books.saw_submit = True
+        newest = books.newest.get(event.req, -1)
+        key = f"{event.req}.{event.gen}"
+        request = books.requests.get(key)
+        if request is None:
+            request = books.add_request(event.req, event.gen, explicit=True)
+        request.explicit = True
+        request.prompt = event.prompt
+        books.note_generation(event.req, event.gen)
+        if event.gen <= newest:
+            return books.fail(
+                "ONCE",
+                "a request is submitted with a greater generation each time",
+                req=event.req,
+                gen=event.gen,
+                newest=newest,
+            )
+        return None
+
+    # The promise of a hit.
+
+    def lookup(self, event: Lookup) -> Violation | None:
+        """Each promised block is cached and pinned; a promise replaces the one before."""
+        books = self.books
+        books.saw_lookup = True
+        request, found = books.request(event.req, event.gen)
+        pool = self.pools[event.pool]
+        found = found or self.settle_replaced(request)
+        external, local = event.external, event.local
+        if external < 0 or local < 0 or (request.prompt is not None and local + external > request.prompt):
+            found = found or books.fail(
+                "COUNT",
+                "local and external hit are not negative and together no longer than the request",
+                req=request.key,
+                local=local,
+                external=external,
+                prompt=request.prompt,
+            )
+        before = request.promise
+        books.close_promise(request)
+        slots = frozenset[int]()
+        if external:
+            for slot in event.slots:
+                found = found or self.promise_fault(pool, request, slot)
+            slots = frozenset(slot for slot in event.slots if pool.has(slot) and pool.words[slot] & REFS)
+            books.open_promise(request, pool, slots, external)
+        found = found or self.pins_fault(
+            request, pool, slots, before.slots if before is not None else frozenset()
+        )
+        books.slots += len(event.slots)
+        return found
+
+    def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
+        """What is wrong with promising ``slot``."""
+        fail = self.books.fail
+        if not pool.has(slot):
+            return fail("CONSERVE", "a promised slot exists", pool, (slot,), slot=slot, total=pool.total)
+        word = pool.words[slot]
+        if not word & REFS:
+            return fail("PIN", "each promised slot has a holder", pool, (slot,), slot=slot, req=request.key)
+        if not word & LABEL:
+            return fail("PIN", "each promised slot is cached", pool, (slot,), slot=slot, req=request.key)
+        return None
+
+    def pins_fault(
+        self, request: Request, pool: PoolState, promised: frozenset[int], before: frozenset[int]
+    ) -> Violation | None:
+        """Whether pins of an older promise stay beside the ones of this one.
+
+        Those that the replaced promise named may still be there until the request's next event.
+        """
+        holder = pool.holders.get(f"hit:{request.key}")
+        if holder is None or holder.leaked:
+            return None
+        more = holder.slots - promised
+        if not more:
+            return None
+        if more <= before:
+            request.replaced = (pool.name, frozenset(more))
+            return None
+        return self.books.fail(
+            "PURE",
+            "the pins of a request are the slots promised to it",
+            pool,
+            sorted(more),
+            holder=holder.name,
+        )
+
+    def settle_replaced(self, request: Request) -> Violation | None:
+        """The pins of a replaced promise must be gone now."""
+        if request.replaced is None:
+            return None
+        name, slots = request.replaced
+        request.replaced = None
+        pool = self.pools[name]
+        holder = pool.holders.get(f"hit:{request.key}")
+        promised = request.promise.slots if request.promise is not None else frozenset[int]()
+        left = frozenset[int]() if holder is None else holder.slots & slots - promised
+        if not left:
+            return None
+        return self.books.fail(
+            "PURE",
+            "pins are replaced, not added, when a lookup is repeated",
+            pool,
+            sorted(left),
+            holder=f"hit:{request.key}",
+        )
+
+    def withdraw(self, event: Withdraw) -> Violation | None:
+        """The promise is given up."""
+        request, found = self.books.request(event.req, event.gen)
+        request.replaced = None
+        self.books.close_promise(request)
+        return found
+
+    def admit(self, event: Admit) -> Violation | None:
+        """Each token is counted once: local, external or to be computed."""
+        books = self.books
+        request, found = books.request(event.req, event.gen)
+        found = found or self.settle_replaced(request)
+        parts = (event.local, event.external, event.compute)
+        promised = request.promise.external if request.promise is not None else 0
+        if sum(parts) != event.total or min(parts) < 0:
+            found = found or books.fail(
+                "COUNT",
+                "local, external and computed tokens are not negative and add up to the total",
+                req=request.key,
+                local=event.local,
+                external=event.external,
+                compute=event.compute,
+                total=event.total,
+            )
+        elif event.external > promised and (books.saw_lookup or request.promise is not None):
+            found = found or books.fail(
+                "COUNT",
+                "no more external tokens are accepted than were promised",
+                req=request.key,
+                external=event.external,
+                promised=promised,
+            )
+        if event.external <= 0:
+            books.close_promise(request)
+        request.known = True
+        request.local = request.computed = event.local
+        request.external = event.external
+        return found
+
+    # Ends and setbacks.
+
+    def preempt(self, event: Preempt) -> Violation | None:
+        """A generation ends once; the next one waits."""
+        books = self.books
+        request, found = books.request(event.req, event.gen)
+        if request.end:
+            found = found or self.ended(request)
+        self.end(request, "preempted")
+        key = f"{event.req}.{event.gen + 1}"
+        if key not in books.requests and key not in books.retired:
+            books.add_request(event.req, event.gen + 1, explicit=True)
+        return found
+
+    def finish(self, event: Finish) -> Violation | None:
+        """A generation ends once, and says how much of it is written."""
+        books = self.books
+        request, found = books.request(event.req, event.gen)
+        if request.end:
+            found = found or self.ended(request)
+        confirmed = books.confirmed(request)
+        if request.known and confirmed != event.computed:
+            found = found or books.fail(
+                "COUNT",
+                "a finished request has as many confirmed tokens as its processed steps computed",
+                req=request.key,
+                told=event.computed,
+                counted=confirmed,
+            )
+        self.end(request, event.why)
+        request.final = event.computed
+        return found
+
+    def ended(self, request: Request) -> Violation:
+        """A generation that has ended ends again."""
+        return self.books.fail("ONCE", "a generation ends once", req=request.key, ended=request.end)
+
+    def end(self, request: Request, why: str) -> None:
+        """No step of this generation may be dispatched any more."""
+        request.final = self.books.confirmed(request)
+        request.end = why
+        request.ready = False
+
+    def rollback(self, event: Rollback) -> Violation | None:
+        """After a failed load, only valid tokens count as computed."""
+        request, found = self.books.request(event.req, event.gen)
+        most = request.computed + request.external
+        if request.limit is not None:
+            most = min(most, request.limit)
+        if request.known and event.computed > most:
+            found = found or self.books.fail(
+                "FAIL-CLOSED",
+                "a request counts no token of a failed load as computed",
+                req=request.key,
+                computed=event.computed,
+                valid=most,
+            )
+        for name, slots in request.bad:
+            pool = self.pools[name]
+            holder = pool.holders.get(f"req:{request.key}")
+            if holder is not None:
+                for slot in holder.slots.intersection(slots):
+                    pool.words[slot] &= ~BAD
+        request.bad.clear()
+        request.suspects.clear()
+        request.limit = None
+        request.expects_rollback = False
+        request.external = 0
+        request.computed = event.computed
+        request.update_ready()
+        return found
+
+    # What became of the blocks.
+
+    def drop(self, event: Drop) -> Violation | None:
+        """Blocks will not be stored, for a reason that is counted."""
+        request, found = self.books.request(event.req, event.gen)
+        request.cover(event.group).add_range(event.at, event.at + event.n)
+        return found
+
+    def cursor(self, event: Cursor) -> Violation | None:
+        """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""
+        books = self.books
+        request, found = books.request(event.req, event.gen)
+        cover = request.cover(event.group)
+        if event.to < cover.cursor:
+            found = found or books.fail(
+                "CURSOR",
+                "the store cursor goes back only with a new generation",
+                req=request.key,
+                group=event.group,
+                to=event.to,
+                was=cover.cursor,
+            )
+        gap = cover.gap_below(event.to)
+        if gap is not None:
+            found = found or books.fail(
+                "CURSOR",
+                "the store cursor passes only blocks that are stored, queued or dropped",
+                req=request.key,
+                group=event.group,
+                to=event.to,
+                block=gap,
+            )
+            cover.add_range(gap, event.to)
+        cover.cursor = event.to
+        return found
+
+    def retire(self, event: Retire) -> Violation | None:
+        """Nothing is held for the generation, and each of its blocks is accounted for."""
+        books = self.books
+        request, found = books.request(event.req, event.gen)
+        found = found or self.leak(request) or self.flush_fault(request)
+        books.close_promise(request)
+        books.forget_request(request)
+        return found
+
+    def leak(self, request: Request) -> Violation | None:
+        """What is still held for a request that is gone."""
+        fail = self.books.fail
+        found: Violation | None = None
+        for kind in ("req", "hit"):
+            name = f"{kind}:{request.key}"
+            for pool in self.pools.values():
+                holder = pool.holders.get(name)
+                if holder is not None and holder.slots and not holder.leaked:
+                    holder.leaked = True
+                    found = found or fail(
+                        "NO-LEAK",
+                        "a request that is gone holds nothing",
+                        pool,
+                        sorted(holder.slots),
+                        holder=name,
+                        held=len(holder.slots),
+                    )
+        if request.promise is not None:
+            found = found or fail(
+                "NO-LEAK", "the promise to a request that is gone is consumed or withdrawn", req=request.key
+            )
+        if request.loads:
+            loads = [op.id for op in self.books.ops.values() if op.load and op.request is request]
+            found = found or fail(
+                "NO-LEAK", "a request that is gone has no open load", req=request.key, loads=loads
+            )
+        return found
+
+    def flush_fault(self, request: Request) -> Violation | None:
+        """Whether a full confirmed block of a finished request is not accounted for."""
+        if not request.end or request.end == "preempted" or request.final is None:
+            return None
+        for index, group in self.books.groups.items():
+            if group.pool == self.books.header.tier:
+                continue
+            self.books.judge("FLUSH")
+            full = request.final // group.block_size
+            gap = request.cover(index).gap_below(full)
+            if gap is not None:
+                return self.books.fail(
+                    "FLUSH",
+                    "each full confirmed block of a finished request is stored, queued or dropped",
+                    req=request.key,
+                    group=index,
+                    block=gap,
+                    full_blocks=full,
+                    end=request.end,
+                )
+        return None

@@ -1,0 +1,175 @@
+"""What the ledger knows about one request generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class Promise:
+    """A hit that a lookup promised: ``slots`` of ``pool`` have to stay until it is closed."""
+
+    __slots__ = ("external", "pool", "slots")
+
+    def __init__(self, pool: str, slots: frozenset[int], external: int) -> None:
+        self.pool = pool
+        self.slots = slots
+        self.external = external
+
+
+class Cover:
+    """Which blocks of one table are accounted for (stored, queued or dropped), and the store cursor.
+
+    Blocks below ``edge`` are, except ``holes``; above it, those in ``beyond`` are.
+    """
+
+    __slots__ = ("beyond", "cursor", "edge", "holes")
+
+    def __init__(self) -> None:
+        self.edge = 0
+        self.holes: set[int] = set()
+        self.beyond: set[int] = set()
+        self.cursor = 0
+
+    def copy(self) -> Cover:
+        """An independent copy."""
+        other = Cover()
+        other.edge, other.cursor = self.edge, self.cursor
+        other.holes, other.beyond = set(self.holes), set(self.beyond)
+        return other
+
+    def add(self, blocks: Iterable[int]) -> None:
+        """Account for ``blocks``."""
+        beyond = self.beyond
+        for block in blocks:
+            if block >= self.edge:
+                beyond.add(block)
+            elif self.holes:
+                self.holes.discard(block)
+        edge = self.edge
+        while edge in beyond:
+            beyond.remove(edge)
+            edge += 1
+        self.edge = edge
+
+    def add_range(self, start: int, stop: int) -> None:
+        """Account for the blocks ``start`` .. ``stop - 1``."""
+        if start <= self.edge and not self.holes and not self.beyond:
+            self.edge = max(self.edge, stop)
+        else:
+            self.add(range(start, stop))
+
+    def take(self, blocks: Iterable[int]) -> None:
+        """``blocks`` are not accounted for any more: their store failed."""
+        for block in blocks:
+            if block < self.edge:
+                self.holes.add(block)
+            else:
+                self.beyond.discard(block)
+
+    def gap_below(self, to: int) -> int | None:
+        """The first block below ``to`` that is not accounted for."""
+        gap = min(self.holes, default=None) if self.holes else None
+        if gap is not None and gap < to:
+            return gap
+        return None if to <= self.edge else self.edge
+
+
+class Request:
+    """One generation of a request. Numbers of tokens mean something when ``known``: an ``Admit`` was seen."""
+
+    __slots__ = (
+        "admitted",
+        "bad",
+        "computed",
+        "covers",
+        "end",
+        "expects_rollback",
+        "explicit",
+        "external",
+        "final",
+        "fresh",
+        "gen",
+        "id",
+        "key",
+        "known",
+        "last_step",
+        "limit",
+        "loads",
+        "local",
+        "promise",
+        "prompt",
+        "ready",
+        "replaced",
+        "stores",
+        "suspects",
+        "waits",
+    )
+
+    def __init__(self, id_: str, gen: int, *, explicit: bool) -> None:
+        self.id = id_
+        self.gen = gen
+        self.key = f"{id_}.{gen}"
+        self.explicit = explicit
+        """An event named this generation as a request (not only as a holder)."""
+        self.end = ""
+        """Why no step of it may be dispatched any more: ``preempted`` or the reason of its ``Finish``."""
+        self.ready = True
+        """Whether a step of it may be dispatched: not ended, nothing in ``waits``, no rollback owed."""
+        self.prompt: int | None = None
+        self.known = False
+        self.admitted = False
+        self.local = 0
+        self.external = 0
+        """Tokens whose load has not landed yet."""
+        self.computed = 0
+        """Tokens dispatched, or counted as computed at admission."""
+        self.final: int | None = None
+        """Confirmed tokens when it finished."""
+        self.last_step = -1
+        self.fresh: list[tuple[str, Sequence[int]]] = []
+        """Slots (by pool) that joined the table after the last dispatch: no dispatched step knows them."""
+        self.promise: Promise | None = None
+        self.replaced: tuple[str, frozenset[int]] | None = None
+        """Pool and slots that only the promise before named: their pins go before the next event."""
+        self.waits: set[int] = set()
+        """Open loads that write a slot of its table."""
+        self.loads = 0
+        self.stores = 0
+        self.expects_rollback = False
+        self.limit: int | None = None
+        """After a failed load: tokens that are valid all the same."""
+        self.bad: list[tuple[str, Sequence[int]]] = []
+        """Slots of its table that a failed load should have filled."""
+        self.suspects: dict[tuple[str, int], int] = {}
+        """First token of each slot that it joined while a transfer was still writing it."""
+        self.covers: dict[int, Cover] = {}
+
+    def copy(self) -> Request:
+        """An independent copy."""
+        other = Request.__new__(Request)
+        for name in Request.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.waits = set(self.waits)
+        other.bad = list(self.bad)
+        other.fresh = list(self.fresh)
+        other.suspects = dict(self.suspects)
+        other.covers = {group: cover.copy() for group, cover in self.covers.items()}
+        return other
+
+    def cover(self, group: int) -> Cover:
+        """What is accounted for in ``group``."""
+        cover = self.covers.get(group)
+        if cover is None:
+            cover = self.covers[group] = Cover()
+        return cover
+
+    def update_ready(self) -> None:
+        """Work out ``ready`` again."""
+        self.ready = not (self.end or self.waits or self.expects_rollback)
+
+    def lower_limit(self, tokens: int | None) -> None:
+        """A load failed: at most ``tokens`` tokens are valid (None: not known)."""
+        self.expects_rollback = True
+        self.ready = False
+        if tokens is not None and (self.limit is None or tokens < self.limit):
+            self.limit = tokens

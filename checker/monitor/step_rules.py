@@ -1,0 +1,164 @@
+"""Rules of the events of model steps and of the whole connector."""
+
+from __future__ import annotations
+
+from kvfence.checker.monitor.books import Books, Rule, Step
+from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Dispatch, Event, Process, Quiesce, Reset
+
+
+class StepRules:
+    """Judges ``dispatch``, ``process``, ``reset`` and ``quiesce``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.pools = books.pools
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {
+            Dispatch: self.dispatch,
+            Process: self.process,
+            Reset: self.reset,
+            Quiesce: self.quiesce,
+        }
+
+    def dispatch(self, event: Dispatch) -> Violation | None:
+        """Steps are numbered in order, and run only requests whose tables are filled."""
+        books = self.books
+        found: Violation | None = None
+        if books.dispatched is not None and event.step != books.dispatched + 1:
+            found = books.fail(
+                "ONCE", "steps are dispatched in order", step=event.step, before=books.dispatched
+            )
+        elif len(books.steps) >= books.header.depth:
+            found = books.fail(
+                "ONCE",
+                "no more steps are dispatched ahead than the header says",
+                step=event.step,
+                unprocessed=[step.number for step in books.steps],
+                depth=books.header.depth,
+            )
+        requests: list[Request] = []
+        current = books.current
+        for id_, tokens in zip(event.reqs, event.tokens, strict=False):
+            request = current.get(id_)
+            if request is None:
+                request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))
+                found = found or wrong
+            if not request.ready:
+                found = found or self.dispatch_fault(event, request)
+            request.computed += tokens
+            request.last_step = event.step
+            if request.fresh:
+                request.fresh = []
+            requests.append(request)
+        books.steps.append(Step(event.step, requests, event.tokens))
+        books.dispatched = event.step
+        if books.processed >= event.step:
+            books.processed = event.step - 1
+        return found
+
+    def dispatch_fault(self, event: Dispatch, request: Request) -> Violation | None:
+        """Why ``request`` may not run."""
+        fail = self.books.fail
+        if request.end:
+            return fail(
+                "ONCE",
+                "a generation that has ended is not dispatched",
+                step=event.step,
+                req=request.key,
+                ended=request.end,
+            )
+        if request.waits:
+            loads = sorted(request.waits)
+            return fail(
+                "USE-READY",
+                "a request runs after the loads into its table landed",
+                step=event.step,
+                req=request.key,
+                loads=loads,
+            )
+        return fail(
+            "FAIL-CLOSED",
+            "a request whose load failed is rolled back before it runs",
+            step=event.step,
+            req=request.key,
+            valid=request.limit,
+        )
+
+    def process(self, event: Process) -> Violation | None:
+        """Steps end in the order in which they were dispatched."""
+        books = self.books
+        found: Violation | None = None
+        oldest = books.steps[0].number if books.steps else None
+        if event.step != oldest:
+            if oldest is None and books.dispatched is None:
+                books.processed = event.step
+                return None
+            found = books.fail(
+                "ONCE",
+                "the processed step is the oldest that is dispatched and not processed",
+                step=event.step,
+                oldest=oldest,
+                dispatched=books.dispatched,
+            )
+        while books.steps and books.steps[0].number <= event.step:
+            step = books.steps.popleft()
+            books.processed = step.number
+            for pool, slots in step.frozen:
+                pool.thaw(slots, step.number)
+        return found
+
+    def reset(self, event: Reset) -> Violation | None:
+        """A good reset leaves no pool that can serve an older key."""
+        books = self.books
+        if not event.ok:
+            return None
+        found: Violation | None = None
+        for pool in self.pools.values():
+            if pool.name not in event.pools and pool.labels:
+                found = found or books.fail(
+                    "RESET",
+                    "no tier still serves an older key after a reset",
+                    pool,
+                    list(pool.labels)[:1],
+                    left=len(pool.labels),
+                    cleared=list(event.pools),
+                )
+        for name in event.pools:
+            pool = self.pools[name]
+            pool.clear_labels()
+            pool.epoch += 1
+            pool.stale = {holder.name for holder in pool.holders.values() if holder.kind == "req"}
+        return found
+
+    def quiesce(self, event: Quiesce) -> Violation | None:  # noqa: ARG002 - says nothing but that it is quiet
+        """Nothing is held."""
+        books = self.books
+        found: Violation | None = None
+        for pool in self.pools.values():
+            held = [holder for holder in pool.holders.values() if holder.slots and not holder.leaked]
+            for holder in held:
+                holder.leaked = True
+                found = found or books.fail(
+                    "NO-LEAK",
+                    "nothing is held when no request is left and no transfer is in flight",
+                    pool,
+                    sorted(holder.slots),
+                    holder=holder.name,
+                    held=len(holder.slots),
+                    holders=len(held),
+                )
+        promised = [request.key for request in books.requests.values() if request.promise is not None]
+        steps = [step.number for step in books.steps]
+        if books.ops or promised or steps:
+            found = found or books.fail(
+                "NO-LEAK",
+                "no transfer, promise or step is open when the connector is quiet",
+                transfers=sorted(books.ops)[:8],
+                promises=promised[:8],
+                steps=steps,
+            )
+        return found

@@ -1,0 +1,436 @@
+"""Rules of the events of transfers between pools: queued, issued, reported by each rank, complete once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
+from kvfence.checker.monitor.pool_state import BAD, BUSY, FILLING, LABEL, REFS, PoolState, Tag, tags_of
+from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Complete, Event, Issue, Queue, Report, Stale
+
+T = TypeVar("T", bound=Hashable)
+
+
+class TransferRules:
+    """Judges ``queue``, ``issue``, ``report``, ``stale`` and ``complete``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.pools = books.pools
+        self.all_ranks = (1 << books.header.ranks) - 1
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {
+            Queue: self.queue,
+            Issue: self.issue,
+            Report: self.report,
+            Stale: self.stale,
+            Complete: self.complete,
+        }
+
+    # Queue.
+
+    def queue(self, event: Queue) -> Violation | None:
+        """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
+        books = self.books
+        src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
+        found = self.id_fault(event)
+        request: Request | None = None
+        if event.req:
+            request, wrong = books.request(event.req, event.rgen)
+            found = found or wrong
+        if event.kind == "store":
+            dst.index()
+        tags = tags_of(event.keys, event.group)
+        found = found or self.slots_fault(event, src, dst, tags)
+        if request is not None:
+            found = found or self.request_fault(event, request, src)
+        self.open(event, request, src, dst, tags)
+        return found
+
+    def id_fault(self, event: Queue) -> Violation | None:
+        """Whether the id is in use, or was used with this generation or a later one."""
+        op = self.books.ops.get(event.op)
+        if op is not None:
+            self.forget(op)
+            return self.books.fail(
+                "ONCE",
+                "an id is used again only after its transfer is complete",
+                op=event.op,
+                gen=event.gen,
+                open=op.gen,
+            )
+        closed = self.books.closed.get(event.op)
+        if closed is not None and closed.gen >= event.gen:
+            return self.books.fail(
+                "ONCE",
+                "an id is used again with a greater generation",
+                op=event.op,
+                gen=event.gen,
+                before=closed.gen,
+            )
+        return None
+
+    def slots_fault(
+        self, event: Queue, src: PoolState, dst: PoolState, tags: Sequence[Tag]
+    ) -> Violation | None:
+        """What is wrong with the slots and keys of a new transfer."""
+        fail = self.books.fail
+        for side, pool, slots in (("src", src, event.src), ("dst", dst, event.dst)):
+            twice = _repeated(slots)
+            if twice is not None:
+                return fail(
+                    "UNIQUE",
+                    f"a slot appears once in {side} of a transfer",
+                    pool,
+                    (twice,),
+                    slot=twice,
+                    op=event.op,
+                )
+            for slot in slots:
+                if not pool.has(slot):
+                    return fail(
+                        "CONSERVE", "a transferred slot exists", pool, (slot,), slot=slot, total=pool.total
+                    )
+                if not pool.words[slot] & REFS:
+                    return fail(
+                        "FREEZE",
+                        f"each {side} slot of a transfer has a holder",
+                        pool,
+                        (slot,),
+                        slot=slot,
+                        op=event.op,
+                    )
+        for slot in event.src:
+            word = src.words[slot]
+            if word & FILLING:
+                return fail(
+                    "USE-READY",
+                    "no open transfer still writes a slot that is read",
+                    src,
+                    (slot,),
+                    slot=slot,
+                    op=event.op,
+                )
+            if word & BAD:
+                return fail(
+                    "FAIL-CLOSED",
+                    "a slot that a failed transfer should have filled is not copied",
+                    src,
+                    (slot,),
+                    slot=slot,
+                    op=event.op,
+                )
+        return self.keys_fault(event, dst, tags) if event.kind == "store" else None
+
+    def keys_fault(self, event: Queue, dst: PoolState, tags: Sequence[Tag]) -> Violation | None:
+        """Whether a store moves what is there already, or on its way."""
+        fail = self.books.fail
+        twice = _repeated(tags)
+        if twice is not None:
+            return fail("UNIQUE", "a key appears once in a store", key=twice, op=event.op)
+        for tag in tags:
+            other = dst.storing.get(tag)
+            if other is not None:
+                return fail(
+                    "UNIQUE",
+                    "at most one store of a key to a pool is open",
+                    dst,
+                    key=tag,
+                    op=event.op,
+                    open_store=other,
+                )
+            if tag in dst.where:
+                at = [slot for slot, label in dst.labels.items() if label == tag]
+                return fail(
+                    "UNIQUE", "a key that the pool has is not stored again", dst, at, key=tag, op=event.op
+                )
+        return None
+
+    def request_fault(self, event: Queue, request: Request, src: PoolState) -> Violation | None:
+        """What is wrong with this transfer for the request whose blocks it moves."""
+        fail = self.books.fail
+        if event.kind == "load":
+            if request.stores:
+                return fail(
+                    "ONCE",
+                    "a request has no load while a store is open",
+                    op=event.op,
+                    req=request.key,
+                    stores=request.stores,
+                )
+            promise = request.promise
+            if promise is not None and promise.pool == src.name:
+                for slot in event.src:
+                    if slot not in promise.slots:
+                        return fail(
+                            "PIN",
+                            "a load reads promised slots",
+                            src,
+                            (slot,),
+                            slot=slot,
+                            req=request.key,
+                            op=event.op,
+                        )
+            return None
+        if request.loads:
+            return fail(
+                "ONCE",
+                "a request has no store while a load is open",
+                op=event.op,
+                req=request.key,
+                loads=request.loads,
+            )
+        if not event.at:
+            return None
+        twice = _repeated(event.at)
+        if twice is not None:
+            return fail(
+                "UNIQUE", "a block appears once in a store", block=twice, op=event.op, req=request.key
+            )
+        group = self.books.groups.get(event.group)
+        if request.known and group is not None:
+            self.books.judge("STORE-READY")
+            need = (max(event.at) + 1) * group.block_size
+            confirmed = self.books.confirmed(request)
+            if need > confirmed:
+                return fail(
+                    "STORE-READY",
+                    "a store reads only blocks whose tokens are all confirmed",
+                    src,
+                    (event.src[list(event.at).index(max(event.at))],)
+                    if len(event.at) == len(event.src)
+                    else (),
+                    op=event.op,
+                    req=request.key,
+                    tokens_needed=need,
+                    tokens_confirmed=confirmed,
+                )
+        return None
+
+    def open(
+        self, event: Queue, request: Request | None, src: PoolState, dst: PoolState, tags: Sequence[Tag]
+    ) -> None:
+        """Take the transfer over into the books."""
+        op = Op(event, tags, src, dst, request)
+        self.books.ops[op.id] = op
+        self.books.slots += len(event.src) + len(event.dst)
+        for slot in event.src:
+            self.use(op, src, slot, 0)
+        for slot in event.dst:
+            self.use(op, dst, slot, FILLING)
+            dst.filling[slot] = op.id
+        if op.load:
+            if request is not None:
+                request.loads += 1
+                request.waits.add(op.id)
+                request.ready = False
+                op.waiters.append(request)
+                self.books.close_promise(request)
+            return
+        dst.storing.update(dict.fromkeys(tags, op.id))
+        if request is not None:
+            request.stores += 1
+            if event.at:
+                request.cover(event.group).add(event.at)
+
+    def use(self, op: Op, pool: PoolState, slot: int, flag: int) -> None:
+        """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
+        if not pool.has(slot) or not pool.words[slot] & REFS:
+            op.forgiven.add((pool.name, slot))
+        else:
+            pool.words[slot] = (pool.words[slot] + BUSY) | flag
+
+    # Issue, reports, end.
+
+    def open_op(self, event: Issue | Report | Complete, verb: str) -> tuple[Op | None, Violation | None]:
+        """The open transfer that an event means; a violation when there is none of this id and generation."""
+        op = self.books.ops.get(event.op)
+        if op is not None and op.gen == event.gen:
+            return op, None
+        closed = self.books.closed.get(event.op)
+        return None, self.books.fail(
+            "ONCE",
+            f"only an open transfer of this id and generation is {verb}",
+            op=event.op,
+            gen=event.gen,
+            open=None if op is None else op.gen,
+            completed=None if closed is None else closed.gen,
+        )
+
+    def issue(self, event: Issue) -> Violation | None:
+        """A queued transfer is handed to the workers, once."""
+        op, wrong = self.open_op(event, "issued")
+        if op is None:
+            return wrong
+        if op.issued:
+            return self.books.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.gen)
+        op.issued = True
+        return None
+
+    def report(self, event: Report) -> Violation | None:
+        """Each rank reports an issued transfer once."""
+        op, wrong = self.open_op(event, "reported")
+        if op is None:
+            return wrong
+        if not 0 <= event.rank < self.books.header.ranks:
+            return self.books.fail(
+                "RANKS",
+                "a report comes from a rank that exists",
+                op=op.id,
+                rank=event.rank,
+                ranks=self.books.header.ranks,
+            )
+        bit = 1 << event.rank
+        before = op.reported
+        op.reported |= bit
+        if not event.ok:
+            op.failed |= bit
+        if not op.issued:
+            op.issued = True
+            return self.books.fail("ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.gen)
+        if before & bit:
+            return self.books.fail(
+                "ONCE", "a rank reports a transfer once", op=op.id, gen=op.gen, rank=event.rank
+            )
+        return None
+
+    def stale(self, event: Stale) -> Violation | None:
+        """A report that is still expected must not be ignored."""
+        op = self.books.ops.get(event.op)
+        if (
+            op is None
+            or op.gen != event.gen
+            or not op.issued
+            or not 0 <= event.rank < self.books.header.ranks
+        ):
+            return None
+        if op.reported >> event.rank & 1:
+            return None
+        return self.books.fail(
+            "ONCE", "a report that is still expected is not ignored", op=op.id, gen=op.gen, rank=event.rank
+        )
+
+    def complete(self, event: Complete) -> Violation | None:
+        """A transfer ends when all ranks reported, and well only if all of them did."""
+        op, found = self.open_op(event, "completed")
+        if op is None:
+            return found
+        if op.reported != self.all_ranks:
+            missing = [rank for rank in range(self.books.header.ranks) if not op.reported >> rank & 1]
+            found = self.books.fail(
+                "RANKS",
+                "a transfer is complete only when every rank reported",
+                op=op.id,
+                gen=op.gen,
+                missing=missing,
+            )
+        elif event.ok and op.failed:
+            failed = [rank for rank in range(self.books.header.ranks) if op.failed >> rank & 1]
+            found = self.books.fail(
+                "FAIL-CLOSED",
+                "a transfer is good only if every rank succeeded",
+                op=op.id,
+                gen=op.gen,
+                failed=failed,
+            )
+        if not event.ok:
+            dst = self.pools[op.dst_pool]
+            labelled = [slot for slot in op.dst if dst.word(slot) & LABEL]
+            if labelled:
+                found = found or self.books.fail(
+                    "FAIL-CLOSED",
+                    "no destination of a failed transfer is in the prefix index",
+                    dst,
+                    labelled,
+                    op=op.id,
+                    gen=op.gen,
+                )
+            self.fail_destinations(op, dst)
+        self.release(op)
+        self.settle(op, event.ok)
+        closed = self.books.closed
+        closed.pop(op.id, None)
+        closed[op.id] = Closed(op, event.ok)
+        if len(closed) > REMEMBERED:
+            del closed[next(iter(closed))]
+        return found
+
+    def fail_destinations(self, op: Op, dst: PoolState) -> None:
+        """The destinations of a failed transfer are of no use; whoever has them in a table must know."""
+        for slot in op.dst:
+            if (dst.name, slot) not in op.forgiven:
+                dst.words[slot] |= BAD
+        if not op.load:
+            if op.request is not None and op.at:
+                op.request.cover(op.group).take(op.at)
+            return
+        for waiter in op.waiters:
+            if waiter is not op.request:
+                starts = [waiter.suspects.get((dst.name, slot)) for slot in op.dst]
+                known = [start for start in starts if start is not None]
+                waiter.bad.append((dst.name, op.dst))
+                waiter.lower_limit(min(known) if known else (waiter.local if waiter.known else None))
+        owner = op.request
+        if owner is not None:
+            group = self.books.groups.get(op.group)
+            owner.bad.append((dst.name, op.dst))
+            if group is not None and op.at:
+                owner.lower_limit(min(op.at) * group.block_size)
+            else:
+                owner.lower_limit(owner.local if owner.known else None)
+
+    def release(self, op: Op) -> None:
+        """The transfer uses its slots no longer."""
+        src, dst = self.pools[op.src_pool], self.pools[op.dst_pool]
+        forgiven = op.forgiven
+        for slot in op.src:
+            if (src.name, slot) not in forgiven:
+                src.words[slot] -= BUSY
+        for slot in op.dst:
+            if (dst.name, slot) not in forgiven:
+                dst.words[slot] -= BUSY
+                if dst.filling.get(slot) == op.id:
+                    del dst.filling[slot]
+                    dst.words[slot] &= ~FILLING
+        if not op.load:
+            for tag in op.tags:
+                if dst.storing.get(tag) == op.id:
+                    del dst.storing[tag]
+
+    def settle(self, op: Op, ok: bool) -> None:
+        """Tell the requests that waited."""
+        del self.books.ops[op.id]
+        owner = op.request
+        if op.load:
+            for waiter in op.waiters:
+                waiter.waits.discard(op.id)
+                waiter.update_ready()
+            if owner is not None:
+                owner.loads -= 1
+                if ok and not owner.loads and not owner.expects_rollback:
+                    owner.computed += owner.external
+                    owner.external = 0
+        elif owner is not None:
+            owner.stores -= 1
+
+    def forget(self, op: Op) -> None:
+        """A transfer whose id was taken for another one: reported, and its slots are let go."""
+        self.release(op)
+        self.settle(op, False)
+
+
+def _repeated(values: Sequence[T]) -> T | None:
+    """The first value that appears twice."""
+    if len(set(values)) == len(values):
+        return None
+    seen: set[T] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -1,0 +1,43 @@
+"""What the ledger says when an invariant is broken."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvfence.spec.events import Event
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant: which, where, and what was known about the slots involved.
+
+    ``number`` counts events from 0: in a trace file the event is on line ``number + 2``, after the header.
+    """
+
+    invariant: str
+    """Id of the invariant, for instance ``FREEZE``."""
+    number: int
+    event: Event
+    condition: str
+    """The sentence that should hold and does not."""
+    values: dict[str, object] = {}
+    """The parts of the condition with their values."""
+    pool: str = ""
+    slots: tuple[int, ...] = ()
+    """Slots of ``pool`` for which the condition is false (the first few)."""
+    holders: dict[int, tuple[str, ...]] = {}
+    """Who holds each of ``slots`` at this moment (the first few), before the event takes effect."""
+    history: dict[int, tuple[tuple[int, Event], ...]] = {}
+    """The last events that concern each of ``slots``, oldest first, each with its number."""
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        told = f" ({values})" if values else ""
+        return f"{self.invariant} violated by event {self.number}: not true that {self.condition}{told}"
+
+
+class InvariantViolation(Exception):  # noqa: N818 - an AssertionError in spirit: nothing to handle, something to read
+    """Raised by a ledger in ``raise`` mode; ``violation`` says everything that is known."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation

@@ -24,7 +24,7 @@ if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c '' 2>/dev/null; then
 fi
 
 echo "setup: installing kvfence[$extra] into .venv" >&2
-.venv/bin/python -m pip install --quiet --disable-pip-version-check \
+.venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
     --constraint ci/constraints.txt --editable ".[$extra]" ||
     say "pip could not install the packages of ci/constraints.txt; its message is above"
 touch ".venv/.$extra"

@@ -72,7 +72,6 @@ class RequestRules:
         books = self.books
         books.saw_lookup = True
         request, found = books.request(event.req, event.gen)
-        pool = self.pools[event.pool]
         found = found or self.settle_replaced(request)
         external, local = event.external, event.local
         if external < 0 or local < 0 or (request.prompt is not None and local + external > request.prompt):
@@ -87,14 +86,17 @@ class RequestRules:
         before = request.promise
         books.close_promise(request)
         slots = frozenset[int]()
-        if external:
+        pool = self.pools.get(event.pool)
+        if pool is None and external:
+            raise KeyError(event.pool)
+        if pool is not None and external:
             for slot in event.slots:
                 found = found or self.promise_fault(pool, request, slot)
             slots = frozenset(slot for slot in event.slots if pool.has(slot) and pool.words[slot] & REFS)
             books.open_promise(request, pool, slots, external)
-        found = found or self.pins_fault(
-            request, pool, slots, before.slots if before is not None else frozenset()
-        )
+        if pool is not None:
+            old = before.slots if before is not None else frozenset[int]()
+            found = found or self.pins_fault(request, pool, slots, old)
         books.slots += len(event.slots)
         return found
 

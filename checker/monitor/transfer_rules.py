@@ -279,7 +279,7 @@ class TransferRules:
             return wrong
         if not 0 <= event.rank < self.books.header.ranks:
             return self.books.fail(
-                "RANKS",
+                "ONCE",
                 "a report comes from a rank that exists",
                 op=op.id,
                 rank=event.rank,

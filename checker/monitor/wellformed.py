@@ -1,0 +1,115 @@
+"""Whether a header and an event make sense by themselves, whatever happened before.
+
+An event that names a pool or a slot that does not exist says nothing about a connector; it says that the
+trace, or whoever writes it, is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvfence.spec.events import (
+    Alloc,
+    Deny,
+    Dispatch,
+    Drop,
+    Event,
+    Evict,
+    Free,
+    Header,
+    Label,
+    Lookup,
+    Queue,
+    Reset,
+    Touch,
+    Unlabel,
+)
+
+MOST_SLOTS: Final = 1 << 28  # 268 million: a slot's word takes 8 bytes
+MOST_RANKS: Final = 1 << 14
+
+
+def problem_of_header(header: Header) -> str | None:
+    """What is wrong with the sizes and names of ``header``."""
+    if not header.pools:
+        return "the header names no pools"
+    names = [pool.name for pool in header.pools]
+    for name in names:
+        if names.count(name) > 1:
+            return f"pool {name!r} is named twice"
+    for pool in header.pools:
+        if not 1 <= pool.slots <= MOST_SLOTS:
+            return f"pool {pool.name!r} has {pool.slots} slots (1 to {MOST_SLOTS} are possible)"
+        if pool.null is not None and not 0 <= pool.null < pool.slots:
+            return f"null block {pool.null} of pool {pool.name!r} is not one of its {pool.slots} slots"
+    for index, group in enumerate(header.groups):
+        if group.pool not in names:
+            return f"group {index} is in pool {group.pool!r}, which the header does not name"
+        if group.block_size < 1:
+            return f"group {index} has block size {group.block_size} (at least 1 token is possible)"
+        if group.window is not None and group.window < 1:
+            return f"group {index} has a window of {group.window} tokens (at least 1 is possible)"
+    if not 1 <= header.ranks <= MOST_RANKS:
+        return f"{header.ranks} ranks (1 to {MOST_RANKS} are possible)"
+    if header.depth < 1:
+        return f"depth {header.depth} (at least 1 step is dispatched before one is processed)"
+    return None
+
+
+def problem_of_event(header: Header, event: Event) -> str | None:
+    """What is wrong with ``event`` in a trace that begins with ``header``."""
+    sizes = {pool.name: pool.slots for pool in header.pools}
+    problem: str | None = None
+    if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel):
+        problem = _slots_problem(sizes, event.pool, event.slots)
+        if problem is None and isinstance(event, Label) and len(event.keys) != len(event.slots):
+            problem = f"{len(event.keys)} keys for {len(event.slots)} slots"
+        if problem is None and isinstance(event, Alloc | Touch) and event.at < 0:
+            problem = f"at is {event.at} (a block index is not negative)"
+    elif isinstance(event, Deny):
+        problem = _slots_problem(sizes, event.pool, ())
+        if problem is None and event.asked < 0:
+            problem = f"asked is {event.asked} (a number of slots is not negative)"
+    elif isinstance(event, Lookup):
+        if event.slots:
+            problem = _slots_problem(sizes, event.pool, event.slots)
+    elif isinstance(event, Queue):
+        problem = _queue_problem(sizes, event)
+    elif isinstance(event, Dispatch):
+        if len(event.reqs) != len(event.tokens):
+            problem = f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
+        elif event.tokens and min(event.tokens) < 0:
+            problem = f"{min(event.tokens)} tokens (a number of tokens is not negative)"
+    elif isinstance(event, Drop):
+        if event.at < 0 or event.n < 0:
+            problem = f"blocks from {event.at}, {event.n} of them (neither is negative)"
+    elif isinstance(event, Reset):
+        unknown = [name for name in event.pools if name not in sizes]
+        if unknown:
+            problem = f"pool {unknown[0]!r} (the header names {', '.join(sizes)})"
+    return problem
+
+
+def _slots_problem(sizes: dict[str, int], pool: str, slots: Sequence[int]) -> str | None:
+    if pool not in sizes:
+        return f"pool {pool!r} (the header names {', '.join(sizes)})"
+    if slots and not 0 <= min(slots) <= max(slots) < sizes[pool]:
+        wrong = next(slot for slot in slots if not 0 <= slot < sizes[pool])
+        return f"slot {wrong} (pool {pool!r} has {sizes[pool]} slots, from 0)"
+    return None
+
+
+def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
+    problem = _slots_problem(sizes, event.src_pool, event.src) or _slots_problem(
+        sizes, event.dst_pool, event.dst
+    )
+    if problem is not None:
+        return problem
+    if not len(event.src) == len(event.dst) == len(event.keys):
+        return f"{len(event.src)} sources, {len(event.dst)} destinations, {len(event.keys)} keys"
+    if event.at and len(event.at) != len(event.src):
+        return f"at names {len(event.at)} blocks for {len(event.src)} sources"
+    if event.at and min(event.at) < 0:
+        return f"at names block {min(event.at)} (a block index is not negative)"
+    return None

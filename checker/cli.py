@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib.metadata import version
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
+from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.report.checked import check_text
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.listings import designs_text, invariants_text
+from kvfence.checker.report.progress import count_progress, machine_progress
 from kvfence.checker.report.table import terminal_width
+from kvfence.checker.report.verdicts import verification_text
+from kvfence.checker.units import parse_memory, parse_sizes
+from kvfence.checker.verify import ENGINES, SOUND
+from kvfence.checker.verify import verify as run_verify
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
+from kvfence.spec.language import SpecError
 
 CANNOT_RUN = 2
-INTERRUPTED = 3
+SIGINT_OF_TYPER = 130
+EXIT_CODES = {Verdict.holds: 0, Verdict.violated: 1, Verdict.undetermined: 3}
 
 app = typer.Typer(
     name="kvfence",
@@ -30,11 +39,8 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """How a report is printed."""
-
-    text = "text"
-    json = "json"
+Format = Literal["text", "json"]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -56,13 +62,10 @@ def _kvfence(
     return 0
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
-
-
 @app.command()
-def invariants(output: FormatOption = Format.text) -> int:
+def invariants(output: FormatOption = "text") -> int:
     """List the invariants, where each is checked, and how many public reports it would have caught."""
-    if output is Format.json:
+    if output == "json":
         typer.echo(as_json(INVARIANTS))
     else:
         typer.echo(invariants_text(INVARIANTS, width=terminal_width()))
@@ -70,23 +73,84 @@ def invariants(output: FormatOption = Format.text) -> int:
 
 
 @app.command()
-def designs(output: FormatOption = Format.text) -> int:
+def designs(output: FormatOption = "text") -> int:
     """List the named designs: the sound one, and one for each fault that a machine can express."""
-    if output is Format.json:
+    if output == "json":
         typer.echo(as_json(list(DESIGNS.values())))
     else:
         typer.echo(designs_text(DESIGNS.values(), width=terminal_width()))
     return 0
 
 
+@app.command()
+def verify(
+    machine: Annotated[
+        str | None, typer.Option(help="Only this machine; all that the design touches else.")
+    ] = None,
+    design: Annotated[str, typer.Option(help="The design to check; kvfence designs lists them.")] = SOUND,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SORT=N", help="How many of a sort, e.g. Block=4; may be repeated."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = ENGINES[0],
+    memory: Annotated[str, typer.Option(help="The most memory one machine may take, e.g. 2GiB.")] = "2GiB",
+    until: Annotated[
+        Literal["first", "end"] | None,
+        typer.Option(
+            help="Stop at the first violation or go on to the end. Default: by whether the design is faulty."
+        ),
+    ] = None,
+    output: FormatOption = "text",
+) -> int:
+    """Check the machines of the specification: every state that they can reach at the given sizes."""
+    sizes, limit = parse_sizes(size or []), parse_memory(memory)
+    with machine_progress() as progress:
+        found = run_verify(
+            design,
+            machine=machine,
+            sizes=sizes,
+            engine=engine,
+            memory=limit,
+            until=until,
+            progress=progress,
+        )
+    typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
+    return EXIT_CODES[found.verdict]
+
+
+@app.command()
+def check(
+    trace: Annotated[
+        Path, typer.Argument(help="A trace file: JSON lines, or zstd if its name ends in .zst.")
+    ],
+    limit: Annotated[
+        int, typer.Option(min=0, help="Stop after this many violations; 0 goes on to the end of the trace.")
+    ] = 1,
+    output: FormatOption = "text",
+) -> int:
+    """Judge a recorded trace of a connector by every invariant that the ledger monitors."""
+    from kvfence.checker.monitor.check import check_trace
+
+    with count_progress("events") as progress:
+        found = check_trace(
+            trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
+        )
+    typer.echo(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
+    return EXIT_CODES[Verdict(found.verdict)]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; every expected error becomes one line on stderr."""
     try:
-        return int(app(list(arguments), prog_name="kvfence", standalone_mode=False) or 0)
+        code = int(app(list(arguments), prog_name="kvfence", standalone_mode=False) or 0)
+        return EXIT_CODES[Verdict.undetermined] if code == SIGINT_OF_TYPER else code
     except typer.TyperException as error:
-        message = f"{error.format_message().rstrip('.')} (see kvfence --help)"
-    except CannotRun as error:
+        message = f"{error.format_message().replace('Value error, ', '').rstrip('.')} (see kvfence --help)"
+    except (CannotRun, SpecError) as error:
         message = str(error)
+    except KeyboardInterrupt:
+        print("kvfence: interrupted", file=sys.stderr)
+        return EXIT_CODES[Verdict.undetermined]
     print(f"kvfence: {' '.join(message.split())}", file=sys.stderr)
     return CANNOT_RUN
 

@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
-class CannotRun(Exception):
-    """What was asked cannot be done: one line that names the thing and the way out. The command exits with 2."""
+class CannotRun(Exception):  # noqa: N818 - what the command answers, as its exit code does
+    """What was asked cannot be done: one line that names the thing and the way out."""
 
 
 def unknown(what: str, name: str, known: Iterable[str], way_out: str) -> CannotRun:
-    """The error for a ``name`` that is none of the ``known`` ones: offers close matches, or else the way out."""
+    """The error for a ``name`` that is none of the ``known``: offers close matches, else the way out."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else way_out

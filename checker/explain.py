@@ -1,0 +1,134 @@
+"""Turns an engine's path into the facts of a counterexample: events, changes, and the values that matter.
+
+The path is run again by the interpreter, so what is told does not depend on the engine that found it.
+"""
+
+from __future__ import annotations
+
+from kvfence.checker.engines.base import Path
+from kvfence.checker.engines.interpret import Interpreter, Values
+from kvfence.checker.report.facts import Change, Counterexample, Step, Value
+from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.language import Grounded, Instance, Machine, changes, flat
+from kvfence.spec.language.nodes import Node
+
+
+def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Counterexample:
+    """The facts of ``path``, which ends in a violation of ``machine`` at these sizes."""
+    interpreter = Interpreter(machine, sizes)
+    before = state = interpreter.initial()
+    instance: Instance | None = None
+    steps = []
+    for number, taken in enumerate(path.steps, 1):
+        instance = interpreter.find(taken.action, **taken.args)
+        before = state
+        state, _ = interpreter.step(before, instance)
+        changed = changes(interpreter.view(before), interpreter.view(state))
+        steps.append(
+            Step(
+                number=number,
+                action=taken.action,
+                arguments=dict(taken.args),
+                doc=" ".join(taken.doc.split()),
+                changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
+                observed=tuple(interpreter.events(before, instance, state)),
+            )
+        )
+    node, read_before = _condition(interpreter.grounded, instance, path.name)
+    return Counterexample(
+        machine=machine.name,
+        invariant=path.id,
+        name=path.name,
+        condition=_sentence(path),
+        start=flat(path.initial),
+        steps=tuple(steps),
+        values=_values(interpreter.grounded, node, before if read_before else state),
+        read_before_last_step=read_before,
+    )
+
+
+def _sentence(path: Path) -> str:
+    """What should hold, in words."""
+    statements = {row.id: row.statement for row in INVARIANTS}
+    if path.text and path.text != path.name:
+        return path.text
+    return statements.get(path.id, path.name.replace("_", " "))
+
+
+def _condition(grounded: Grounded, last: Instance | None, name: str) -> tuple[Node | None, bool]:
+    """The condition called ``name``, and whether it reads the state before the last step (as checks do)."""
+    for invariant, node in grounded.invariants:
+        if invariant.name == name:
+            return node, False
+    if last is not None:
+        for check in (*last.checks, *last.ranges):
+            if check.name == name:
+                return check.holds, True
+    return None, False
+
+
+def _values(grounded: Grounded, node: Node | None, state: Values) -> dict[str, Value]:
+    """The values because of which ``node`` is false in ``state``, by their printed names."""
+    if node is None:
+        return {}
+    every = flat(grounded.view(state))
+    return {
+        label: every[label] for cell in sorted(reasons(node, state)) if (label := grounded.cells[cell].label)
+    }
+
+
+def reasons(node: Node, state: Values) -> set[int]:
+    """Cells whose values make ``node`` what it is in ``state``: one witness where one is enough."""
+    known: dict[int, int] = {}
+    return _reasons(node, state, known)
+
+
+def _reasons(node: Node, state: Values, known: dict[int, int]) -> set[int]:
+    if node.op == "const":
+        return set()
+    if node.op == "cell":
+        return {node.value}
+    if node.op in {"and", "or"}:
+        decisive = 1 if node.op == "or" else 0
+        if _value(node, state, known) == decisive:
+            witness = next(arg for arg in node.args if _value(arg, state, known) == decisive)
+            return _reasons(witness, state, known)
+    if node.op == "ite":
+        chosen = node.args[1] if _value(node.args[0], state, known) else node.args[2]
+        return _reasons(node.args[0], state, known) | _reasons(chosen, state, known)
+    return {cell for arg in node.args for cell in _reasons(arg, state, known)}
+
+
+def _value(node: Node, state: Values, known: dict[int, int]) -> int:
+    if node.id not in known:
+        known[node.id] = _evaluate(node, state, known)
+    return known[node.id]
+
+
+def _evaluate(node: Node, state: Values, known: dict[int, int]) -> int:
+    match node.op:
+        case "const":
+            return node.value
+        case "cell":
+            return state[node.value]
+        case "ite":
+            return _value(node.args[1] if _value(node.args[0], state, known) else node.args[2], state, known)
+    values = [_value(arg, state, known) for arg in node.args]
+    match node.op:
+        case "not":
+            return 1 - values[0]
+        case "and":
+            return int(all(values))
+        case "or":
+            return int(any(values))
+        case "eq":
+            return int(values[0] == values[1])
+        case "lt":
+            return int(values[0] < values[1])
+        case "le":
+            return int(values[0] <= values[1])
+        case "add":
+            return values[0] + values[1]
+        case "sub":
+            return values[0] - values[1]
+    raise AssertionError(f"unknown node {node.op}")

@@ -1,0 +1,114 @@
+"""What a run of ``kvfence verify`` found out: the one structure that is printed as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvfence.checker.engines.base import Verdict
+
+Value = bool | int | str
+
+_WORST_FIRST = (Verdict.violated, Verdict.undetermined, Verdict.holds)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The worst of the verdicts: one violated is violated, else one undetermined is undetermined."""
+    return min(verdicts, key=_WORST_FIRST.index, default=None)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One value of the state that a step changed, by its printed name (``pin[0, 2]``)."""
+
+    name: str
+    before: Value
+    after: Value
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One numbered event of a counterexample; ``observed`` are the trace events that the step stands for."""
+
+    number: int
+    action: str
+    arguments: dict[str, Value]
+    doc: str
+    changes: tuple[Change, ...]
+    observed: tuple[object, ...] = ()
+
+
+class Counterexample(msgspec.Struct, frozen=True):
+    """A shortest path to a violation.
+
+    ``values``: those that make the condition false, in the last state or, for a condition on the last step
+    itself (``read_before_last_step``), in the state before it.
+    """
+
+    machine: str
+    invariant: str
+    name: str
+    condition: str
+    start: dict[str, Value]
+    steps: tuple[Step, ...]
+    values: dict[str, Value]
+    read_before_last_step: bool = False
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """The verdict on one condition of a machine: ``name`` is its own, ``invariant`` that of the catalogue."""
+
+    invariant: str
+    name: str
+    verdict: Verdict
+
+
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine at one size: how far it was explored and what was found."""
+
+    machine: str
+    sizes: dict[str, int]
+    engine: str
+    verdict: Verdict
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    conditions: tuple[Condition, ...]
+    taken: dict[str, int]
+    goals: dict[str, int | None]
+    stopped: str | None = None
+
+    @property
+    def never_taken(self) -> tuple[str, ...]:
+        """Actions that no reachable state enables."""
+        return tuple(name for name, times in self.taken.items() if times == 0)
+
+    @property
+    def goals_missed(self) -> tuple[str, ...]:
+        """Goals that no reachable state meets."""
+        return tuple(name for name, depth in self.goals.items() if depth is None)
+
+    def verdict_on(self, invariant: str) -> Verdict | None:
+        """The verdict on an invariant: the worst of its conditions, None when the machine states none."""
+        return worst(condition.verdict for condition in self.conditions if condition.invariant == invariant)
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """All machines of one run.
+
+    ``expected``: the invariant that the design is known to break, empty for the sound one; ``reports``: the
+    public reports it is known from. ``not_yet``: invariants of the catalogue that no machine states so far,
+    when all machines were run. ``not_begun``: machines left out after Ctrl-C.
+    """
+
+    version: str
+    design: str
+    verdict: Verdict
+    expected: str
+    summary: str
+    reports: tuple[str, ...]
+    machines: tuple[MachineFacts, ...]
+    not_yet: tuple[str, ...]
+    not_begun: tuple[str, ...]
+    counterexamples: tuple[Counterexample, ...]
+    seconds: float

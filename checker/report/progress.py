@@ -1,0 +1,59 @@
+"""Progress on stderr while a command works, and only when a person watches: stderr is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from kvfence.checker.engines.base import Progress
+
+MachineProgress = Callable[[str, Progress], None]
+
+
+@contextmanager
+def machine_progress() -> Iterator[MachineProgress | None]:
+    """A line on the machine explored: states, frontier, depth, states/s; None when nobody watches."""
+    with _bar() as bar:
+        if bar is None:
+            yield None
+            return
+        task = bar.add_task("")
+
+        def show(machine: str, state: Progress) -> None:
+            text = (
+                f"{machine}: {state.states:,} states, frontier {state.frontier:,}, depth {state.depth}, "
+                f"{state.states_per_second:,.0f} states/s"
+            )
+            bar.update(task, description=text)
+
+        yield show
+
+
+@contextmanager
+def count_progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A line with how many ``unit`` of how many (0: unknown) are done; None when nobody watches."""
+    with _bar() as bar:
+        if bar is None:
+            yield None
+            return
+        task = bar.add_task("")
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, description=f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}")
+
+        yield show
+
+
+@contextmanager
+def _bar() -> Iterator[Bar | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar

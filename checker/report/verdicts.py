@@ -1,0 +1,147 @@
+"""The report of ``kvfence verify`` as text: a table machine by invariant, then each counterexample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.report.facts import Counterexample, Value, Verification
+from kvfence.checker.report.table import paragraph, table
+from kvfence.spec.catalog import INVARIANTS
+
+# Conditions that every machine has, whatever it states.
+BUILT_IN = {
+    "DEADLOCK": "no state is stuck that may not be the last",
+    "RANGE": "no value leaves its declared range",
+}
+NOT_STATED = "-"
+
+
+def verification_text(found: Verification, *, width: int) -> str:
+    """The whole report."""
+    known = f" Known from {', '.join(found.reports)}." if found.reports else ""
+    title = paragraph(f"Design {found.design}: {found.summary}{known}", width=width)
+    parts = [title, _table(found, width), *_remarks(found, width)]
+    for example in found.counterexamples:
+        if example.invariant in (found.expected, "") or found.expected not in _broken(found, example.machine):
+            parts.append(counterexample_text(example, found.design, width=width))
+        else:
+            parts.append(_also(example, width))
+    parts.append(_summary(found, width))
+    return "\n\n".join(parts)
+
+
+def _table(found: Verification, width: int) -> str:
+    machines = found.machines
+    titles = {row.id: row.title for row in INVARIANTS} | BUILT_IN
+    stated = {condition.invariant for machine in machines for condition in machine.conditions}
+    rows = []
+    for id_, title in titles.items():
+        if id_ in stated:
+            rows.append((id_, *(machine.verdict_on(id_) or NOT_STATED for machine in machines), title))
+        elif id_ in found.not_yet:
+            rows.append((id_, *("not yet" for _ in machines), title))
+    rows += [
+        ("", *("" for _ in machines), ""),
+        ("states", *(f"{machine.states:,}" for machine in machines), "reached, each judged"),
+        ("transitions", *(f"{machine.transitions:,}" for machine in machines), "steps taken from them"),
+        ("depth", *(str(machine.depth) for machine in machines), "steps to the farthest state"),
+        ("seconds", *(f"{machine.seconds:.1f}" for machine in machines), ""),
+        ("verdict", *(str(machine.verdict) for machine in machines), ""),
+    ]
+    return table(("invariant", *(machine.machine for machine in machines), "meaning"), rows, width=width)
+
+
+def _remarks(found: Verification, width: int) -> Iterator[str]:
+    remarks = []
+    for machine in found.machines:
+        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
+        remarks.append(f"{machine.machine} was explored by {machine.engine} with {sizes}.")
+        if machine.stopped:
+            remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
+        if machine.stopped and machine.verdict is Verdict.violated:
+            continue
+        if machine.never_taken:
+            remarks.append(f"{machine.machine} never took: {', '.join(machine.never_taken)}.")
+        if machine.goals_missed:
+            remarks.append(f"{machine.machine} never reached its goal: {', '.join(machine.goals_missed)}.")
+    if found.not_begun:
+        remarks.append(f"Interrupted before {', '.join(found.not_begun)}.")
+    named = {condition.invariant for machine in found.machines for condition in machine.conditions}
+    remarks += [f"{row.id} so far: {row.limits}." for row in INVARIANTS if row.limits and row.id in named]
+    yield "\n".join(paragraph(remark, width=width, hanging="    ") for remark in remarks)
+
+
+def counterexample_text(example: Counterexample, design: str, *, width: int) -> str:
+    """A counterexample as numbered events: the step, its meaning, the values that it changed."""
+    count = len(example.steps)
+    head = f"{example.invariant} is violated in machine {example.machine} by design {design}: "
+    lines = [paragraph(f"{head}{count} event{'s' * (count != 1)}, and no shorter way.", width=width), ""]
+    for step in example.steps:
+        arguments = ", ".join(f"{name}={shown(value)}" for name, value in step.arguments.items())
+        lines.append(f"{step.number:3}. {step.action}({arguments})")
+        if step.doc:
+            lines.append(paragraph(step.doc, width=width, indent=" " * 5))
+        changed = [
+            f"{change.name}: {shown(change.before)} -> {shown(change.after)}" for change in step.changes
+        ]
+        lines += list(_in_columns(changed, width, " " * 9))
+    lines += [
+        "",
+        paragraph(
+            f"Broken: {example.invariant}, {example.name.replace('_', ' ')}: {example.condition}",
+            width=width,
+            hanging="    ",
+        ),
+    ]
+    if example.values:
+        lines.append("Because of, before the last event:" if example.read_before_last_step else "Because of:")
+        lines += _in_columns(
+            [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
+        )
+    return "\n".join(lines).rstrip()
+
+
+def shown(value: Value) -> str:
+    """A value as the report prints it: ``true`` and ``false`` as in JSON."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _in_columns(items: Iterable[str], width: int, indent: str) -> Iterator[str]:
+    line = ""
+    for item in items:
+        if line and len(indent) + len(line) + 2 + len(item) > width:
+            yield indent + line
+            line = ""
+        line = f"{line}  {item}" if line else item
+    if line:
+        yield indent + line
+
+
+def _broken(found: Verification, machine: str) -> set[str]:
+    return {example.invariant for example in found.counterexamples if example.machine == machine}
+
+
+def _also(example: Counterexample, width: int) -> str:
+    """A violation besides the one that the design is known for; JSON tells its events too."""
+    text = f"Also violated in machine {example.machine}, after {len(example.steps)} events: {example.invariant}, "
+    return paragraph(text + example.name.replace("_", " ") + ".", width=width, hanging="    ")
+
+
+def _summary(found: Verification, width: int) -> str:
+    states = sum(machine.states for machine in found.machines)
+    transitions = sum(machine.transitions for machine in found.machines)
+    work = f"{states:,} states, {transitions:,} transitions, {found.seconds:.1f} s."
+    verdict = {
+        Verdict.holds: "Every condition of these machines holds in every state reachable at these sizes.",
+        Verdict.violated: "A condition is violated.",
+        Verdict.undetermined: "The question is open: the remarks above say what was not reached.",
+    }[found.verdict]
+    if found.expected:
+        broken = {example.invariant for example in found.counterexamples}
+        verdict += (
+            f" {found.expected} is the invariant that design {found.design} is known to break."
+            if found.expected in broken
+            else f" {found.expected}, which design {found.design} is known to break, was not found broken."
+        )
+    return paragraph(f"{found.design}: {found.verdict}. {verdict} {work}", width=width)

@@ -1,0 +1,153 @@
+"""Checks the machines of the specification: picks them, runs an engine on each, and gathers the facts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Literal
+
+from kvfence.checker.engines.base import Engine, Path, Progress, Result, Verdict
+from kvfence.checker.errors import CannotRun, unknown
+from kvfence.checker.explain import counterexample
+from kvfence.checker.report.facts import Condition, Counterexample, MachineFacts, Verification, worst
+from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.language import Machine
+from kvfence.spec.machines import MACHINES
+
+SOUND = "sound"
+ENGINES = ("explore", "interpret")
+INTERRUPTED = "interrupted"
+
+MachineProgress = Callable[[str, Progress], None]
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of that name; CannotRun for another name than those of ENGINES."""
+    if name == "explore":
+        from kvfence.checker.engines.explore import Explore
+
+        return Explore()
+    if name == "interpret":
+        from kvfence.checker.engines.interpret import Interpret
+
+        return Interpret()
+    raise unknown("engine", name, ENGINES, f"there is {', '.join(ENGINES)}")
+
+
+def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str, int]) -> list[Machine]:
+    """The machines of a question, with the faults of the design; CannotRun for names that do not exist."""
+    design = DESIGNS.get(design_name)
+    if design is None:
+        raise unknown("design", design_name, DESIGNS, "kvfence designs lists them")
+    if machine_name is not None and machine_name not in MACHINES:
+        raise unknown("machine", machine_name, MACHINES, f"there is {', '.join(MACHINES)}")
+    names = [name for name in design.machines if machine_name in (None, name)]
+    if not names:
+        touched = ", ".join(design.machines)
+        raise CannotRun(f"design {design.name} does not touch machine {machine_name}: it touches {touched}")
+    machines = [MACHINES[name](design.faults) for name in names]
+    sorts = {sort for machine in machines for sort in machine.sorts}
+    for sort in sizes:
+        if sort not in sorts:
+            raise unknown(
+                "sort", sort, sorts, f"the sorts of {', '.join(names)} are {', '.join(sorted(sorts))}"
+            )
+    return machines
+
+
+def verify(
+    design: str = SOUND,
+    *,
+    machine: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    engine: str = "explore",
+    memory: int | None = None,
+    until: Literal["first", "end"] | None = None,
+    progress: MachineProgress | None = None,
+) -> Verification:
+    """Explores every machine of ``design`` (or the one named) and sums up.
+
+    ``sizes`` by sort, where they differ from the machine's own; ``memory`` in bytes for one machine.
+    ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
+    unless something else than the invariant it is known to break was violated first. CannotRun for names and
+    sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
+    """
+    start = time.perf_counter()
+    sizes = sizes or {}
+    chosen = machines_for(design, machine, sizes)
+    expected = DESIGNS[design].breaks
+    runner = engine_named(engine)
+    facts: list[MachineFacts] = []
+    examples: list[Counterexample] = []
+    skipped: list[str] = []
+    for built in chosen:
+        if skipped or (facts and facts[-1].stopped == INTERRUPTED):
+            skipped.append(built.name)
+            continue
+        own_sizes = {sort: size for sort, size in sizes.items() if sort in built.sorts}
+
+        def report(state: Progress, name: str = built.name) -> None:
+            if progress is not None:
+                progress(name, state)
+
+        def run(
+            mode: Literal["first", "end"], built: Machine = built, own: dict[str, int] = own_sizes
+        ) -> Result:
+            return runner.run(built, own, until=mode, memory=memory, progress=report)
+
+        result = run(until or ("first" if expected else "end"))
+        if until is None and expected and result.violated and not _breaks(result, expected):
+            result = run("end")
+        facts.append(_facts(result))
+        examples += [counterexample(built, result.sizes, path) for path in _told(result, expected)]
+    overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
+    return Verification(
+        version=version("kvfence"),
+        design=design,
+        verdict=overall or Verdict.undetermined,
+        expected=expected,
+        summary=DESIGNS[design].summary,
+        reports=DESIGNS[design].reports,
+        machines=tuple(facts),
+        not_yet=() if machine or expected or skipped else _not_yet(facts),
+        not_begun=tuple(skipped),
+        counterexamples=tuple(examples),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _breaks(result: Result, invariant: str) -> bool:
+    return any(path.id == invariant for path in result.violated)
+
+
+def _told(result: Result, expected: str) -> list[Path]:
+    """One shortest path for each invariant that is violated, the expected one first."""
+    first = {path.id: path for path in reversed(result.violated)}
+    return sorted(first.values(), key=lambda path: (path.id != expected, len(path)))
+
+
+def _facts(result: Result) -> MachineFacts:
+    conditions = [Condition(found.id, found.name, found.verdict) for found in result.findings.values()]
+    stuck = Verdict.violated if result.deadlock else Verdict.undetermined if result.stopped else Verdict.holds
+    conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
+    return MachineFacts(
+        machine=result.machine,
+        sizes=result.sizes,
+        engine=result.engine,
+        verdict=result.verdict,
+        states=result.states,
+        transitions=result.transitions,
+        depth=result.depth,
+        seconds=result.seconds,
+        conditions=tuple(conditions),
+        taken=result.coverage,
+        goals=result.goals,
+        stopped=result.stopped,
+    )
+
+
+def _not_yet(facts: list[MachineFacts]) -> tuple[str, ...]:
+    stated = {condition.invariant for found in facts for condition in found.conditions}
+    return tuple(row.id for row in INVARIANTS if row.id not in stated)

@@ -1,0 +1,1 @@
+"""Devices: where the blocks' content lives and who copies it."""

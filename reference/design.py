@@ -1,0 +1,24 @@
+"""Which classes make up an engine: the sound ones, or some of them replaced by a faulty variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvfence.reference.kv_cache_manager import KVCacheManager
+from kvfence.reference.pool import BlockPool
+from kvfence.reference.scheduler import Scheduler
+from kvfence.reference.scheduler_side import OffloadScheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The parts of an engine that a faulty design may replace."""
+
+    gpu_pool: type[BlockPool] = BlockPool
+    cpu_pool: type[BlockPool] = BlockPool
+    manager: type[KVCacheManager] = KVCacheManager
+    connector: type[OffloadScheduler] = OffloadScheduler
+    scheduler: type[Scheduler] = Scheduler
+
+
+SOUND = Design()

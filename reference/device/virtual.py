@@ -1,0 +1,89 @@
+"""A device without hardware: copies land late, out of order, and fail when told to; all of it decided by a seed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Mapping
+
+import torch
+
+from kvfence.reference.device.protocol import CopyJob
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.transfers import TransferReport
+
+
+class VirtualDevice:
+    """Each rank ends a copy after 1 .. ``max_delay`` calls of :meth:`advance`, independently of the other ranks.
+
+    The memory stands for the shard of the rank that ends last: bytes move when the last rank ends. A failing load moves
+    only half of its blocks. ``repeat_rate`` of the reports are given a second time, much later.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, int],
+        block_size: int,
+        ranks: int = 1,
+        seed: int = 0,
+        max_delay: int = 6,
+        fail_rate: float = 0.0,
+        fail_stores: bool = False,
+        repeat_rate: float = 0.0,
+    ) -> None:
+        self.memory = {
+            name: torch.zeros((slots, block_size), dtype=torch.int64) for name, slots in pools.items()
+        }
+        self.ranks = ranks
+        self.max_delay = max_delay
+        self.fail_rate = fail_rate
+        self.fail_stores = fail_stores
+        self.repeat_rate = repeat_rate
+        self._random = random.Random(seed)
+        self._now = 0
+        self._landings: list[tuple[int, float, int, CopyJob | None, TransferReport]] = []
+        self._serial = 0
+        self._reports: list[TransferReport] = []
+        self._written: dict[str, list[Slots]] = {name: [] for name in pools}
+
+    def submit(self, job: CopyJob) -> None:
+        """Start ``job`` on all ranks."""
+        may_fail = job.load or self.fail_stores
+        due = sorted(self._now + self._random.randint(1, self.max_delay) for _ in range(self.ranks))
+        order = list(range(self.ranks))
+        self._random.shuffle(order)
+        for place, (when, rank) in enumerate(zip(due, order, strict=True)):
+            ok = not (may_fail and self.fail_rate and self._random.random() < self.fail_rate)
+            report = TransferReport(job.op, job.generation, rank, ok)
+            self._land_at(when, job if place == self.ranks - 1 else None, report)
+
+    def _land_at(self, when: int, job: CopyJob | None, report: TransferReport) -> None:
+        self._serial += 1
+        heapq.heappush(self._landings, (when, self._random.random(), self._serial, job, report))
+
+    def advance(self) -> None:
+        """One tick: what is due lands, in random order."""
+        self._now += 1
+        while self._landings and self._landings[0][0] <= self._now:
+            _, _, _, job, report = heapq.heappop(self._landings)
+            if job is not None:
+                self._move(job, report.ok)
+            self._reports.append(report)
+            if self.repeat_rate and self._random.random() < self.repeat_rate:
+                self._land_at(self._now + self._random.randint(1, 4 * self.max_delay), None, report)
+
+    def _move(self, job: CopyJob, ok: bool) -> None:
+        n = len(job.src) if ok else len(job.src) // 2
+        src, dst = job.src[:n], job.dst[:n]
+        self.memory[job.dst_pool][torch.from_numpy(dst)] = self.memory[job.src_pool][torch.from_numpy(src)]
+        self._written[job.dst_pool].append(dst)
+
+    def poll(self) -> list[TransferReport]:
+        """Ends of copies since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def written(self, pool: str) -> list[Slots]:
+        """Slots of ``pool`` that copies wrote since the last call."""
+        written, self._written[pool] = self._written[pool], []
+        return written

@@ -1,0 +1,156 @@
+"""The serving loop: requests arrive, steps are scheduled, executed and processed, copies land in between."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterator
+
+from kvfence.reference.design import SOUND, Design
+from kvfence.reference.device.virtual import VirtualDevice
+from kvfence.reference.errors import Stalled
+from kvfence.reference.options import Options
+from kvfence.reference.pool import Observer
+from kvfence.reference.request import Request
+from kvfence.reference.runner import ModelRunner
+from kvfence.reference.scheduler import StepOutput
+from kvfence.reference.stats import Stats
+from kvfence.reference.tables import BlockTables
+from kvfence.reference.worker import OffloadWorker
+from kvfence.reference.workload import RequestSpec
+from kvfence.spec.events import Group, Header, Pool
+
+PATIENCE = 10_000
+"""Rounds without any progress after which the engine is stalled."""
+
+
+def header(options: Options) -> Header:
+    """The trace header for a run with ``options``."""
+    return Header(
+        producer="kvfence.reference",
+        pools=(Pool("gpu", options.gpu_blocks, null=0), Pool("cpu", options.cpu_blocks)),
+        groups=tuple(Group("gpu", spec.block_size, spec.window) for spec in options.group_specs),
+        ranks=options.ranks,
+        depth=options.async_depth,
+        tier="cpu",
+        meta={"mode": options.mode, "design": options.design, "seed": str(options.seed)},
+    )
+
+
+class Engine:
+    """One engine over one workload. ``observer`` is told every event; without one, none is made.
+
+    With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can be: what
+    the scheduler frees too early is gone when the kernel reads it.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        workload: Iterator[RequestSpec],
+        design: Design = SOUND,
+        observer: Observer | None = None,
+    ) -> None:
+        self.options = options
+        self.stats = Stats()
+        self._workload = workload
+        self._random = random.Random(options.seed)
+        groups = options.group_specs
+        self.gpu = design.gpu_pool("gpu", options.gpu_blocks, 0, len(groups), observer)
+        self.cpu = design.cpu_pool("cpu", options.cpu_blocks, None, len(groups), observer)
+        tables = BlockTables(groups, options.max_running, null=0)
+        manager = design.manager(self.gpu, tables, options.async_depth, options.token_budget)
+        self.connector = design.connector(
+            manager,
+            self.cpu,
+            options.mode,
+            options.ranks,
+            options.store_batch,
+            lazy_horizon=2 * -(-options.token_budget // options.block_size) * len(groups) + 64,
+            stats=self.stats,
+            observer=observer,
+        )
+        self.scheduler = design.scheduler(manager, self.connector, options.token_budget, self.stats, observer)
+        self.device = VirtualDevice(
+            {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks},
+            options.block_size,
+            options.ranks,
+            options.seed,
+            options.max_delay,
+            options.fail_rate,
+            options.fail_stores,
+            options.repeat_rate,
+        )
+        self.worker = OffloadWorker(self.device)
+        self.runner = ModelRunner(self.device.memory["gpu"], groups, options.max_running)
+        self.round = 0
+        self._in_flight: deque[StepOutput] = deque()
+        self._aborts: list[tuple[int, int, Request]] = []
+        self._exhausted = False
+        self._resets = 0
+
+    def rounds(self) -> Iterator[int]:
+        """Run until the workload is done and everything is quiet; yields the number of each round.
+
+        Raises GarbledBlock, Stalled, and whatever the workload or the observer raises.
+        """
+        idle = 0
+        while self._feed() or self.scheduler.busy or self._in_flight:
+            self.round += 1
+            before = (self.stats.steps, self.stats.finished.total(), len(self.connector.transfers.open))
+            self._abort_due()
+            self._reset_due()
+            self._step()
+            after = (self.stats.steps, self.stats.finished.total(), len(self.connector.transfers.open))
+            idle = 0 if before != after else idle + 1
+            if idle > PATIENCE:
+                raise Stalled(
+                    f"no step, end or transfer in {PATIENCE} rounds: {len(self.scheduler.waiting)} requests wait, "
+                    f"{len(self.scheduler.parked)} are parked, {self.gpu.num_free} of {self.gpu.usable} GPU slots are free"
+                )
+            yield self.round
+        self.scheduler.quiesce()
+
+    def _step(self) -> None:
+        output = self.scheduler.schedule()
+        self.worker.bind_connector_metadata(output.metadata)
+        self.worker.start_load_kv()
+        self.worker.wait_for_save()
+        if output.step >= 0:
+            self._in_flight.append(output)
+        self._advance()
+        over: StepOutput | None = None
+        if self._in_flight and (output.step < 0 or len(self._in_flight) >= self.options.async_depth):
+            over = self._in_flight.popleft()
+            self.runner.execute(over.changes, over.rows, over.start, over.tokens)
+        self._advance()
+        self.scheduler.update_from_output(over, self.worker.get_finished())
+
+    def _advance(self) -> None:
+        self.device.advance()
+        written = self.device.written("gpu")
+        if written:
+            self.runner.memory_written(written)
+
+    def _feed(self) -> bool:
+        """Let requests arrive while there is room to wait. False when none is left."""
+        while not self._exhausted and len(self.scheduler.waiting) < self.options.max_waiting:
+            spec = next(self._workload, None)
+            if spec is None:
+                self._exhausted = True
+                break
+            request = self.scheduler.add_request(spec)
+            if self.options.abort_rate and self._random.random() < self.options.abort_rate:
+                when = self.round + 1 + int(self._random.expovariate(1 / 60))
+                heapq.heappush(self._aborts, (when, spec.uid, request))
+        return not self._exhausted
+
+    def _abort_due(self) -> None:
+        while self._aborts and self._aborts[0][0] <= self.round:
+            self.scheduler.abort_request(heapq.heappop(self._aborts)[2])
+
+    def _reset_due(self) -> None:
+        if self.options.reset_every and self.round % self.options.reset_every == 0:
+            self._resets += 1
+            self.scheduler.reset_prefix_cache(preempt_running=self._resets % 2 == 0)

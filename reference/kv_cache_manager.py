@@ -1,0 +1,273 @@
+"""Block tables over the GPU pool: prefix hits, allocation, window slides, and the fence behind which blocks leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.pool import BlockPool
+from kvfence.reference.request import Request
+from kvfence.reference.tables import BlockTables, GroupSpec, Rows
+
+Change: TypeAlias = (
+    tuple["str", int, Request]
+    | tuple["str", int, int, int, Slots]
+    | tuple["str", int, int, int, int]
+    | tuple["str", int]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHit:
+    """``tokens`` of a request are in the GPU prefix cache: for each group, ``slots`` from block ``at`` on."""
+
+    tokens: int
+    parts: tuple[tuple[int, Slots], ...]
+
+
+@dataclass(slots=True)
+class _Fenced:
+    """Blocks of a request that is gone, and the step that may still read them."""
+
+    step: int
+    holder: str
+    slots: Slots
+    owner: tuple[str, int]
+
+
+class KVCacheManager:
+    """Who has which GPU block. All groups share one pool.
+
+    Two rules keep kernels in flight safe. A window gives blocks back by *confirmed* tokens: a step that was dispatched
+    but not processed reads by the counts of its own dispatch. And a request that ends while steps of it are unprocessed
+    leaves its blocks behind a fence, held under its own name, until the last of those steps is processed.
+    """
+
+    def __init__(self, pool: BlockPool, tables: BlockTables, depth: int = 1, step_tokens: int = 8192) -> None:
+        self.pool = pool
+        self.tables = tables
+        self.groups = tables.groups
+        self.depth = depth
+        self.step_tokens = step_tokens
+        """Most tokens that one step computes."""
+        self.processed = -1
+        self._fence: list[_Fenced] = []
+        self.changes: list[Change] = []
+        """What the model runner has to be told with the next step: rows opened and closed, blocks added and cut."""
+
+    # Prefix hits.
+
+    def get_computed_blocks(self, request: Request) -> LocalHit:
+        """The longest prefix that every group has; at least one token is left to compute. Changes nothing."""
+        keys = request.key_list[: (request.total - 1) // self.groups[0].block_size]
+        blocks = len(keys)
+        parts: list[tuple[int, Slots]] = []
+        for group, spec in enumerate(self.groups):
+            if spec.window is None:
+                found = self.pool.longest_prefix(keys[:blocks], group)
+                blocks = len(found)
+                parts.append((0, np.array(found, np.int64)))
+            else:
+                blocks, found = self.longest_window(self.pool, keys, blocks, 0, group)
+                parts.append((blocks - len(found), np.array(found, np.int64)))
+        cut = tuple((at, slots[: max(0, blocks - at)]) for at, slots in parts)
+        return LocalHit(blocks * self.groups[0].block_size, cut)
+
+    def longest_window(
+        self, pool: BlockPool, keys: list[int], blocks: int, lowest: int, group: int
+    ) -> tuple[int, list[int]]:
+        """The greatest hit ``h`` of ``lowest`` .. ``blocks`` blocks whose window (above ``lowest``) ``pool`` has, and its slots."""
+        index = pool.index[group]
+        wide = self.groups[group].window_blocks
+        run: list[int] = []
+        end = blocks
+        for at in range(blocks - 1, lowest - 1, -1):
+            if len(run) >= wide:
+                break
+            slot = index.get(keys[at])
+            if slot is None:
+                run.clear()
+                end = at
+            else:
+                run.append(slot)
+        return end, run[::-1]
+
+    # Allocation.
+
+    def blocks_wanted(self, request: Request, hit: LocalHit, external: int) -> int:
+        """Free slots to have before ``request`` is admitted, so that its prompt can run to its end."""
+        wanted = 0
+        for spec, (_, slots) in zip(self.groups, hit.parts, strict=True):
+            first = max(spec.first_block(hit.tokens + external), hit.tokens // spec.block_size)
+            revived = int(np.count_nonzero(self.pool.ref[slots] == 0))
+            wanted += min(-(-request.total // spec.block_size) - first, self.most_blocks(spec)) + revived
+        return wanted
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a request of ``tokens`` tokens can run when it has the pool to itself."""
+        wanted = (min(-(-tokens // spec.block_size), self.most_blocks(spec)) for spec in self.groups)
+        return sum(wanted) <= self.pool.usable
+
+    def most_blocks(self, spec: GroupSpec) -> int:
+        """The longest that a table of ``spec`` gets: a window slides only when the steps in flight are processed."""
+        if spec.window is None:
+            return self.pool.slots
+        return -(-(spec.window + (self.depth + 1) * self.step_tokens) // spec.block_size) + 1
+
+    def admit(self, request: Request, hit: LocalHit, external: int, tokens: int) -> None:
+        """Give ``request`` its hit, and blocks for ``external`` loaded and ``tokens`` computed tokens. Raises OutOfBlocks."""
+        fresh = []
+        for spec, (at, slots) in zip(self.groups, hit.parts, strict=True):
+            have = at + slots.size
+            start = max(have, spec.first_block(hit.tokens + external))
+            fresh.append((start, -(-(hit.tokens + external + tokens) // spec.block_size)))
+        asked = sum(end - start for start, end in fresh)
+        revived = sum(int(np.count_nonzero(self.pool.ref[slots] == 0)) for _, slots in hit.parts)
+        if asked + revived > self.pool.num_free:
+            self.pool.refuse(request.holder, asked + revived)
+        row = self.tables.open_row(request, self.depth)
+        self.changes.append(("open", row, request))
+        for group, (at, slots) in enumerate(hit.parts):
+            if slots.size:
+                self.pool.touch(request.holder, slots, group, at)
+            self._append(row, group, at, slots)
+        for group, (start, end) in enumerate(fresh):
+            if end > start:
+                slots = self.pool.get_new_blocks(request.holder, end - start, group, start)
+                self._append(row, group, start, slots)
+            self.tables.first[group, row] = hit.parts[group][0] if hit.parts[group][1].size else start
+
+    def allocate_slots(self, request: Request, tokens: int) -> None:
+        """Make the tables reach ``tokens`` tokens, all groups or none. Raises OutOfBlocks."""
+        row = request.row
+        lengths = self.tables.blocks[:, row].tolist()
+        asked = [
+            max(0, -(-tokens // spec.block_size) - length)
+            for spec, length in zip(self.groups, lengths, strict=True)
+        ]
+        if sum(asked) > self.pool.num_free:
+            self.pool.refuse(request.holder, sum(asked))
+        for group, n in enumerate(asked):
+            if n:
+                slots = self.pool.get_new_blocks(request.holder, n, group, lengths[group])
+                self._append(row, group, lengths[group], slots)
+
+    def truncate(self, request: Request, tokens: int) -> None:
+        """Give back the blocks behind the first ``tokens`` tokens (a whole number of blocks); no step has used them."""
+        row = request.row
+        gone = []
+        for group, spec in enumerate(self.groups):
+            keep = tokens // spec.block_size
+            tail = self.tables.table(row, group)[keep:]
+            gone.append(tail[tail != self.tables.null][::-1].copy())
+            tail[:] = self.tables.null
+            self.tables.blocks[group, row] = min(keep, int(self.tables.blocks[group, row]))
+            self.changes.append(("cut", row, group, keep, 1 << 40))
+        slots = np.concatenate(gone)
+        if slots.size:
+            self.pool.free_blocks(request.holder, slots)
+
+    def _append(self, row: int, group: int, at: int, slots: Slots) -> None:
+        if slots.size:
+            self.tables.slots[group][row, at : at + slots.size] = slots
+            self.changes.append(("add", row, group, at, slots))
+        self.tables.blocks[group, row] = max(int(self.tables.blocks[group, row]), at + slots.size)
+
+    # Caching.
+
+    def cache_blocks(self, rows: Rows) -> None:
+        """Enter the blocks of ``rows`` that confirmed tokens have filled into the prefix index."""
+        tables = self.tables
+        full = tables.confirmed[rows] // self.groups[0].block_size
+        due = full > tables.cached[rows]
+        rows, full = rows[due], full[due]
+        if not rows.size:
+            return
+        start = tables.cached[rows]
+        counts = full - start
+        each = np.repeat(rows, counts)
+        block = (
+            np.arange(each.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(start, counts)
+        )
+        keys = tables.keys[each, block]
+        for group, slots in enumerate(tables.slots):
+            mine = slots[each, block]
+            real = mine != tables.null
+            if real.all():
+                self.pool.cache_full_blocks(mine, keys, group)
+            elif real.any():
+                self.pool.cache_full_blocks(mine[real], keys[real], group)
+        tables.cached[rows] = full
+
+    # Leaving.
+
+    def slide_windows(self, rows: Rows) -> None:
+        """Give back what no later step of ``rows`` can read."""
+        tables = self.tables
+        for group, spec in enumerate(self.groups):
+            if spec.window is None:
+                continue
+            first = np.maximum(self._passed(rows) - spec.window + 1, 0) // spec.block_size
+            first = np.minimum(first, tables.blocks[group, rows])
+            for i in np.flatnonzero(first > tables.first[group, rows]).tolist():
+                row, to = int(rows[i]), int(first[i])
+                request = tables.requests[row]
+                assert request is not None
+                since = int(tables.first[group, row])
+                out = tables.slots[group][row, since:to]
+                slots = out[out != tables.null]
+                out[:] = tables.null
+                tables.first[group, row] = to
+                self.changes.append(("cut", row, group, since, to))
+                if slots.size:
+                    self.pool.free_blocks(request.holder, slots)
+
+    def _passed(self, rows: Rows) -> Rows:
+        """Tokens by which a window may slide: the confirmed ones, whatever has been dispatched since."""
+        return self.tables.confirmed[rows]
+
+    def release(self, request: Request) -> bool:
+        """Take the request's table away. True when a step in flight may still use it: then the fence keeps it."""
+        tables, row = self.tables, request.row
+        parts = [tables.table(row, group)[::-1] for group in range(len(self.groups))]
+        slots = np.concatenate([part[part != tables.null] for part in parts])
+        step = self._last_use(request)
+        self.changes.append(("close", row))
+        for group in range(len(self.groups)):
+            tables.table(row, group)[:] = tables.null
+        tables.close_row(request)
+        if step > self.processed and slots.size:
+            self._fence.append(_Fenced(step, request.holder, slots, (request.id, request.generation)))
+            return True
+        if slots.size:
+            self.pool.free_blocks(request.holder, slots)
+        return False
+
+    def _last_use(self, request: Request) -> int:
+        """The last step that may use the request's blocks."""
+        return int(self.tables.last_step[request.row])
+
+    @property
+    def fenced(self) -> bool:
+        """Whether blocks are on their way back to the pool behind a step in flight."""
+        return bool(self._fence)
+
+    def step_processed(self, step: int) -> list[tuple[str, int]]:
+        """Step ``step`` is over: free what waited for it. Returns the (request, generation) whose tables are gone."""
+        self.processed = step
+        over: list[tuple[str, int]] = []
+        if self._fence:
+            for fenced in self._fence:
+                if fenced.step <= step:
+                    self.pool.free_blocks(fenced.holder, fenced.slots)
+                    over.append(fenced.owner)
+            self._fence = [fenced for fenced in self._fence if fenced.step > step]
+        return over
+
+    def take_changes(self) -> list[Change]:
+        """The changes since the last call."""
+        changes, self.changes = self.changes, []
+        return changes

@@ -1,0 +1,92 @@
+"""What a replay can be told, checked before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from kvfence.reference.errors import OptionsError
+from kvfence.reference.scheduler_side import Mode
+from kvfence.reference.tables import GroupSpec
+
+Groups: TypeAlias = Literal["full", "full+sliding"]
+
+_MOST_CELLS = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Sizes in tokens and blocks; rates are probabilities, all drawn from ``seed``. Raises OptionsError.
+
+    The 126,195-token prompts of Mooncake's conversation trace fit the defaults.
+    """
+
+    block_size: int = 16
+    gpu_blocks: int = 32768
+    cpu_blocks: int = 131072
+    groups: Groups = "full"
+    window: int = 1024
+    """Tokens a sliding-window layer reads, itself included."""
+    mode: Mode = "eager"
+    async_depth: int = 1
+    """Steps in flight: with 2, a step is scheduled before the output of the one before is known."""
+    ranks: int = 1
+    token_budget: int = 8192
+    max_running: int = 256
+    max_waiting: int = 8
+    """Requests that wait at a time; the next one arrives when one leaves."""
+    store_batch: int = 8
+    """Full blocks that make an eager store worth its while; the rest follows at the end."""
+    max_delay: int = 6
+    """Ticks (two a step) until a copy lands, at most."""
+    seed: int = 0
+    fail_rate: float = 0.0
+    """Of the loads, for each rank."""
+    fail_stores: bool = False
+    """Whether ``fail_rate`` goes for stores too."""
+    repeat_rate: float = 0.0
+    """Of the workers' reports: given again, late."""
+    abort_rate: float = 0.0
+    """Of the requests."""
+    reset_every: int = 0
+    """Steps between resets of the prefix caches, every other one forced; 0: never."""
+    design: str = "sound"
+    """``sound``, or the name of a faulty design in :mod:`kvfence.reference.faults`."""
+    limit: int | None = None
+    """Requests to take from the workload; None: all."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("block_size", 1), ("gpu_blocks", 2), ("cpu_blocks", 1), ("window", 1), ("ranks", 1),
+            ("token_budget", 1), ("max_running", 1), ("max_waiting", 1), ("store_batch", 1), ("max_delay", 1),
+            ("reset_every", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value < least:
+                raise OptionsError(f"{name} is {value}; it must be at least {least}")
+        for name in ("fail_rate", "repeat_rate", "abort_rate"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise OptionsError(f"{name} is {value}; a rate lies between 0 and 1")
+        for name, choices in (
+            ("groups", get_args(Groups)),
+            ("mode", get_args(Mode)),
+            ("async_depth", (1, 2)),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                raise OptionsError(f"{name} is {value!r}; choose from {', '.join(map(str, choices))}")
+        for name in ("gpu_blocks", "cpu_blocks"):
+            cells = getattr(self, name) * self.block_size
+            if cells > _MOST_CELLS:
+                raise OptionsError(
+                    f"{name} x block_size is {cells} tokens; at most {_MOST_CELLS} can be simulated"
+                )
+        if self.limit is not None and self.limit < 1:
+            raise OptionsError(f"limit is {self.limit}; give 1 or more, or leave it out for all requests")
+
+    @property
+    def group_specs(self) -> tuple[GroupSpec, ...]:
+        """The KV-cache groups."""
+        full = GroupSpec(self.block_size)
+        return (full,) if self.groups == "full" else (full, GroupSpec(self.block_size, self.window))

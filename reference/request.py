@@ -1,0 +1,75 @@
+"""A request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from kvfence.reference.pool import Keys
+from kvfence.reference.workload import RequestSpec, block_keys
+
+
+class State(Enum):
+    """Where a request is."""
+
+    WAITING = auto()
+    PARKED = auto()  # holds blocks and waits for the load that fills them
+    READY = auto()  # holds blocks, its load is over; not in the running batch yet
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Tokens are counted; ``total`` are known (prompt and sampled ones) when the present generation begins."""
+
+    spec: RequestSpec
+    keys: Keys
+    """Content keys of all blocks that can become full."""
+    key_list: list[int]
+    total: int
+    generation: int = 0
+    state: State = State.WAITING
+    row: int = -1
+    """Row in the block tables while it holds blocks."""
+    local: int = 0
+    external: int = 0
+    """Tokens that the present generation took from the GPU prefix cache and from the tier."""
+    needed: int = 0
+    """Free GPU slots without which another attempt to admit it is vain."""
+    id: str = field(init=False)
+    holder: str = field(init=False)
+    hit_holder: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = str(self.spec.uid)
+        self._name_holders()
+
+    @classmethod
+    def arriving(cls, spec: RequestSpec, block_size: int) -> Request:
+        """A request that has just arrived."""
+        keys = block_keys(spec, block_size, spec.prompt + spec.output)
+        return cls(spec, keys, keys.tolist(), spec.prompt)
+
+    @property
+    def target(self) -> int:
+        """Tokens whose KV is written when the last output token is sampled (its own KV never is)."""
+        return self.spec.prompt + self.spec.output - 1
+
+    @property
+    def stops_unannounced(self) -> bool:
+        """Half of the requests end with a stop token, which nobody can foresee, the others at their length limit."""
+        return bool(self.spec.uid & 1)
+
+    def next_generation(self, confirmed: int) -> None:
+        """It was preempted with ``confirmed`` tokens written: it waits again, and keeps what it has sampled."""
+        self.total = max(self.total, confirmed + 1)
+        self.generation += 1
+        self.state = State.WAITING
+        self.row = -1
+        self.local = self.external = self.needed = 0
+        self._name_holders()
+
+    def _name_holders(self) -> None:
+        self.holder = f"req:{self.id}.{self.generation}"
+        self.hit_holder = f"hit:{self.id}.{self.generation}"

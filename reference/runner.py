@@ -1,0 +1,199 @@
+"""The model runner of the virtual device: computing writes KV, attention reads it and compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvfence.reference.content import ContentOracle
+from kvfence.reference.errors import GarbledBlock
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.kv_cache_manager import Change
+from kvfence.reference.request import Request
+from kvfence.reference.tables import GroupSpec, Rows
+
+
+@dataclass(slots=True)
+class OracleReads:
+    """Blocks that attention read and compared: all their tokens after a change, or as a sample in between."""
+
+    in_full: int = 0
+    sampled: int = 0
+
+
+class ModelRunner:
+    """Executes steps in order on block tables of its own, which follow the scheduler's with each executed step.
+
+    Attention compares a block in full when it is new in a table, and again when anything but its owner's next token was
+    written to its slot; a decode step compares the block it writes and a sample of the others.
+    """
+
+    def __init__(self, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int) -> None:
+        self.groups = groups
+        self.block_size = groups[0].block_size
+        self.reads = OracleReads()
+        self._memory = memory.numpy()
+        self._flat = self._memory.reshape(-1)
+        self._oracle = ContentOracle(rows)
+        self._requests: list[Request | None] = [None] * rows
+        self._tables = [np.zeros((rows, 64), np.int64) for _ in groups]
+        self._unread = np.zeros((len(groups), rows), np.int64)
+        """First block that was not compared in full since it came or changed."""
+        self._users = np.zeros(memory.shape[0], np.int32)
+        """In how many tables a slot is."""
+        self._offsets = np.arange(self.block_size, dtype=np.int64)
+        self._dirty: list[Slots] = []
+
+    # Following the scheduler.
+
+    def memory_written(self, slots: list[Slots]) -> None:
+        """Copies wrote ``slots``: whoever has read them reads them again."""
+        self._dirty.extend(slots)
+
+    def _apply(self, changes: list[Change]) -> None:
+        for change in changes:
+            match change:
+                case ("open", row, request):
+                    assert isinstance(request, Request)
+                    self._requests[row] = request
+                    self._unread[:, row] = 0
+                    self._widen(request.keys.size + 8)
+                    self._oracle.open_row(row, request.spec)
+                case ("add", row, group, at, slots):
+                    assert isinstance(slots, np.ndarray)
+                    self._tables[group][row, at : at + slots.size] = slots
+                    self._users[slots] += 1
+                    self._unread[group, row] = min(int(self._unread[group, row]), at)
+                case ("cut", row, group, start, end):
+                    self._leave(row, group, start, end)
+                case ("close", row):
+                    for group in range(len(self.groups)):
+                        self._leave(row, group, 0, self._tables[group].shape[1])
+                    self._requests[row] = None
+
+    def _leave(self, row: int, group: int, start: int, end: int) -> None:
+        part = self._tables[group][row, start:end]
+        gone = part[part > 0]
+        self._users[gone] -= 1
+        part[:] = 0
+
+    def _widen(self, width: int) -> None:
+        have = self._tables[0].shape[1]
+        if width > have:
+            more = max(width, 2 * have) - have
+            self._tables = [np.pad(table, ((0, 0), (0, more))) for table in self._tables]
+
+    def _read_again(self, slots: Slots) -> None:
+        """Blocks in ``slots`` were written by somebody else: compare them in full with the next step."""
+        changed = np.zeros(self._users.size, bool)
+        changed[slots] = True
+        changed[0] = False
+        rows = np.array([row for row, request in enumerate(self._requests) if request is not None], np.int64)
+        for group, table in enumerate(self._tables):
+            width = int(self._unread[group, rows].max(initial=0))
+            hit = changed[table[rows, :width]]
+            some = hit.any(axis=1)
+            first = np.where(some, hit.argmax(axis=1), width)
+            self._unread[group, rows] = np.minimum(self._unread[group, rows], first)
+
+    # Steps.
+
+    def execute(self, changes: list[Change], rows: Rows, start: Rows, tokens: Rows) -> None:
+        """Run a step: row ``rows[i]`` computes its tokens ``start[i]`` .. ``start[i] + tokens[i] - 1``. Raises GarbledBlock."""
+        self._apply(changes)
+        if self._dirty:
+            slots = np.concatenate(self._dirty)
+            self._dirty.clear()
+            if self._users[slots].any():
+                self._read_again(slots)
+        single = tokens == 1
+        one, at = rows[single], start[single]
+        many = np.flatnonzero(~single).tolist()
+        for group in range(len(self.groups)):
+            if one.size:
+                self._write_tokens(one, at, group)
+            for i in many:
+                self._write_chunk(int(rows[i]), int(start[i]), int(tokens[i]), group)
+        for group in range(len(self.groups)):
+            if one.size:
+                self._decode_attention(one, at, group)
+            for i in many:
+                self._attend(int(rows[i]), int(start[i]), int(start[i] + tokens[i]), group)
+
+    def _write_tokens(self, rows: Rows, at: Rows, group: int) -> None:
+        slots = self._tables[group][rows, at // self.block_size]
+        self._flat[slots * self.block_size + at % self.block_size] = self._oracle.at(rows, at, group)
+        shared = slots[self._users[slots] > 1]
+        if shared.size:
+            self._read_again(shared)
+
+    def _write_chunk(self, row: int, start: int, tokens: int, group: int) -> None:
+        size = self.block_size
+        first, last = start // size, (start + tokens - 1) // size
+        slots = self._tables[group][row, first : last + 1]
+        content = self._oracle.tokens(row, start, start + tokens, group)
+        lead = start - first * size
+        if not lead and tokens == slots.size * size:
+            self._memory[slots] = content.reshape(-1, size)
+        else:
+            cells = (slots[:, None] * size + self._offsets).reshape(-1)
+            self._flat[cells[lead : lead + tokens]] = content
+        shared = slots[self._users[slots] > 1]
+        if shared.size:
+            self._read_again(shared)
+
+    def _decode_attention(self, rows: Rows, at: Rows, group: int) -> None:
+        size = self.block_size
+        current = at // size
+        behind = self._unread[group, rows] < current
+        if behind.any():
+            for i in np.flatnonzero(behind).tolist():
+                self._attend(int(rows[i]), int(at[i]), int(current[i]) * size, group)
+        spec = self.groups[group]
+        low = 0 if spec.window is None else np.maximum(at - spec.window + 1, 0) // size
+        sample = low + (at * 40503 + rows * 7919) % np.maximum(current - low, 1)
+        blocks = np.concatenate([current, np.minimum(sample, current)])
+        both = np.concatenate([rows, rows])
+        positions = blocks[:, None] * size + self._offsets
+        slots = self._tables[group][both, blocks]
+        wrong = self._memory[slots] != self._oracle.at(both, positions, group)
+        if wrong.any():
+            lowest = np.zeros_like(at) if spec.window is None else np.maximum(at - spec.window + 1, 0)
+            wrong &= (positions <= np.concatenate([at, at])[:, None]) & (
+                positions >= np.concatenate([lowest, lowest])[:, None]
+            )
+            if wrong.any():
+                i, offset = (int(x) for x in np.argwhere(wrong)[0])
+                self._garbled(int(both[i]), group, int(positions[i, offset]))
+        self._unread[group, rows] = (at + 1) // size
+        self.reads.in_full += rows.size
+        self.reads.sampled += rows.size
+
+    def _attend(self, row: int, start: int, end: int, group: int) -> None:
+        """Compare in full what the tokens from ``start`` on read of the first ``end`` tokens and was not compared yet."""
+        size, spec = self.block_size, self.groups[group]
+        lowest = 0 if spec.window is None else max(0, start - spec.window + 1)
+        first = max(int(self._unread[group, row]), lowest // size)
+        last = -(-end // size)
+        if last > first:
+            slots = self._tables[group][row, first:last]
+            expected = self._oracle.tokens(row, first * size, last * size, group)
+            wrong = self._memory[slots].reshape(-1) != expected
+            if wrong.any():
+                wrong[: max(0, lowest - first * size)] = False
+                wrong[end - first * size :] = False
+                if wrong.any():
+                    self._garbled(row, group, first * size + int(wrong.argmax()))
+            self.reads.in_full += last - first
+        self._unread[group, row] = max(int(self._unread[group, row]), end // size)
+
+    def _garbled(self, row: int, group: int, position: int) -> None:
+        request = self._requests[row]
+        assert request is not None
+        block = position // self.block_size
+        slot = int(self._tables[group][row, block])
+        expected = int(self._oracle.tokens(row, position, position + 1, group)[0])
+        found = int(self._memory[slot, position % self.block_size])
+        raise GarbledBlock(request.id, group, block, slot, expected & (2**64 - 1), found & (2**64 - 1))

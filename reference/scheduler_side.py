@@ -1,0 +1,470 @@
+"""The connector's scheduler side: promises hits, decides stores and loads, and accounts for their ends.
+
+The methods that the engine calls have the names of vLLM's ``KVConnectorBase_V1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.kv_cache_manager import KVCacheManager
+from kvfence.reference.pool import BlockPool, Keys, Observer
+from kvfence.reference.request import Request
+from kvfence.reference.stats import Stats
+from kvfence.reference.tables import Rows
+from kvfence.reference.transfers import Transfer, TransferReport, TransferTable
+from kvfence.spec.events import Cursor, Drop, DropReason, Kind, Lookup, Rollback, Withdraw
+
+Mode: TypeAlias = Literal["eager", "lazy"]
+
+
+@dataclass(slots=True)
+class ConnectorMetadata:
+    """What the workers are told with a step: transfers to start."""
+
+    loads: list[Transfer] = field(default_factory=list)
+    stores: list[Transfer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Hit:
+    """A promise: for each group the tier's slots, from block ``at`` of the request on."""
+
+    tokens: int
+    parts: list[tuple[int, Slots]]
+
+    @property
+    def slots(self) -> Slots:
+        """All promised slots."""
+        return np.concatenate([slots for _, slots in self.parts])
+
+
+@dataclass(slots=True)
+class _Loading:
+    """The loads of one request generation; they count only together."""
+
+    request: Request
+    generation: int
+    local: int
+    tokens: int
+    waiting: int = 0
+    done: list[Transfer] = field(default_factory=list)
+
+
+class OffloadScheduler:
+    """Scheduler side of GPU/CPU offload.
+
+    * A hit is pinned from the lookup that promises it until its load holds the slots, or it is given up.
+    * Each transfer holds its sources and destinations under its own name until all ranks have reported.
+    * Eager mode stores blocks as soon as confirmed tokens fill ``store_batch`` of them, and the rest at the end of the
+      generation. Lazy mode stores cached blocks that are about to be evicted from the GPU.
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        tier: BlockPool,
+        mode: Mode = "eager",
+        ranks: int = 1,
+        store_batch: int = 8,
+        lazy_horizon: int = 1024,
+        stats: Stats | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.manager = manager
+        self.gpu = manager.pool
+        self.tier = tier
+        self.mode = mode
+        self.store_batch = store_batch
+        self.lazy_horizon = lazy_horizon
+        self.stats = stats if stats is not None else Stats()
+        self.observer = observer
+        self.block_size = manager.groups[0].block_size
+        self.transfers = TransferTable(ranks, observer)
+        self.epoch = 0
+        self.promises: dict[str, Hit] = {}
+        """Hit holder -> the hit that is pinned under this name."""
+        self.storing: list[set[int]] = [set() for _ in manager.groups]
+        """Per group: keys on their way to the tier."""
+        self.loading: dict[str, _Loading] = {}
+        """Request holder -> its loads that are not over."""
+        self.to_issue = ConnectorMetadata()
+        self._scanned = (0, 0)
+
+    # Hits.
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        """Tokens the tier has beyond ``num_computed_tokens``, and whether they come asynchronously. Pins them.
+
+        Asking again replaces the promise; nothing else changes.
+        """
+        hit = self._find(request, num_computed_tokens)
+        self._promise(request, hit)
+        if self.observer is not None:
+            self.observer(
+                Lookup(
+                    req=request.id,
+                    gen=request.generation,
+                    local=num_computed_tokens,
+                    external=hit.tokens,
+                    pool=self.tier.name,
+                    slots=hit.slots.tolist() if hit.tokens else (),
+                )
+            )
+        return hit.tokens, hit.tokens > 0
+
+    def _find(self, request: Request, num_computed_tokens: int) -> Hit:
+        lowest = num_computed_tokens // self.block_size
+        keys = request.key_list[: request.total // self.block_size]
+        top = len(keys)
+        found: list[tuple[int, list[int]]] = []
+        for group, spec in enumerate(self.manager.groups):
+            if spec.window is None:
+                slots = self.tier.longest_prefix(keys[lowest:top], group)
+                top = lowest + len(slots)
+                found.append((lowest, slots))
+            else:
+                top, slots = self.manager.longest_window(self.tier, keys, top, lowest, group)
+                found.append((top - len(slots), slots))
+        parts = [(at, np.array(slots[: top - at], np.int64)) for at, slots in found]
+        return Hit((top - lowest) * self.block_size, parts)
+
+    def _promise(self, request: Request, hit: Hit) -> None:
+        """Pin ``hit`` in place of what was promised before."""
+        old = self.promises.get(request.hit_holder)
+        if old is not None:
+            if hit.tokens and np.array_equal(old.slots, hit.slots):
+                return
+            self.withdraw(request)
+        if hit.tokens:
+            self._pin(request, hit.slots)
+            self.promises[request.hit_holder] = hit
+
+    def _pin(self, request: Request, slots: Slots) -> None:
+        self.tier.touch(request.hit_holder, slots)
+
+    def _unpin(self, request: Request, hit: Hit) -> None:
+        self.tier.free_blocks(request.hit_holder, hit.slots[::-1])
+
+    def withdraw(self, request: Request) -> None:
+        """Withdraw the promise, if there is one, and release its pins."""
+        hit = self.promises.pop(request.hit_holder, None)
+        if hit is not None:
+            if self.observer is not None:
+                self.observer(Withdraw(req=request.id, gen=request.generation))
+            self._unpin(request, hit)
+
+    def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
+        """The engine allocated blocks for ``num_external_tokens`` of the promise: load them; the pins end here."""
+        hit = self.promises.pop(request.hit_holder, None)
+        if hit is None:
+            return
+        if num_external_tokens:
+            self._load(request, hit, num_external_tokens)
+        self._unpin(request, hit)
+
+    # Loads.
+
+    def _load(self, request: Request, hit: Hit, tokens: int) -> None:
+        local = int(self.manager.tables.computed[request.row])
+        loading = _Loading(request, request.generation, local, tokens)
+        end = (local + tokens) // self.block_size
+        for group, (at, slots) in enumerate(hit.parts):
+            src = slots[: max(0, end - at)]
+            if not src.size:
+                continue
+            dst = self.manager.tables.table(request.row, group)[at : at + src.size].copy()
+            keys = request.keys[at : at + src.size]
+            blocks = list(range(at, at + src.size))
+            transfer = self._transfer("load", src, dst, keys, group, blocks, request)
+            self.tier.touch(transfer.holder, src)
+            self._hold_destination(transfer)
+            self.transfers.add(transfer)
+            self.to_issue.loads.append(transfer)
+            loading.waiting += 1
+            self.stats.loads += 1
+            self.stats.loaded_blocks += src.size
+        self.loading[request.holder] = loading
+
+    def _hold_destination(self, transfer: Transfer) -> None:
+        self.gpu.touch(transfer.holder, transfer.dst)
+
+    def _load_over(self, transfer: Transfer) -> Request | None:
+        """One load is over. Returns the request when all of its loads are, and it still waits for them."""
+        request = transfer.request
+        assert request is not None
+        holder = f"req:{request.id}.{transfer.request_generation}"
+        loading = self.loading[holder]
+        loading.done.append(transfer)
+        loading.waiting -= 1
+        if not transfer.ok:
+            self.stats.failed_loads += 1
+        if loading.waiting:
+            return None
+        del self.loading[holder]
+        waits = request.generation == loading.generation and request.row >= 0
+        failed = [load for load in loading.done if not load.ok]
+        if waits and not failed:
+            self._loads_landed(request, loading)
+        for load in failed:
+            self._distrust(load)
+        for load in loading.done:
+            self.tier.free_blocks(load.holder, load.src[::-1])
+            self._release_destination(load)
+            self.transfers.forget(load)
+        if waits and failed:
+            self._roll_back(request, loading)
+        return request if waits else None
+
+    def _release_destination(self, load: Transfer) -> None:
+        self.gpu.free_blocks(load.holder, load.dst[::-1])
+
+    def _loads_landed(self, request: Request, loading: _Loading) -> None:
+        """Only now do the loaded blocks count: as the request's computed tokens, and for others to share."""
+        tables = self.manager.tables
+        for load in loading.done:
+            if load.epoch == self.epoch:
+                self._register_loaded(load)
+        valid = loading.local + loading.tokens
+        tables.computed[request.row] = tables.confirmed[request.row] = valid
+        tables.cached[request.row] = valid // self.block_size
+
+    def _register_loaded(self, load: Transfer) -> None:
+        self.gpu.cache_full_blocks(load.dst, load.keys, load.group, load.op, load.generation)
+
+    def _distrust(self, load: Transfer) -> None:
+        """The tier's copy could not be read: it becomes a miss, for everybody."""
+        same = self.tier.key[load.src] == load.keys
+        cached = load.src[same & (self.tier.group_of[load.src] == load.group)]
+        if cached.size:
+            self.tier.uncache(cached, "load failed")
+
+    def _roll_back(self, request: Request, loading: _Loading) -> None:
+        """Policy after a failed load: compute from the local hit on."""
+        self.manager.truncate(request, loading.local)
+        if self.observer is not None:
+            self.observer(Rollback(req=request.id, gen=request.generation, computed=loading.local))
+
+    def has_open_loads(self, request: Request) -> bool:
+        """Whether a load of the request's present generation is not over."""
+        return request.holder in self.loading
+
+    # Stores.
+
+    def build_connector_meta(self, rows: Rows) -> ConnectorMetadata:
+        """Decide what to store now (``rows``: the running requests), and hand over what was decided since the last call."""
+        if self.mode == "eager":
+            self._store_due(rows)
+        else:
+            self._store_before_eviction()
+        meta, self.to_issue = self.to_issue, ConnectorMetadata()
+        for transfer in meta.loads:
+            self.transfers.issue(transfer)
+        for transfer in meta.stores:
+            self.transfers.issue(transfer)
+        return meta
+
+    def _store_due(self, rows: Rows) -> None:
+        """Store for the requests that have a batch of full blocks, or whose window is about to slide past some."""
+        tables = self.manager.tables
+        confirmed = tables.confirmed[rows]
+        full = confirmed // self.block_size
+        for group, spec in enumerate(self.manager.groups):
+            cursor = tables.cursor[group, rows]
+            due = full - cursor >= self.store_batch
+            if spec.window is not None:
+                first = np.maximum(confirmed - spec.window + 1, 0) // spec.block_size
+                due |= (cursor < first) & (full > cursor)
+            for row in rows[due].tolist():
+                request = tables.requests[row]
+                assert request is not None
+                self._store_blocks(request, group, int(tables.confirmed[row]) // self.block_size)
+
+    def _store_blocks(self, request: Request, group: int, upto: int) -> None:
+        """Move the store cursor towards block ``upto``: each block it passes is queued or dropped with a reason.
+
+        It stops at the first block for which the tier has no slot; that gap is tried again later.
+        """
+        tables, row = self.manager.tables, request.row
+        start = int(tables.cursor[group, row])
+        keys = request.key_list[start:upto]
+        slots = tables.slots[group][row, start:upto]
+        chosen, reasons = self._choose(keys, slots, group)
+        room = self.tier.num_free
+        if len(chosen) > room:
+            upto = start + chosen[room]
+            chosen, reasons = chosen[:room], reasons[: upto - start]
+        if chosen:
+            which = np.array(chosen, np.int64)
+            self._store(
+                slots[which], request.keys[start + which], group, [start + i for i in chosen], request
+            )
+        if len(chosen) < len(reasons):
+            at = start
+            for reason, run in groupby(reasons):
+                n = len(list(run))
+                if reason is not None:
+                    self._drop(request, group, at, n, reason)
+                at += n
+        self._move_cursor(request, group, upto)
+
+    def _choose(self, keys: list[int], slots: Slots, group: int) -> tuple[list[int], list[DropReason | None]]:
+        """Which of the blocks to store, and for each block why not (None: store it)."""
+        resident = self.tier.index[group]
+        storing = self.storing[group]
+        holes = slots == self.manager.tables.null
+        if resident.keys().isdisjoint(keys) and storing.isdisjoint(keys) and not holes.any():
+            return list(range(len(keys))), [None] * len(keys)
+        reasons: list[DropReason | None] = [
+            "window" if hole else "resident" if key in resident else "in_flight" if key in storing else None
+            for key, hole in zip(keys, holes.tolist(), strict=True)
+        ]
+        return [i for i, reason in enumerate(reasons) if reason is None], reasons
+
+    def _store(self, src: Slots, keys: Keys, group: int, at: list[int], request: Request | None) -> None:
+        """Queue a store; from here on it holds both ends."""
+        transfer = self._transfer("store", src, src, keys, group, at, request)
+        transfer.dst = self.tier.get_new_blocks(transfer.holder, src.size)
+        self.gpu.touch(transfer.holder, src)
+        self.storing[group].update(keys.tolist())
+        self.transfers.add(transfer)
+        self.to_issue.stores.append(transfer)
+        self.stats.stores += 1
+        self.stats.stored_blocks += src.size
+
+    def _store_over(self, transfer: Transfer) -> None:
+        self.storing[transfer.group].difference_update(transfer.keys.tolist())
+        if not transfer.ok:
+            self.stats.failed_stores += 1
+            request = transfer.request
+            if request is not None and request.row >= 0 and request.generation == transfer.request_generation:
+                for at in transfer.at:
+                    self._drop(request, transfer.group, at, 1, "failed")
+        elif self._may_register(transfer):
+            self.tier.cache_full_blocks(
+                transfer.dst, transfer.keys, transfer.group, transfer.op, transfer.generation
+            )
+        self.tier.free_blocks(transfer.holder, transfer.dst[::-1])
+        self.gpu.free_blocks(transfer.holder, transfer.src[::-1])
+        self.transfers.forget(transfer)
+
+    def _may_register(self, transfer: Transfer) -> bool:
+        """A transfer decided before a reset must not bring back what the reset forgot."""
+        return transfer.epoch == self.epoch
+
+    def _store_before_eviction(self) -> None:
+        """Lazy mode: store the cached blocks that the GPU pool gives away next.
+
+        Each entry of the free queue is looked at once; a block without room in the tier is looked at again.
+        """
+        queue = self.gpu.free_queue
+        packed, start = self._scanned
+        slots, end = queue.scan(start if packed == queue.packed else 0, self.lazy_horizon)
+        self._scanned = (queue.packed, end)
+        slots = slots[self.gpu.group_of[slots] >= 0]
+        if not slots.size:
+            return
+        groups = self.gpu.group_of[slots]
+        for group in range(len(self.manager.groups)):
+            mine = slots[groups == group]
+            keys = self.gpu.key[mine]
+            chosen, _ = self._choose(keys.tolist(), mine, group)
+            key_list = keys.tolist()
+            chosen = list({key_list[i]: i for i in reversed(chosen)}.values())[::-1]
+            if len(chosen) > self.tier.num_free:
+                chosen = chosen[: self.tier.num_free]
+                self._scanned = (-1, 0)
+            if chosen:
+                which = np.array(chosen, np.int64)
+                self._store(mine[which], keys[which], group, [], None)
+
+    def _drop(self, request: Request, group: int, at: int, n: int, why: DropReason) -> None:
+        self.stats.drops[why] += n
+        if self.observer is not None:
+            self.observer(Drop(req=request.id, gen=request.generation, at=at, n=n, why=why, group=group))
+
+    def _move_cursor(self, request: Request, group: int, to: int) -> None:
+        cursor = self.manager.tables.cursor
+        if to != cursor[group, request.row]:
+            cursor[group, request.row] = to
+            if self.observer is not None:
+                self.observer(Cursor(req=request.id, gen=request.generation, to=to, group=group))
+
+    # Ends.
+
+    def update_connector_output(self, reports: list[TransferReport]) -> list[Request]:
+        """Take the workers' reports into account. Returns the requests whose loads are over (good or bad)."""
+        over: list[Request] = []
+        for report in reports:
+            transfer = self.transfers.report(report)
+            if transfer is None:
+                continue
+            if transfer.kind == "store":
+                self._store_over(transfer)
+            elif (request := self._load_over(transfer)) is not None:
+                over.append(request)
+        return over
+
+    def request_finished(self, request: Request, aborted: bool) -> bool:
+        """The request ended, its table is still there: store what is left, or say why not.
+
+        Returns whether the engine must keep the blocks for the connector: never, since transfers hold their own.
+        """
+        self.withdraw(request)
+        if request.row >= 0:
+            full = int(self.manager.tables.confirmed[request.row]) // self.block_size
+            for group in range(len(self.manager.groups)):
+                self._settle(request, group, full, aborted)
+        return False
+
+    def _settle(self, request: Request, group: int, full: int, aborted: bool) -> None:
+        """Account for the blocks that the cursor has not passed: flush them, or drop them with a reason."""
+        cursor = self.manager.tables.cursor
+        if self.mode == "eager" and not aborted and cursor[group, request.row] < full:
+            self._store_blocks(request, group, full)
+        left = full - int(cursor[group, request.row])
+        if left > 0:
+            why: DropReason = "aborted" if aborted else "lazy" if self.mode == "lazy" else "tier_full"
+            self._drop(request, group, full - left, left, why)
+
+    def request_preempted(self, request: Request) -> None:
+        """The request is about to lose its table: store its full blocks now; they hold their slots themselves."""
+        self.withdraw(request)
+        if request.row >= 0 and self.mode == "eager":
+            full = int(self.manager.tables.confirmed[request.row]) // self.block_size
+            for group in range(len(self.manager.groups)):
+                if self.manager.tables.cursor[group, request.row] < full:
+                    self._store_blocks(request, group, full)
+
+    def reset_cache(self) -> bool:
+        """Forget the tier's labels and begin a new epoch; transfers in flight complete without registering."""
+        self.epoch += 1
+        self.tier.reset_prefix_cache()
+        self._scanned = (-1, 0)
+        return True
+
+    def has_pending_transfers(self) -> bool:
+        """Whether a transfer is not over."""
+        return bool(self.transfers.open or self.loading)
+
+    def _transfer(
+        self,
+        kind: Kind,
+        src: Slots,
+        dst: Slots,
+        keys: Keys,
+        group: int,
+        at: list[int],
+        request: Request | None,
+    ) -> Transfer:
+        op, generation = self.transfers.next_id()
+        pools = (self.gpu.name, self.tier.name) if kind == "store" else (self.tier.name, self.gpu.name)
+        rgen = 0 if request is None else request.generation
+        return Transfer(
+            op, generation, kind, pools[0], src, pools[1], dst, keys, group, at, request, rgen, self.epoch
+        )

@@ -1,0 +1,106 @@
+"""Block tables and progress of the requests that hold blocks: one row a request, one array a quantity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.request import Request
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A KV-cache group: ``block_size`` in tokens; ``window`` in tokens, None for full attention."""
+
+    block_size: int
+    window: int | None = None
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks that a token right behind a block boundary reads: the unaligned ``window - 1`` tokens before it."""
+        assert self.window is not None
+        return -(-(self.window - 1) // self.block_size)
+
+    def first_block(self, computed: int) -> int:
+        """First block that the token after ``computed`` tokens still reads."""
+        return 0 if self.window is None else max(0, computed - self.window + 1) // self.block_size
+
+
+class BlockTables:
+    """Arrays by row, so that a decode step over all rows is a few array operations.
+
+    ``slots[group][row, i]`` is block ``i`` of the request (the null slot where it has none, outside a window), and
+    ``blocks[group, row]`` the table's length. Token counts: ``computed`` are dispatched, ``confirmed`` processed.
+    """
+
+    def __init__(self, groups: tuple[GroupSpec, ...], rows: int, null: int) -> None:
+        self.groups = groups
+        self.null = null
+        self._free_rows = list(range(rows - 1, -1, -1))
+        self.requests: list[Request | None] = [None] * rows
+        self.slots = [np.full((rows, 64), null, np.int64) for _ in groups]
+        self.keys = np.zeros((rows, 64), np.int64)
+        self.blocks = np.zeros((len(groups), rows), np.int64)
+        self.first = np.zeros((len(groups), rows), np.int64)
+        """First block not given back yet because it slid out of the window."""
+        self.cursor = np.zeros((len(groups), rows), np.int64)
+        """Store cursor: blocks below it are stored, queued or dropped."""
+        self.cached = np.zeros(rows, np.int64)
+        """Full blocks that are in the prefix index already."""
+        self.computed = np.zeros(rows, np.int64)
+        self.confirmed = np.zeros(rows, np.int64)
+        self.total = np.zeros(rows, np.int64)
+        self.target = np.zeros(rows, np.int64)
+        self.limit = np.zeros(rows, np.int64)
+        """Tokens that the scheduler may dispatch as far as it can know."""
+        self.last_step = np.full(rows, -1, np.int64)
+        self.ticket = np.zeros(rows, np.int64)
+        """Grows whenever a row changes hands: tells a step's output apart from its successor's."""
+
+    @property
+    def rows_free(self) -> int:
+        """Rows without a request."""
+        return len(self._free_rows)
+
+    def open_row(self, request: Request, depth: int) -> int:
+        """Give ``request`` a row with empty tables."""
+        row = self._free_rows.pop()
+        self._widen(request.keys.size + 1 + depth)
+        self.requests[row] = request
+        self.keys[row, : request.keys.size] = request.keys
+        self.blocks[:, row] = 0
+        self.first[:, row] = 0
+        self.cursor[:, row] = 0
+        self.cached[row] = 0
+        self.computed[row] = self.confirmed[row] = 0
+        self.total[row] = request.total
+        self.target[row] = request.target
+        self.limit[row] = request.target + (depth if request.stops_unannounced else 0)
+        self.last_step[row] = -1
+        self.ticket[row] += 1
+        request.row = row
+        return row
+
+    def close_row(self, request: Request) -> None:
+        """The request holds blocks no more (or only behind a fence)."""
+        self.requests[request.row] = None
+        self._free_rows.append(request.row)
+        self.ticket[request.row] += 1
+        request.row = -1
+
+    def table(self, row: int, group: int) -> Slots:
+        """A view of the request's table in ``group``."""
+        return self.slots[group][row, : self.blocks[group, row]]
+
+    def _widen(self, width: int) -> None:
+        have = self.keys.shape[1]
+        if width <= have:
+            return
+        more = max(width, 2 * have) - have
+        self.slots = [np.pad(slots, ((0, 0), (0, more)), constant_values=self.null) for slots in self.slots]
+        self.keys = np.pad(self.keys, ((0, 0), (0, more)))

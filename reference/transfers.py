@@ -1,0 +1,127 @@
+"""Transfers between the tiers, from the decision to the last rank's report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.pool import Keys, Observer
+from kvfence.reference.request import Request
+from kvfence.spec.events import Complete, Issue, Kind, Queue, Report, Stale
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Block ``src[i]`` of ``src_pool`` goes to ``dst[i]`` of ``dst_pool``; ``holder`` keeps both from being freed."""
+
+    op: int
+    generation: int
+    kind: Kind
+    src_pool: str
+    src: Slots
+    dst_pool: str
+    dst: Slots
+    keys: Keys
+    group: int
+    at: list[int]
+    """Which blocks of the request's table these are; empty for a lazy store."""
+    request: Request | None
+    request_generation: int
+    epoch: int
+    """The reset epoch in which it was decided."""
+    reported: set[int] = field(default_factory=set)
+    ok: bool = True
+    issued: bool = False
+
+    @property
+    def holder(self) -> str:
+        """Name under which the transfer holds its slots."""
+        return f"op:{self.op}.{self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReport:
+    """A worker's word that ``rank`` is done with a transfer."""
+
+    op: int
+    generation: int
+    rank: int
+    ok: bool = True
+
+
+class TransferTable:
+    """The open transfers. Ids are used again soon, so a report counts only when its generation fits, once a rank."""
+
+    def __init__(self, ranks: int, observer: Observer | None = None) -> None:
+        self.ranks = ranks
+        self.observer = observer
+        self.open: dict[int, Transfer] = {}
+        self._generation: list[int] = []
+        self._idle: list[int] = []
+
+    def next_id(self) -> tuple[int, int]:
+        """An id that no open transfer has, and its new generation."""
+        if self._idle:
+            op = self._idle.pop()
+        else:
+            op = len(self._generation)
+            self._generation.append(-1)
+        self._generation[op] += 1
+        return op, self._generation[op]
+
+    def add(self, transfer: Transfer) -> None:
+        """The transfer is decided: all its slots have their holder."""
+        self.open[transfer.op] = transfer
+        if self.observer is not None:
+            request = transfer.request
+            self.observer(
+                Queue(
+                    op=transfer.op,
+                    gen=transfer.generation,
+                    kind=transfer.kind,
+                    src_pool=transfer.src_pool,
+                    src=transfer.src.tolist(),
+                    dst_pool=transfer.dst_pool,
+                    dst=transfer.dst.tolist(),
+                    keys=transfer.keys.tolist(),
+                    req="" if request is None else request.id,
+                    rgen=transfer.request_generation,
+                    at=transfer.at,
+                    group=transfer.group,
+                )
+            )
+
+    def issue(self, transfer: Transfer) -> None:
+        """The transfer is handed to the workers."""
+        transfer.issued = True
+        if self.observer is not None:
+            self.observer(Issue(op=transfer.op, gen=transfer.generation))
+
+    def report(self, report: TransferReport) -> Transfer | None:
+        """Take a report into account. Returns the transfer when this was the last rank it waited for."""
+        transfer = self._addressee(report)
+        if transfer is None or report.rank in transfer.reported:
+            if self.observer is not None:
+                self.observer(Stale(op=report.op, gen=report.generation, rank=report.rank))
+            return None
+        transfer.reported.add(report.rank)
+        transfer.ok &= report.ok
+        if self.observer is not None:
+            self.observer(Report(op=report.op, gen=report.generation, rank=report.rank, ok=report.ok))
+        if not self._is_over(transfer):
+            return None
+        del self.open[transfer.op]
+        if self.observer is not None:
+            self.observer(Complete(op=transfer.op, gen=transfer.generation, ok=transfer.ok))
+        return transfer
+
+    def forget(self, transfer: Transfer) -> None:
+        """Nothing refers to the transfer any more: its id may be used again."""
+        self._idle.append(transfer.op)
+
+    def _addressee(self, report: TransferReport) -> Transfer | None:
+        transfer = self.open.get(report.op)
+        return transfer if transfer is not None and transfer.generation == report.generation else None
+
+    def _is_over(self, transfer: Transfer) -> bool:
+        return len(transfer.reported) == self.ranks

@@ -1,0 +1,50 @@
+"""The connector's worker side: starts the transfers it is told of, and reports their ends."""
+
+from __future__ import annotations
+
+from kvfence.reference.device.protocol import CopyJob, Device
+from kvfence.reference.scheduler_side import ConnectorMetadata
+from kvfence.reference.transfers import Transfer, TransferReport
+
+
+class OffloadWorker:
+    """Methods have the names of vLLM's ``KVConnectorBase_V1``. One object stands for the workers of all ranks.
+
+    Nothing here waits for a copy. Loads need no wait because their request is not dispatched before they are reported;
+    stores need none because each holds its source, which is written and confirmed before the store is decided.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._metadata = ConnectorMetadata()
+
+    def bind_connector_metadata(self, metadata: ConnectorMetadata) -> None:
+        """Take over what the scheduler side decided for this step."""
+        self._metadata = metadata
+
+    def start_load_kv(self) -> None:
+        """Start the step's loads."""
+        for transfer in self._metadata.loads:
+            self._start(transfer)
+
+    def wait_for_save(self) -> None:
+        """Start the step's stores."""
+        for transfer in self._metadata.stores:
+            self._start(transfer)
+
+    def get_finished(self) -> list[TransferReport]:
+        """Ends of transfers since the last call."""
+        return self.device.poll()
+
+    def _start(self, transfer: Transfer) -> None:
+        self.device.submit(
+            CopyJob(
+                transfer.op,
+                transfer.generation,
+                transfer.src_pool,
+                transfer.src,
+                transfer.dst_pool,
+                transfer.dst,
+                transfer.kind == "load",
+            )
+        )

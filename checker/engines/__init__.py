@@ -1,10 +1,12 @@
 """Engines: what decides a machine at given sizes."""
 
 from kvfence.checker.engines.base import Engine, Finding, Path, Progress, Result, Step, Verdict
+from kvfence.checker.engines.explore import Explore
 from kvfence.checker.engines.interpret import Failure, Interpret, Interpreter
 
 __all__ = [
     "Engine",
+    "Explore",
     "Failure",
     "Finding",
     "Interpret",

@@ -191,9 +191,7 @@ def equal(a: object, b: object) -> Expr:
     """``a == b`` for two values of one type."""
     x, y = lift(a), lift(b)
     if not same_kind(x.type, y.type):
-        raise fail(
-            f"{show(x)} is of type {kind(x.type)} and {show(y)} of type {kind(y.type)}; compare like with like"
-        )
+        raise fail(f"{show(x)} is of type {kind(x.type)} and {show(y)} of type {kind(y.type)}; give both one")
     if x is y:
         return TRUE
     if x.op == "const" and y.op == "const":

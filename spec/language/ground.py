@@ -38,8 +38,8 @@ class Instance:
     """An action with its arguments.
 
     ``values`` are the arguments as integers, ``args`` as people read them. ``updates`` maps a cell to its
-    next value and leaves out cells that stay as they are. ``checks`` come in the order of the action; ``ranges``
-    are the ways in which a value may leave its range, where the guard does not exclude it.
+    next value and leaves out cells that stay as they are. ``checks`` come in the order of the
+    action; ``ranges`` are the ways in which a value may leave its range, where the guard does not exclude it.
     """
 
     def __init__(self, index: int, action: Action, values: tuple[int, ...]) -> None:
@@ -115,7 +115,13 @@ class Grounded:
                 )
             number = field.base + k
             self.cells.append(Cell(number, f, field.label(at), init.value, ends))
-            self._nodes.append(self.graph.cell(number, isinstance(f.value, BoolType), ends or (-INF, INF)))
+            boolean = isinstance(f.value, BoolType)
+            fixed = ends is not None and ends[0] == ends[1]
+            self._nodes.append(
+                self.graph.const(init.value, boolean)
+                if fixed
+                else self.graph.cell(number, boolean, ends or (-INF, INF))
+            )
 
     def _instantiate(self, action: Action) -> None:
         ranges = [

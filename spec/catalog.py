@@ -1,8 +1,9 @@
-"""The invariants: one row each, with where it is specified, asserted and monitored, and the reports it would have caught.
+"""The invariants: one row each, and where it is specified, asserted and monitored.
 
-Ranked by how many of 76 public reports each would have caught. A row whose ``machines`` is empty is not specified yet;
-the verdict table shows it as "not yet". ``asserted`` says that the reference implementation's events are judged
-against it at runtime, ``monitored`` that the ledger judges it on any trace. ``limits`` says what part is still open.
+Ranked by how many of 76 public reports each would have caught. A row whose ``machines`` is empty is not
+specified yet; the verdict table shows it as "not yet". ``asserted`` says that the events of the reference
+implementation are judged against it at runtime, ``monitored`` that the ledger judges it on any trace.
+``limits`` says what part is still open.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="FREEZE",
         title="in-flight slots stay put",
-        statement="While a transfer or a dispatched step may still read or write a slot, the slot is not freed, "
-        "reallocated or relabelled; finish, abort, preempt and window slides only fence it.",
+        statement=(
+            "While a transfer or a dispatched step may still read or write a slot, the slot is not freed, "
+            "reallocated or relabelled; finish, abort, preempt and window slides only fence it."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -54,8 +57,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="NO-LEAK",
         title="everything taken is released once",
-        statement="Every pin, slot and tracker taken for a request is released exactly once on every terminal path; "
-        "at quiescence nothing is held.",
+        statement=(
+            "Every pin, slot and tracker taken for a request is released exactly once on every terminal "
+            "path; at quiescence nothing is held."
+        ),
         machines=("lookup", "transfer"),
         asserted=True,
         monitored=True,
@@ -64,9 +69,11 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="CONSERVE",
         title="no over-pop",
-        statement="free + held + null = total, each block at most once in the free list; ref_cnt = number of holders >= 0; "
-        "allocate(n) succeeds only if n <= free in the very pool that is popped, otherwise it fails with a typed "
-        "error and changes nothing.",
+        statement=(
+            "free + held + null = total, each block at most once in the free list; ref_cnt = number of "
+            "holders >= 0; allocate(n) succeeds only if n <= free in the very pool that is popped, "
+            "otherwise it fails with a typed error and changes nothing."
+        ),
         machines=("block_pool", "lookup"),
         asserted=True,
         monitored=True,
@@ -75,16 +82,21 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="PROGRESS",
         title="some request eventually runs",
-        statement="If some operation can complete and some waiting request fits, some request eventually runs; holders of "
-        "blocks are never unreachable behind non-holders; a retry changes state.",
+        statement=(
+            "If some operation can complete and some waiting request fits, some request eventually runs; "
+            "holders of blocks are never unreachable behind non-holders; a retry changes state."
+        ),
         kind="progress",
         reports=("vllm#45388", "vllm#57841", "vllm#49674", "vllm#45138", "sglang#33862"),
     ),
     Invariant(
         id="PIN",
         title="pin until consume",
-        statement="From the lookup that promises a hit until the promise is consumed or released, every block of it, in any "
-        "group or tier, has a holder: it is not evictable, and so never evicted, relabelled or given away.",
+        statement=(
+            "From the lookup that promises a hit until the promise is consumed or released, every block of "
+            "it, in any group or tier, has a holder: it is not evictable, and so never evicted, relabelled "
+            "or given away."
+        ),
         machines=("block_pool", "lookup"),
         asserted=True,
         monitored=True,
@@ -93,8 +105,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="FAIL-CLOSED",
         title="a failed load leaves nothing valid",
-        statement="A failed or partial load leaves its destinations invalid for every sharer and group; the cached verdict "
-        "becomes a miss; the failure arrives no later than the completion.",
+        statement=(
+            "A failed or partial load leaves its destinations invalid for every sharer and group; the "
+            "cached verdict becomes a miss; the failure arrives no later than the completion."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -104,9 +118,11 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="ONCE",
         title="one terminal event per operation",
-        statement="Every issued operation gets exactly one terminal event, matched by (id, generation); late or duplicate "
-        "events cannot touch a newer generation; a request never has a load and a store in flight together "
-        "unless the design says why that is safe.",
+        statement=(
+            "Every issued operation gets exactly one terminal event, matched by (id, generation); late or "
+            "duplicate events cannot touch a newer generation; a request never has a load and a store in "
+            "flight together unless the design says why that is safe."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -115,8 +131,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="RANKS",
         title="all ranks decide alike",
-        statement="All ranks take the same decision for the same operation; it is complete only when all expected ranks "
-        "reported.",
+        statement=(
+            "All ranks take the same decision for the same operation; it is complete only when all expected"
+            " ranks reported."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -126,15 +144,19 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="GEOMETRY",
         title="block counts fit the group",
-        statement="Per group: counts exclude null blocks and use that group's block size; bounds allow unaligned windows; "
-        "what the writer retains covers what the reader needs.",
+        statement=(
+            "Per group: counts exclude null blocks and use that group's block size; bounds allow unaligned "
+            "windows; what the writer retains covers what the reader needs."
+        ),
         reports=("vllm#48959", "vllm#52735", "vllm#50388"),
     ),
     Invariant(
         id="CURSOR",
         title="the store cursor leaves no hole",
-        statement="A store cursor passes only stored or queued blocks, is rewound with the block table, and a declined store "
-        "leaves a retryable gap. Blocks evicted later are not holes.",
+        statement=(
+            "A store cursor passes only stored or queued blocks, is rewound with the block table, and a "
+            "declined store leaves a retryable gap. Blocks evicted later are not holes."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -152,8 +174,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="USE-READY",
         title="no use before the load has landed",
-        statement="No token is counted computed, and no kernel reads a slot, before the load that fills it has landed on all "
-        "layers, groups and ranks.",
+        statement=(
+            "No token is counted computed, and no kernel reads a slot, before the load that fills it has "
+            "landed on all layers, groups and ranks."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -162,18 +186,25 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="STORE-READY",
         title="store after compute",
-        statement="A store reads a block only after the last write of each of its tokens happened-before the copy's read; only "
-        "confirmed tokens are eligible. A source-access order of ANY takes the read out of stream order: a wait on "
-        "the same stream does not order it.",
+        statement=(
+            "A store reads a block only after the last write of each of its tokens happened-before the "
+            "copy's read; only confirmed tokens are eligible. A source-access order of ANY takes the read "
+            "out of stream order: a wait on the same stream does not order it."
+        ),
         asserted=True,
         monitored=True,
         reports=("vllm#45704", "vllm#31341"),
-        limits="the eligibility of confirmed tokens is judged at runtime; the stream order is not specified yet",
+        limits=(
+            "the eligibility of confirmed tokens is judged at runtime; the stream order is not specified yet"
+        ),
     ),
     Invariant(
         id="LOAD-ORDER",
         title="load after every earlier access",
-        statement="A load into a slot happens-after every earlier device read, write or zero-fill of it, whoever owned it.",
+        statement=(
+            "A load into a slot happens-after every earlier device read, write or zero-fill of it, whoever "
+            "owned it."
+        ),
         reports=("vllm#47282", "vllm#50696"),
     ),
     Invariant(
@@ -188,8 +219,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="FLUSH",
         title="flush on finish",
-        statement="When a request finishes, each full confirmed block is stored, queued with its source held, or dropped with "
-        "a counted reason.",
+        statement=(
+            "When a request finishes, each full confirmed block is stored, queued with its source held, or "
+            "dropped with a counted reason."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -198,7 +231,9 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="UNIQUE",
         title="no slot twice, no store twice",
-        statement="A slot appears at most once in a transfer; at most one store in flight per (content key, tier).",
+        statement=(
+            "A slot appears at most once in a transfer; at most one store in flight per (content key, tier)."
+        ),
         machines=("block_pool", "transfer"),
         asserted=True,
         monitored=True,
@@ -207,8 +242,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="RESET",
         title="a reset leaves no older key",
-        statement="A reset either fails or leaves no tier able to serve an older key; transfers in flight across it neither "
-        "resurrect entries nor leak.",
+        statement=(
+            "A reset either fails or leaves no tier able to serve an older key; transfers in flight across "
+            "it neither resurrect entries nor leak."
+        ),
         machines=("transfer",),
         asserted=True,
         monitored=True,
@@ -217,8 +254,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="HOSTMEM",
         title="host memory is pinned alike",
-        statement="Ranks agree whether host memory is pinned; partial registration is rolled back; descriptor buffers obey "
-        "FREEZE.",
+        statement=(
+            "Ranks agree whether host memory is pinned; partial registration is rolled back; descriptor "
+            "buffers obey FREEZE."
+        ),
     ),
     Invariant(
         id="EVENTS",

@@ -1,6 +1,7 @@
 """Named designs: switches that turn a machine into a known-good or known-bad variant.
 
-``sound`` has every switch off. Each other design switches one fault on, says which invariant must break, and names the
+``sound`` has every switch off. Each other design switches one fault on, says which invariant must break, and
+names the
 public reports whose fault it states. The same names switch the same fault on in the reference implementation.
 """
 
@@ -10,12 +11,16 @@ import msgspec
 
 
 class Design(msgspec.Struct, frozen=True, kw_only=True):
-    """A design: ``faults`` are the switches it turns on in ``machines``; ``breaks`` is the invariant that must break there."""
+    """A design: ``faults`` are the switches it turns on in ``machines``; ``breaks`` is the invariant that
+    must break there.
+    """
 
     name: str
     summary: str
     machines: tuple[str, ...] = ()
     breaks: str = ""
+    sizes: dict[str, int] = {}
+    """Sort sizes at which the fault shows, where the machine's own are too small."""
     reports: tuple[str, ...] = ()
 
     @property
@@ -29,30 +34,40 @@ _ROWS = (
     # block_pool
     Design(
         name="over_pop",
-        summary="A transfer's list names a slot twice, so its end puts the slot into the free list twice and the pool "
-        "counts more free slots than it has.",
+        summary=(
+            "A transfer's list names a slot twice, so its end puts the slot into the free list twice and "
+            "the pool counts more free slots than it has."
+        ),
         machines=("block_pool",),
         breaks="CONSERVE",
         reports=("vllm#42085", "vllm#42571"),
     ),
     Design(
         name="allocate_unchecked",
-        summary="Two groups over one pool each compare their own demand with the pool's free count, so together they pop "
-        "more than is free.",
+        summary=(
+            "Two groups over one pool each compare their own demand with the pool's free count, so together"
+            " they pop more than is free."
+        ),
         machines=("block_pool",),
         breaks="CONSERVE",
         reports=("vllm#42085",),
     ),
     Design(
         name="double_release",
-        summary="Two code paths release the same slot: it enters the free list although somebody else holds it by now.",
+        summary=(
+            "Two code paths release the same slot: it enters the free list although somebody else holds it "
+            "by now."
+        ),
         machines=("block_pool",),
         breaks="CONSERVE",
         reports=("sglang#13483",),
     ),
     Design(
         name="duplicate_in_store_list",
-        summary="A window slides, the slot is used again by the same request, and one scan lists it twice in one transfer.",
+        summary=(
+            "A window slides, the slot is used again by the same request, and one scan lists it twice in "
+            "one transfer."
+        ),
         machines=("block_pool",),
         breaks="UNIQUE",
         reports=("vllm#42571", "vllm#42085"),
@@ -96,15 +111,21 @@ _ROWS = (
     # transfer
     Design(
         name="duplicate_in_flight_store",
-        summary="A key counts as stored only once its store has completed, so a second request stores it again meanwhile.",
+        sizes={"Host": 2},
+        summary=(
+            "A key counts as stored only once its store has completed, so a second request stores it again "
+            "meanwhile."
+        ),
         machines=("transfer",),
         breaks="UNIQUE",
         reports=("vllm#41289",),
     ),
     Design(
         name="no_flush_on_finish",
-        summary="The store plan is made before the last step is counted, and finish clears the request: its last full block "
-        "is never stored.",
+        summary=(
+            "The store plan is made before the last step is counted, and finish clears the request: its "
+            "last full block is never stored."
+        ),
         machines=("transfer",),
         breaks="FLUSH",
         reports=("vllm#41704",),
@@ -132,7 +153,10 @@ _ROWS = (
     ),
     Design(
         name="leak_on_abort",
-        summary="An abort during a load waits for a completion that was delivered before: the blocks are never freed.",
+        summary=(
+            "An abort during a load waits for a completion that was delivered before: the blocks are never "
+            "freed."
+        ),
         machines=("transfer",),
         breaks="NO-LEAK",
         reports=("vllm#32255",),
@@ -146,7 +170,10 @@ _ROWS = (
     ),
     Design(
         name="unpinned_destination",
-        summary="The CPU slots that a store writes have no holder, so the tier gives them away in the middle of the copy.",
+        summary=(
+            "The CPU slots that a store writes have no holder, so the tier gives them away in the middle of"
+            " the copy."
+        ),
         machines=("transfer",),
         breaks="FREEZE",
         reports=("sglang#28468",),
@@ -160,7 +187,9 @@ _ROWS = (
     ),
     Design(
         name="cursor_before_queue",
-        summary="The store cursor moves before the store is queued; a declined store leaves a hole behind it.",
+        summary=(
+            "The store cursor moves before the store is queued; a declined store leaves a hole behind it."
+        ),
         machines=("transfer",),
         breaks="CURSOR",
         reports=("vllm#27697", "vllm#42959"),
@@ -174,13 +203,17 @@ _ROWS = (
     ),
     Design(
         name="lost_completion",
-        summary="The scheduler side drops an operation's record when its request ends, and ignores the real report.",
+        summary=(
+            "The scheduler side drops an operation's record when its request ends, and ignores the real "
+            "report."
+        ),
         machines=("transfer",),
         breaks="ONCE",
         reports=("dynamo#3730", "dynamo#4171"),
     ),
     Design(
         name="complete_on_first_rank",
+        sizes={"Operation": 1, "Rank": 2},
         summary="A transfer counts as complete when the first rank has reported.",
         machines=("transfer",),
         breaks="RANKS",
@@ -209,7 +242,10 @@ _ROWS = (
     ),
     Design(
         name="reset_one_tier",
-        summary="A reset clears the GPU prefix index, reports success, and leaves the CPU tier serving older keys.",
+        summary=(
+            "A reset clears the GPU prefix index, reports success, and leaves the CPU tier serving older "
+            "keys."
+        ),
         machines=("transfer",),
         breaks="RESET",
         reports=("vllm#57727",),

@@ -26,7 +26,7 @@ Names used in the fields:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -395,3 +395,31 @@ Event: TypeAlias = (
     | Reset
     | Quiesce
 )
+
+
+UNNUMBERED: Final = -1
+"""Step number of an event from a machine, which does not count steps; see :class:`StepNumbers`."""
+
+
+class StepNumbers:
+    """Numbers the steps of a path from 0; the oldest one in flight is processed first."""
+
+    def __init__(self, dispatched: int = 0, processed: int = 0) -> None:
+        self.dispatched, self.processed = dispatched, processed
+
+    def copy(self) -> StepNumbers:
+        """The same count, to go on from independently."""
+        return StepNumbers(self.dispatched, self.processed)
+
+    def __call__(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events, with the numbers filled in where they are missing."""
+        for event in events:
+            match event:
+                case Dispatch(step=step) if step == UNNUMBERED:
+                    yield Dispatch(self.dispatched, event.reqs, event.tokens)
+                    self.dispatched += 1
+                case Process(step=step) if step == UNNUMBERED:
+                    yield Process(self.processed)
+                    self.processed += 1
+                case _:
+                    yield event

@@ -4,17 +4,32 @@ Two KV-cache groups share the pool. A slot is
 
 * the **null block**: chosen once, it pads block tables and is never given away,
 * **held**: it has holders, and its ref count is the number of them, or
-* **free**: the free list names it once. A free slot may keep its content key; it is then *cached*: it can be hit again,
-  and it may be evicted. Eviction takes any free cached slot, so every eviction policy is covered.
+* **free**: the free list names it once. A free slot may keep its content key; it is then *cached*: it can be
+  hit again, and it may be evicted. Eviction takes any free cached slot, so every eviction policy is covered.
 
-An allocation is all or nothing: what all groups ask for together is compared with the pool's free count first. A refused
-allocation changes nothing.
+An allocation is all or nothing: what all groups ask for together is compared with the pool's free count
+first. A refused allocation changes nothing.
 """
 
 from __future__ import annotations
 
 from kvfence.spec.events import Alloc, Deny, Evict, Free, Header, Label, Pool, Touch
-from kvfence.spec.language import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Int, Machine, Not, Or, State, View
+from kvfence.spec.language import (
+    And,
+    Count,
+    Elem,
+    Exists,
+    Expr,
+    ForAll,
+    If,
+    Implies,
+    Int,
+    Machine,
+    Not,
+    Or,
+    State,
+    View,
+)
 
 
 def slot(view: View, block: int) -> int:
@@ -26,19 +41,21 @@ def slot(view: View, block: int) -> int:
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
     m = Machine("block_pool", doc=__doc__, faults=faults)
-    Block = m.sort("Block", default=4)  # noqa: N806
-    Holder = m.sort("Holder", default=2)  # noqa: N806
-    Key = m.sort("Key", default=2)  # noqa: N806
+    Block = m.sort("Block", default=4)
+    Holder = m.sort("Holder", default=2)
+    Key = m.sort("Key", default=2)
 
     m.relation("null", Block, init=False)
     m.relation("holds", Holder, Block, init=False)
     m.function("ref", Block, value=Int(0, 3), init=0)
     m.function("entries", Block, value=Int(0, 2), init=1)  # how often the free list names the slot
-    m.function("nfree", value=Int(0, lambda sizes: sizes["Block"] + 1), init=0)  # the pool's own count, set up below
+    m.function("nfree", value=Int(0, lambda sizes: sizes["Block"] + 1), init=0)
     m.relation("label", Block, Key, init=False)
     m.header(
         lambda sizes: Header(
-            producer="kvfence machine block_pool", pools=(Pool(name="gpu", slots=sizes["Block"], null=0),), tier="gpu"
+            producer="kvfence machine block_pool",
+            pools=(Pool(name="gpu", slots=sizes["Block"], null=0),),
+            tier="gpu",
         )
     )
 
@@ -162,7 +179,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         event=lambda pre, post, h, b, k: [Label("gpu", [slot(pre, b)], [k + 1])],
     )
     def register(s: State, h: Elem, b: Elem, k: Elem) -> None:
-        """The full slot b, held by h, enters the prefix index under key k. Other slots may have the same key."""
+        """The full slot b, held by h, enters the prefix index under key k; others may have it too."""
         s.require(s.holds[h, b], Not(cached(s, b)))
         s.label[b, k] = True
 

@@ -1,11 +1,15 @@
 """The two-phase lookup: a hit is promised first, and blocks are allocated for it later.
 
-1. ``lookup`` finds the blocks of the CPU tier that continue the request's local prefix, promises them, and pins them.
-2. Other requests store, evict and allocate meanwhile; the request may be looked up again, aborted, or find no room.
-3. ``admit`` accepts all of the promise, its first part, or nothing. The load takes over the accepted pins; the others go.
+1. ``lookup`` finds the blocks of the CPU tier that continue the request's local prefix, promises them, and
+   pins them.
+2. Other requests store, evict and allocate meanwhile; the request may be looked up again, aborted, or find no
+   room.
+3. ``admit`` accepts all of the promise, its first part, or nothing. The load takes over the accepted pins;
+   the others go.
 
-Each prompt has two blocks, the *first* and the *second*, of one token each; every request has the same prompt. A block of the
-CPU tier is empty, being written by a store, or cached. A promise covers the blocks after the local prefix, without a hole.
+Each prompt has two blocks, the *first* and the *second*, of one token each; every request has the same
+prompt. A block of the CPU tier is empty, being written by a store, or cached. A promise covers the blocks
+after the local prefix, without a hole.
 """
 
 from __future__ import annotations
@@ -91,8 +95,8 @@ class Names:
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
     m = Machine("lookup", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)  # noqa: N806
-    Block = m.sort("Block", default=3)  # noqa: N806
+    Request = m.sort("Request", default=2)
+    Block = m.sort("Block", default=3)
 
     m.function("phase", Request, value=Phase, init=Phase.new)
     m.function("gen", Request, value=Int(0, 1), init=0)
@@ -190,7 +194,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(r=Request, local=Int(0, 1), event=lookup_events)
     def lookup(s: State, r: Elem, local: Expr) -> None:
-        """The first phase, as often as the scheduler likes: the hit after `local` blocks is promised and pinned."""
+        """The first phase, repeatable: the hit after `local` blocks is promised and pinned."""
         s.require(s.phase[r] == Phase.waiting)
         s.local[r] = local
         if m.faulty("unpinned_lookup"):
@@ -228,7 +232,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(r=Request, accept=Int(0, 2), event=admit_events)
     def admit(s: State, r: Elem, accept: Expr) -> None:
-        """The second phase: blocks are allocated, and `accept` of the promised blocks are loaded; the other pins go."""
+        """The second phase: blocks are allocated, `accept` promised ones are loaded, the other pins go."""
         promised = Count(Block, lambda b: s.promise[r, b])
         s.require(s.phase[r] == Phase.waiting, accept <= promised)
 
@@ -289,7 +293,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         r=Request,
         event=lambda pre, post, r: [
-            Finish(f"{r}", pre.gen[r], "stop", PROMPT),
+            Finish(f"{r}", pre.gen[r], "stop", pre.local[r] + pre.external[r]),
             Free("gpu", Names(pre).req(r), Names(pre).gpu(r)),
             Retire(f"{r}", pre.gen[r]),
         ],
@@ -341,7 +345,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.invariant("COUNT")
     def local_external_and_computed_blocks_make_the_prompt(s: State) -> Expr:
-        admitted = lambda r: Or(s.phase[r] == Phase.loading, s.phase[r] == Phase.running)  # noqa: E731
+        def admitted(r: Elem) -> Expr:
+            return Or(s.phase[r] == Phase.loading, s.phase[r] == Phase.running)
+
         return ForAll(
             Request, lambda r: Implies(admitted(r), s.local[r] + s.external[r] + s.compute[r] == PROMPT)
         )
@@ -350,10 +356,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def ref_count_is_the_number_of_holders(s: State) -> Expr:
         return ForAll(
             Block,
-            lambda b: s.ref[b]
-            == Count(Request, lambda r: s.pin[r, b])
-            + Count(Request, lambda r: s.loading[r, b])
-            + If(s.slot[b] == Slot.storing, 1, 0),
+            lambda b: (
+                s.ref[b]
+                == Count(Request, lambda r: s.pin[r, b])
+                + Count(Request, lambda r: s.loading[r, b])
+                + If(s.slot[b] == Slot.storing, 1, 0)
+            ),
         )
 
     @m.goal

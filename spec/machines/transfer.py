@@ -1,19 +1,24 @@
 """Stores and loads of one KV block per request, against steps that are dispatched ahead of their output.
 
-All requests have the same prompt: one block of two tokens, so there is one content key. Up to two steps are in flight, each
-computing one token of one request. A GPU block is held by the tables that contain it, by fences (the table of a preempted
-request, kept until its dispatched steps are processed) and by transfers. A CPU slot is held by transfers only.
+All requests have the same prompt: one block of two tokens, so there is one content key. Up to two steps are
+in flight, each computing one token of one request. A GPU block is held by the tables that contain it, by
+fences (the table of a preempted request, kept until its dispatched steps are processed) and by transfers. A
+CPU slot is held by transfers only.
 
-* A **store** copies a full, confirmed block to a CPU slot: eagerly for a request, or lazily from the prefix index.
+* A **store** copies a full, confirmed block to a CPU slot: eagerly for a request, or lazily from the prefix
+  index.
 * A **load** fills a freshly allocated block of a waiting request from a resident CPU slot.
-* An operation id is used again with a new generation. Each rank reports once; a report may be repeated, and arrive late.
-* A finished request **retires** only when its block is accounted for: stored, queued, or dropped with a reason.
+* An operation id is used again with a new generation. Each rank reports once; a report may be repeated, and
+  arrive late.
+* A finished request **retires** only when its block is accounted for: stored, queued, or dropped with a
+  reason.
 * A **reset** clears both tiers; operations in flight across it complete without registering anything.
 """
 
 from __future__ import annotations
 
 from kvfence.spec.events import (
+    UNNUMBERED,
     Admit,
     Alloc,
     Complete,
@@ -65,7 +70,6 @@ Op = Enum("Op", "idle queued issued")
 
 FULL = 2  # tokens of a block
 KEY = 1  # the one content key
-NUMBERED = -1  # step numbers are filled in when a path is written out
 
 
 class Names:
@@ -110,11 +114,11 @@ class Names:
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
     m = Machine("transfer", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)  # noqa: N806
-    Block = m.sort("Block", default=2)  # noqa: N806
-    Host = m.sort("Host", default=1)  # noqa: N806
-    Operation = m.sort("Operation", default=2)  # noqa: N806
-    Rank = m.sort("Rank", default=1)  # noqa: N806
+    Request = m.sort("Request", default=2)
+    Block = m.sort("Block", default=2)
+    Host = m.sort("Host", default=1)
+    Operation = m.sort("Operation", default=2)
+    Rank = m.sort("Rank", default=1)
 
     m.function("status", Request, value=Status, init=Status.waiting)
     m.function("gen", Request, value=Int(0, 1), init=0)
@@ -253,7 +257,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(r=Request, b=Block, h=Host, o=Operation, event=load_events)
     def admit_by_load(s: State, r: Elem, b: Elem, h: Elem, o: Elem) -> None:
         """The request gets the free block b, and operation o will fill it from the resident CPU slot h."""
-        s.require(s.status[r] == Status.waiting, Not(fenced(s, r)), Not(held(s, b)), Not(s.label[b]), s.resident[h])
+        s.require(
+            s.status[r] == Status.waiting, Not(fenced(s, r)), Not(held(s, b)), Not(s.label[b]), s.resident[h]
+        )
         start(s, o, b, h, load=True)
         s.of[o, r] = True
         s.table[r, b] = True
@@ -264,7 +270,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Steps.
 
-    @m.action(r=Request, event=lambda pre, post, r: [Dispatch(NUMBERED, [f"{r}"], [1])])
+    @m.action(r=Request, event=lambda pre, post, r: [Dispatch(UNNUMBERED, [f"{r}"], [1])])
     def dispatch(s: State, r: Elem) -> None:
         """A step computes the request's next token; it may be the second one in flight."""
         s.require(s.status[r] == Status.running, s.computed[r] < FULL)
@@ -284,15 +290,19 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         was = Names(pre)
         filled = [b for b in was.of("table", r) if post.label[b] and not pre.label[b]]
         unfenced = sorted(set(was.of("fence", r)) - set(Names(post).of("fence", r)))
+        over: list[Event] = []
+        if unfenced:
+            over = [Free("gpu", was.old(r), unfenced), Retire(f"{r}", pre.gen[r] - 1)]
+        label: list[Event] = [Label("gpu", filled, [KEY])] if filled else []
         return [
-            Process(NUMBERED),
-            *([Label("gpu", filled, [KEY])] if filled else []),
-            *([Free("gpu", was.old(r), unfenced), Retire(f"{r}", pre.gen[r] - 1)] if unfenced else []),
+            Process(UNNUMBERED),
+            *label,
+            *over,
         ]
 
     @m.action(r=Request, fair="weak", event=process_events)
     def process(s: State, r: Elem) -> None:
-        """The output of the oldest step arrives: its token is confirmed; a full block enters the prefix index."""
+        """The oldest step's output arrives: its token is confirmed, a full block enters the prefix index."""
         s.require(s.flight[0, r])
         last = Not(s.flight[1, r])
         counts = And(Not(fenced(s, r)), s.status[r] == Status.running)
@@ -326,7 +336,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(r=Request, b=Block, h=Host, o=Operation, event=store_events)
     def queue_store(s: State, r: Elem, b: Elem, h: Elem, o: Elem) -> None:
-        """The request's full, confirmed block b will be stored to the CPU slot h; both are held until it is done."""
+        """The request's full, confirmed block b will be stored to the CPU slot h; both are held."""
         s.require(Or(s.status[r] == Status.running, s.status[r] == Status.finishing))
         s.require(s.table[r, b], s.confirmed[r] == FULL, Not(s.covered[r]))
         may_store(s, h)
@@ -440,7 +450,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.resident.update(lambda h: s.resident[h] | (s.host[o, h] & fresh))
         s.label.update(lambda b: s.label[b] | (s.block[o, b] & s.load[o]))
         s.good.update(lambda b: s.good[b] | (s.block[o, b] & s.load[o]))
-        loaded = lambda r: s.load[o] & s.of[o, r] & (s.status[r] == Status.loading)  # noqa: E731
+
+        def loaded(r: Elem) -> Expr:
+            return And(s.load[o], s.of[o, r], s.status[r] == Status.loading)
+
         s.computed.update(lambda r: If(loaded(r), FULL, s.computed[r]))
         s.confirmed.update(lambda r: If(loaded(r), FULL, s.confirmed[r]))
         s.status.update(lambda r: If(loaded(r), Status.running, s.status[r]))
@@ -461,10 +474,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(o=Operation, fair="weak", event=failure_events)
     def complete_failed(s: State, o: Elem) -> None:
-        """All ranks have reported, not all of them success: the request computes instead, and the CPU copy is a miss."""
+        """All ranks have reported, some of them a failure: the request computes, the CPU copy is a miss."""
         s.require(s.state[o] == Op.issued, s.failed[o], all_reported(s, o))
         s.resident.update(lambda h: s.resident[h] & Not(s.host[o, h]))
-        waited = lambda r: s.of[o, r] & (s.status[r] == Status.loading)  # noqa: E731
+
+        def waited(r: Elem) -> Expr:
+            return And(s.of[o, r], s.status[r] == Status.loading)
+
         if m.faulty("keep_label_on_failure"):
             s.label.update(lambda b: s.label[b] | s.block[o, b])
             s.computed.update(lambda r: If(waited(r), FULL, s.computed[r]))
@@ -492,8 +508,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.status[r] == Status.running, s.gen[r] == 0)
         if m.faulty("free_on_preempt"):
             s.op_pin.update(lambda o, b: s.op_pin[o, b] & Not(s.of[o, r]))
-        else:
-            s.fence.update(lambda q, b: s.fence[q, b] | ((q == r) & s.table[q, b] & in_flight(s, r)))
+        s.fence.update(lambda q, b: s.fence[q, b] | ((q == r) & s.table[q, b] & in_flight(s, r)))
         clear_table(s, r)
         s.gen[r] = 1
         s.computed[r] = 0
@@ -583,8 +598,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.covered[r] = s.covered[r] | (s.confirmed[r] == FULL)
         ends_now = waiting
         if m.faulty("free_on_abort"):
-            gone = lambda o: s.load[o] & s.of[o, r]  # noqa: E731
-            s.op_pin.update(lambda o, b: s.op_pin[o, b] & Not(gone(o)))
+            s.op_pin.update(lambda o, b: s.op_pin[o, b] & Not(s.load[o] & s.of[o, r]))
             s.table.update(lambda q, b: s.table[q, b] & Not((q == r) & (s.status[r] == Status.loading)))
         if m.faulty("leak_on_abort"):
             ends_now = Or(waiting, s.status[r] == Status.loading)
@@ -599,7 +613,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(r=Request, fair="weak", event=retire_events)
     def retire(s: State, r: Elem) -> None:
-        """The request ended, its block is accounted for, and nothing in flight uses its table: the table is freed."""
+        """The block of an ended request is accounted for, nothing in flight uses it: it is freed."""
         s.require(Or(s.status[r] == Status.finishing, s.status[r] == Status.aborting))
         s.require(Not(in_flight(s, r)))
         s.require(Not(Exists(Operation, lambda o: s.of[o, r] & s.load[o] & is_open(s, o))))
@@ -633,7 +647,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.resident[h] = False
 
     def resting(s: State) -> Expr:
-        quiet = lambda r: Or(s.status[r] == Status.waiting, s.status[r] == Status.gone)  # noqa: E731
+        def quiet(r: Elem) -> Expr:
+            return Or(s.status[r] == Status.waiting, s.status[r] == Status.gone)
+
         return ForAll(Request, lambda r: quiet(r) & Not(fenced(s, r)))
 
     def reset_events(pre: View, post: View) -> list[Event]:
@@ -647,7 +663,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.good.update(lambda b: False)
         if not m.faulty("reset_one_tier"):
             s.resident.update(lambda h: False)
-        s.check("RESET", Not(Exists(Host, lambda h: s.resident[h])), "after a reset no tier serves an older key")
+        s.check(
+            "RESET", Not(Exists(Host, lambda h: s.resident[h])), "after a reset no tier serves an older key"
+        )
         s.old.update(lambda o: is_open(s, o))
         s.was_reset = True
 
@@ -701,9 +719,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.invariant("NO-LEAK")
     def an_idle_operation_holds_nothing(s: State) -> Expr:
-        holds = lambda o: Or(  # noqa: E731
-            Exists(Block, lambda b: s.op_pin[o, b]), Exists(Host, lambda h: s.host_pin[o, h])
-        )
+        def holds(o: Elem) -> Expr:
+            return Or(Exists(Block, lambda b: s.op_pin[o, b]), Exists(Host, lambda h: s.host_pin[o, h]))
+
         return ForAll(Operation, lambda o: Implies(s.state[o] == Op.idle, Not(holds(o))))
 
     @m.invariant("UNIQUE")
@@ -721,7 +739,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.goal
     def a_store_outlives_its_request(s: State) -> Expr:
         return Exists(
-            Operation, Request, lambda o, r: is_open(s, o) & Not(s.load[o]) & s.of[o, r] & (s.status[r] == Status.gone)
+            Operation,
+            Request,
+            lambda o, r: is_open(s, o) & Not(s.load[o]) & s.of[o, r] & (s.status[r] == Status.gone),
         )
 
     @m.goal

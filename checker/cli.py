@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 import typer
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.report.checked import check_text
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.listings import designs_text, invariants_text
 from kvfence.checker.report.progress import count_progress, machine_progress
+from kvfence.checker.report.replayed import replayed_text
 from kvfence.checker.report.table import terminal_width
 from kvfence.checker.report.verdicts import verification_text
 from kvfence.checker.units import parse_memory, parse_sizes
@@ -136,6 +137,69 @@ def check(
             trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
         )
     typer.echo(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
+    return EXIT_CODES[Verdict(found.verdict)]
+
+
+@app.command()
+def replay(
+    workload: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A production trace in Mooncake's format.")
+    ],
+    design: Annotated[str, typer.Option(help="The design to run; kvfence designs lists them.")] = SOUND,
+    block_size: Annotated[int, typer.Option(help="Tokens of a block.")] = 16,
+    gpu_blocks: Annotated[int, typer.Option(help="Slots of the GPU pool, the null block included.")] = 32768,
+    cpu_blocks: Annotated[int, typer.Option(help="Slots of the CPU tier.")] = 131072,
+    groups: Annotated[
+        Literal["full", "full+sliding"], typer.Option(help="KV-cache groups that share the GPU pool.")
+    ] = "full",
+    window: Annotated[int, typer.Option(help="Tokens that a sliding-window group reads.")] = 1024,
+    lazy: Annotated[
+        bool, typer.Option("--lazy/--eager", help="Store blocks when they near eviction, or when computed.")
+    ] = False,
+    async_depth: Annotated[int, typer.Option(min=1, max=2, help="Model steps in flight.")] = 1,
+    ranks: Annotated[int, typer.Option(help="Workers that copy, each at its own pace.")] = 1,
+    token_budget: Annotated[int, typer.Option(help="Tokens computed in a step.")] = 8192,
+    max_running: Annotated[int, typer.Option(help="Requests that run at a time.")] = 256,
+    seed: Annotated[
+        int, typer.Option(help="Of everything that is drawn: the order of copies, failures.")
+    ] = 0,
+    fail_rate: Annotated[float, typer.Option(help="Share of the loads that fail.")] = 0.0,
+    abort_rate: Annotated[float, typer.Option(help="Share of the requests that are aborted.")] = 0.0,
+    requests: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    judge: Annotated[
+        bool, typer.Option("--assert/--no-assert", help="Judge every event; contents are compared anyway.")
+    ] = True,
+    record: Annotated[
+        Path | None, typer.Option(help="Write a trace of the run; compressed if the name ends in .zst.")
+    ] = None,
+    output: FormatOption = "text",
+) -> int:
+    """Replay production requests through the reference implementation, every invariant asserted."""
+    from kvfence.checker.adapters.reference import replay as run_replay
+
+    if design not in DESIGNS:
+        raise unknown("design", design, DESIGNS, "kvfence designs lists them")
+    options = {
+        "design": design,
+        "block_size": block_size,
+        "gpu_blocks": gpu_blocks,
+        "cpu_blocks": cpu_blocks,
+        "groups": groups,
+        "window": window,
+        "mode": "lazy" if lazy else "eager",
+        "async_depth": async_depth,
+        "ranks": ranks,
+        "token_budget": token_budget,
+        "max_running": max_running,
+        "seed": seed,
+        "fail_rate": fail_rate,
+        "abort_rate": abort_rate,
+        "limit": requests,
+    }
+    with count_progress("requests finished") as progress:
+        shown = (lambda done, _: progress(done, 0)) if progress else None
+        found = run_replay(workload, options, judge=judge, record=record, progress=shown)
+    typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[Verdict(found.verdict)]
 
 

@@ -1,5 +1,107 @@
 """The reference implementation as a connector under test.
 
-The only file of the checker that knows :mod:`kvfence.reference`, which needs torch; it is imported when asked for,
-so that everything else works without torch.
+The only file of the checker that knows :mod:`kvfence.reference`, which needs torch. It is imported when asked
+for, so that everything else works without torch.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvfence.checker.errors import CannotRun
+from kvfence.checker.monitor.ledger import Ledger
+from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.report.replayed import Replayed, Verdict
+from kvfence.checker.traces import TraceWriter
+from kvfence.spec.events import Event
+
+Progress = Callable[[int, float], None]
+
+
+class _StopRun(KeyboardInterrupt):
+    """Ends the run as Ctrl-C does, so that the run's own report is kept."""
+
+
+def replay(
+    path: Path,
+    options: Mapping[str, Any],
+    *,
+    judge: bool = True,
+    record: Path | None = None,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Replays the production trace ``path`` through the reference implementation, up to the first violation.
+
+    ``options`` are the fields of :class:`kvfence.reference.options.Options`. Each event is judged by the
+    ledger (unless ``judge`` is false), and written to the trace file ``record`` if there is one. Attention
+    compares contents in any case. CannotRun when torch is missing, an option cannot work, or a file cannot be
+    read or written.
+    """
+    try:
+        from kvfence.reference.engine import header
+        from kvfence.reference.errors import OffloadError, OptionsError, WorkloadError
+        from kvfence.reference.options import Options
+        from kvfence.reference.replay import replay as run
+    except ImportError as error:
+        raise CannotRun(
+            f"a replay needs {error.name}, which is not installed: run pip install 'kvfence[reference]'"
+        ) from error
+    try:
+        chosen = Options(**options)
+        begin = header(chosen)
+    except (OptionsError, ValueError) as error:
+        raise CannotRun(str(error)) from error
+    ledger = Ledger(begin, "count")
+    found: list[Violation] = []
+    report: dict[str, Any] | None = None
+    broke = ""
+    with ExitStack() as stack:
+        writer = stack.enter_context(TraceWriter(record, begin)) if record else None
+        try:
+            observer = _observer(ledger.apply if judge else None, writer, found)
+            done = run(path, chosen, observer, progress)
+            report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
+        except (OptionsError, WorkloadError) as error:
+            raise CannotRun(str(error)) from error
+        except _StopRun:
+            pass
+        except OffloadError as error:
+            broke = f"{type(error).__name__}: {error}"
+    verdict: Verdict = "violated" if found or broke else "holds"
+    if verdict == "holds" and not (report and report["complete"]):
+        verdict = "undetermined"
+    return Replayed(
+        path=str(path),
+        verdict=verdict,
+        options=msgspec.to_builtins(chosen),
+        run=report,
+        judged=judge,
+        events=ledger.events,
+        checks=ledger.checks_by_invariant() if judge else {},
+        violation=found[0] if found else None,
+        broke=broke,
+        recorded=str(record) if record else None,
+    )
+
+
+def _observer(
+    apply: Callable[[Event], Violation | None] | None, writer: TraceWriter | None, found: list[Violation]
+) -> Callable[[Event], None] | None:
+    """What the engine tells its events to: records first, so that the event judged is on the trace."""
+    if apply is None:
+        return writer
+
+    def observe(event: Event) -> None:
+        if writer is not None:
+            writer(event)
+        violation = apply(event)
+        if violation is not None:
+            found.append(violation)
+            raise _StopRun
+
+    return observe

@@ -124,8 +124,9 @@ def _broken(found: Verification, machine: str) -> set[str]:
 
 def _also(example: Counterexample, width: int) -> str:
     """A violation besides the one that the design is known for; JSON tells its events too."""
-    text = f"Also violated in machine {example.machine}, after {len(example.steps)} events: {example.invariant}, "
-    return paragraph(text + example.name.replace("_", " ") + ".", width=width, hanging="    ")
+    where = f"Also violated in machine {example.machine}, after {len(example.steps)} events"
+    text = f"{where}: {example.invariant}, {example.name.replace('_', ' ')}."
+    return paragraph(text, width=width, hanging="    ")
 
 
 def _summary(found: Verification, width: int) -> str:

@@ -1,0 +1,97 @@
+"""What ``kvfence replay`` found out, as one structure and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.report.table import paragraph, table
+from kvfence.checker.report.violations import violation_text
+
+Verdict = Literal["holds", "violated", "undetermined"]
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """One replay.
+
+    ``run`` is the connector's own report, None when it broke down; ``broke`` says how. ``checks`` counts the
+    judgements made for each invariant; there are none when ``judged`` is false.
+    """
+
+    path: str
+    verdict: Verdict
+    options: dict[str, Any]
+    run: dict[str, Any] | None
+    judged: bool
+    events: int
+    checks: dict[str, int]
+    violation: Violation | None = None
+    broke: str = ""
+    recorded: str | None = None
+
+
+def replayed_text(found: Replayed, *, width: int) -> str:
+    """The whole report."""
+    options = ", ".join(f"{name} {value}" for name, value in found.options.items() if value is not None)
+    parts = [paragraph(f"{found.path}, replayed with {options}.", width=width, hanging="    ")]
+    if found.run is not None:
+        parts.append(table(("what", "how much"), list(_figures(found.run)), width=width))
+    if found.judged:
+        rows = [(invariant, f"{count:,}") for invariant, count in sorted(found.checks.items())]
+        parts.append(table(("invariant", "checks made"), rows, width=width))
+    if found.violation is not None:
+        parts.append(violation_text(found.violation, width=width))
+    if found.broke:
+        parts.append(paragraph(f"The run broke down. {found.broke}.", width=width, hanging="    "))
+    if found.recorded:
+        parts.append(f"Recorded in {found.recorded}.")
+    return "\n\n".join([*parts, paragraph(_summary(found), width=width)])
+
+
+def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    stats = run["stats"]
+    hits = run["hit_rates"]
+    yield "requests", f"{stats['requests']:,} taken; finished: {_counts(stats['finished'])}"
+    yield "steps", f"{stats['steps']:,}"
+    yield "tokens", f"{stats['prompt_tokens']:,} of prompts, {stats['output_tokens']:,} of output"
+    yield "computed", f"{stats['tokens_computed']:,} tokens"
+    yield "hit in GPU", f"{stats['local_hit_tokens']:,} tokens, {hits['gpu']:.1%}"
+    yield "hit in CPU", f"{stats['external_hit_tokens']:,} tokens, {hits['cpu']:.1%}"
+    yield (
+        "stores",
+        f"{stats['stores']:,} of {stats['stored_blocks']:,} blocks, {stats['failed_stores']:,} failed",
+    )
+    yield (
+        "loads",
+        f"{stats['loads']:,} of {stats['loaded_blocks']:,} blocks, {stats['failed_loads']:,} failed",
+    )
+    yield "not stored", f"{_counts(stats['drops'])} (blocks by reason)"
+    yield "evicted", f"{_counts(run['evicted'])} (blocks by pool)"
+    yield "preemptions", f"{stats['preemptions']:,}"
+    yield "resets", f"{stats['resets']:,} done, {stats['resets_refused']:,} refused"
+    oracle = run["oracle"]
+    yield (
+        "contents",
+        f"{oracle['in_full']:,} blocks read in full, {oracle['sampled']:,} as a sample; none garbled",
+    )
+    yield "seconds", f"{run['seconds']:.1f}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+
+
+def _summary(found: Replayed) -> str:
+    design = found.options.get("design", "sound")
+    if found.violation is not None:
+        return f"{design}: violated. {found.violation.invariant} does not hold on this traffic."
+    if found.broke:
+        return f"{design}: violated. The connector did not survive this traffic."
+    judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events" if found.judged else ""
+    if found.verdict == "undetermined":
+        return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {judged}".strip()
+    what = f"No invariant broken in {judged}, and" if found.judged else "Events were not judged;"
+    return f"{design}: holds. {what} no garbled block read."

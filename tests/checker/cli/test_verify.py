@@ -1,0 +1,123 @@
+"""``kvfence verify``: its exit codes, and that text and JSON tell the same facts."""
+
+import json
+import re
+
+import pytest
+
+from kvfence.checker import cli
+from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.designs import DESIGNS
+
+
+def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.run(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = ["verify", "--machine", "block_pool"]
+    code, text, _ = answer(question, capsys)
+    assert code == 0
+    _, printed, _ = answer([*question, "--format", "json"], capsys)
+    machine = json.loads(printed)["machines"][0]
+    lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
+    assert lines["states"] == f"{machine['states']:,}"
+    assert lines["transitions"] == f"{machine['transitions']:,}"
+    assert lines["depth"] == str(machine["depth"])
+    assert all(lines[condition["invariant"]] == condition["verdict"] for condition in machine["conditions"])
+    assert machine["states"] > 1000
+
+
+def test_a_faulty_design_is_violated_with_numbered_events_alike_in_text_and_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = ["verify", "--design", "unpinned_lookup"]
+    code, text, _ = answer(question, capsys)
+    assert code == 1
+    json_code, printed, _ = answer([*question, "--format", "json"], capsys)
+    assert json_code == 1
+    found = json.loads(printed)
+    example = found["counterexamples"][0]
+    assert (found["verdict"], example["invariant"]) == ("violated", "PIN")
+    told = re.findall(r"^ *(\d+)\. (\w+)\(", text, re.MULTILINE)
+    assert told == [(str(step["number"]), step["action"]) for step in example["steps"]]
+    changes = [change for step in example["steps"] for change in step["changes"]]
+    assert changes
+    assert all(f"{change['name']}: " in text for change in changes)
+    assert example["values"]
+    assert all(f"{name} = {str(value).lower()}" in text for name, value in example["values"].items())
+
+
+def test_the_values_told_are_those_that_make_the_condition_false(capsys: pytest.CaptureFixture[str]) -> None:
+    _, printed, _ = answer(["verify", "--design", "unpinned_lookup", "--format", "json"], capsys)
+    values = json.loads(printed)["counterexamples"][0]["values"]
+    assert [name for name, value in values.items() if value is True] == ["promise[0, 0]"]
+    assert values["pin[0, 0]"] is False
+
+
+def test_the_steps_name_the_trace_events_that_they_stand_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _, printed, _ = answer(["verify", "--design", "unpinned_lookup", "--format", "json"], capsys)
+    steps = json.loads(printed)["counterexamples"][0]["steps"]
+    assert [event["e"] for event in steps[-1]["observed"]][-1] == "lookup"
+
+
+def test_a_search_cut_short_is_undetermined_and_does_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "Block=9", "--size", "Holder=4"]
+    code, text, _ = answer(["verify", "--machine", "block_pool", *sizes, "--memory", "16MiB"], capsys)
+    assert code == 3
+    assert "stopped early" in text
+
+
+def test_what_no_machine_states_is_said_not_to_be_checked_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "Block=2", "--size", "Request=1", "--engine", "interpret"]
+    _, text, _ = answer(["verify", *sizes], capsys)
+    specified = {row.id for row in INVARIANTS if row.specified}
+    for row in INVARIANTS:
+        line = next(line for line in text.splitlines() if line.startswith(f"{row.id} "))
+        assert ("not yet" in line) == (row.id not in specified)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--machine", "lokup"], "did you mean lookup?"),
+        (["--design", "unpined_lookup"], "did you mean unpinned_lookup?"),
+        (["--design", "unpinned_lookup", "--machine", "transfer"], "it touches lookup"),
+        (["--size", "Blok=3"], "did you mean Block?"),
+        (["--size", "Block=0"], "at least one"),
+        (["--size", "Block"], "Sort=N"),
+        (["--memory", "plenty"], "2GiB"),
+        (["--engine", "guess"], "explore, interpret"),
+        (["--until", "later"], "'first', 'end'"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_one_line_with_the_way_out(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = answer(["verify", *arguments], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert hint in err
+
+
+def test_the_catalogue_names_the_machines_that_state_each_invariant() -> None:
+    from kvfence.spec.machines import MACHINES
+
+    stated: dict[str, set[str]] = {}
+    for name, build in MACHINES.items():
+        machine = build(frozenset())
+        checks = [check.id for action in machine.actions.values() for check in action.checks]
+        for invariant in {*(row.id for row in machine.invariants.values()), *checks}:
+            stated.setdefault(invariant, set()).add(name)
+    assert {row.id: set(row.machines) for row in INVARIANTS if row.machines} == stated
+
+
+def test_each_design_names_machines_and_an_invariant_that_exist() -> None:
+    from kvfence.spec.machines import MACHINES
+
+    ids = {row.id for row in INVARIANTS}
+    assert {machine for design in DESIGNS.values() for machine in design.machines} <= set(MACHINES)
+    assert {design.breaks for design in DESIGNS.values()} - {""} <= ids

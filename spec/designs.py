@@ -213,7 +213,6 @@ _ROWS = (
     ),
     Design(
         name="complete_on_first_rank",
-        sizes={"Operation": 1, "Rank": 2},
         summary="A transfer counts as complete when the first rank has reported.",
         machines=("transfer",),
         breaks="RANKS",

@@ -118,7 +118,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     Block = m.sort("Block", default=2)
     Host = m.sort("Host", default=1)
     Operation = m.sort("Operation", default=2)
-    Rank = m.sort("Rank", default=1)
+    Rank = m.sort("Rank", default=2)
 
     m.function("status", Request, value=Status, init=Status.waiting)
     m.function("gen", Request, value=Int(0, 1), init=0)
@@ -138,13 +138,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("state", Operation, value=Op, init=Op.idle)
     m.function("uses", Operation, value=Int(0, 2), init=0)
     m.relation("load", Operation, init=False)
-    m.relation("of", Operation, Request, init=False)
+    m.relation("of", Operation, Request, init=False)  # the request, in its present generation
     m.relation("block", Operation, Block, init=False)  # the GPU side of the copy
     m.relation("host", Operation, Host, init=False)  # the CPU side of the copy
     m.relation("op_pin", Operation, Block, init=False)
     m.relation("host_pin", Operation, Host, init=False)
     m.relation("reported", Operation, Rank, init=False)
     m.relation("late", Operation, Rank, init=False)  # a repeated report is on its way
+    m.function("late_uses", Operation, Rank, value=Int(0, 2), init=0)  # the use of the operation it is about
     m.relation("failed", Operation, init=False)
     m.relation("old", Operation, init=False)  # queued before a reset
     m.relation("was_reset", init=False)
@@ -393,23 +394,24 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Rank k's report is sent a second time; it has not arrived yet."""
         s.require(s.reported[o, k], Not(s.late[o, k]))
         s.late[o, k] = True
+        s.late_uses[o, k] = s.uses[o]
 
     def late_events(pre: View, post: View, o: int, k: int) -> list[Event]:
-        now = Names(pre).gen(o)
-        unreported = pre.state[o] != "idle" and not pre.reported[o, k]
-        gen = now - 1 if unreported else now
+        gen = int(pre.late_uses[o, k]) - 1
         taken = post.reported[o, k] and not pre.reported[o, k]
         return [Report(o, gen, k) if taken else Stale(o, gen, k)]
 
     @m.action(o=Operation, k=Rank, event=late_events)
     def late_report(s: State, o: Elem, k: Elem) -> None:
-        """A repeated report arrives; by its generation it is recognised and ignored."""
+        """A repeated report arrives; it is counted only if its generation has not been reported yet."""
         s.require(s.late[o, k])
+        same = s.late_uses[o, k] == s.uses[o]
+        awaited = And(s.state[o] == Op.issued, Not(s.reported[o, k]))
+        taken = awaited if m.faulty("ignore_generation") else And(awaited, same)
+        s.check("ONCE", Implies(taken, same), "a late report does not touch a newer generation")
+        s.reported[o, k] = s.reported[o, k] | taken
         s.late[o, k] = False
-        if m.faulty("ignore_generation"):
-            newer = And(s.state[o] == Op.issued, Not(s.reported[o, k]))
-            s.check("ONCE", Not(newer), "a late report does not touch a newer generation")
-            s.reported[o, k] = s.reported[o, k] | newer
+        s.late_uses[o, k] = 0
 
     if m.faulty("lost_completion"):
 
@@ -510,6 +512,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.op_pin.update(lambda o, b: s.op_pin[o, b] & Not(s.of[o, r]))
         s.fence.update(lambda q, b: s.fence[q, b] | ((q == r) & s.table[q, b] & in_flight(s, r)))
         clear_table(s, r)
+        s.of.update(lambda o, q: s.of[o, q] & (q != r))
         s.gen[r] = 1
         s.computed[r] = 0
         s.confirmed[r] = 0
@@ -704,6 +707,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.invariant("FAIL-CLOSED")
     def a_block_that_can_be_found_has_its_content(s: State) -> Expr:
         return ForAll(Block, lambda b: Implies(s.label[b], Or(s.good[b], loading_into(s, b))))
+
+    @m.invariant("ONCE")
+    def a_request_never_loads_and_stores_at_once(s: State) -> Expr:
+        return ForAll(
+            Operation,
+            Operation,
+            Request,
+            lambda o, p, r: Not(And(s.of[o, r], s.of[p, r], s.load[o], Not(s.load[p]), is_open(s, p))),
+        )
 
     @m.invariant("CURSOR")
     def the_cursor_passes_only_what_is_accounted_for(s: State) -> Expr:

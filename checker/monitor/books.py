@@ -39,7 +39,8 @@ Rule: TypeAlias = Callable[[Any], Violation | None]
 """Judges one event and takes it over into the books."""
 
 RING: Final = 1 << 15  # events remembered for reports
-RING_SLOTS: Final = 1 << 20  # slot numbers in long events remembered for reports
+RING_SLOTS: Final = 1 << 20  # numbers in the long ones of these events
+LONG: Final = 64  # slots that make an event a long one
 REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
@@ -62,6 +63,7 @@ class Op:
         "id",
         "issued",
         "load",
+        "plain",
         "reported",
         "request",
         "src",
@@ -87,6 +89,8 @@ class Op:
         self.at = event.at
         self.group = event.group
         self.request = request
+        self.plain = False
+        """There was nothing out of the ordinary about its slots when it was queued."""
         self.issued = False
         self.reported = 0
         """Bit ``r`` is set when rank ``r`` reported."""
@@ -132,13 +136,26 @@ class Closed:
         self.src_pool, self.src_epoch = op.src_pool, op.src_epoch
         self.dst_pool, self.dst_epoch = op.dst_pool, op.dst_epoch
 
+    def epoch(self, pool: PoolState) -> int:
+        """The epoch of ``pool`` in which the transfer was queued; the present one if it has no part in it."""
+        if pool.name == self.dst_pool:
+            return self.dst_epoch
+        return self.src_epoch if pool.name == self.src_pool else pool.epoch
+
+    def current(self, pool: PoolState) -> bool:
+        """Whether the transfer went well, and ``pool`` was not reset since it was queued."""
+        return self.ok and self.epoch(pool) == pool.epoch
+
 
 class Books:
     """State of pools, requests, transfers and steps, built from the events so far."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, long_from: int) -> None:
         self.header = header
-        self.pools = {pool.name: PoolState(pool, indexed=pool.name == header.tier) for pool in header.pools}
+        self.pools = {
+            pool.name: PoolState(pool, indexed=pool.name == header.tier, long_from=long_from)
+            for pool in header.pools
+        }
         self.groups = dict(enumerate(header.groups))
         self.requests: dict[str, Request] = {}
         """By generation, as in a holder's name: ``7.0``."""
@@ -247,6 +264,14 @@ class Books:
         self.newest[id_] = newest
         if len(self.newest) > REMEMBERED:
             del self.newest[next(iter(self.newest))]
+
+    def count_slots(self, count: int) -> None:
+        """An event named ``count`` slots."""
+        self.slots += count
+        if count >= LONG:
+            self.long_slots += count
+            if self.long_slots > RING_SLOTS:
+                self.trim_ring()
 
     def judge(self, invariant: str) -> None:
         """Count a judgement of a rule that does not apply to each event of its kind."""
@@ -367,9 +392,17 @@ class Books:
     def trim_ring(self) -> None:
         """Forget the oldest remembered events when the remembered ones name very many slots."""
         self.long_slots = 0
-        total = sum(len(getattr(event, "slots", ())) for event in self.ring)
+        total = sum(map(_weight, self.ring))
         while total > RING_SLOTS and len(self.ring) > 1:
-            total -= len(getattr(self.ring.popleft(), "slots", ()))
+            total -= _weight(self.ring.popleft())
+
+
+def _weight(event: Event) -> int:
+    """Numbers in a long event."""
+    if type(event) is Queue:
+        return 4 * len(event.src) if len(event.src) >= LONG else 0
+    slots = getattr(event, "slots", ())
+    return len(slots) if len(slots) >= LONG else 0
 
 
 def _queue_names(event: Queue, pool: str, slot: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.pool_rules import PoolRules
+from kvfence.checker.monitor.pool_shortcuts import PoolShortcuts
 from kvfence.checker.monitor.request_rules import RequestRules
 from kvfence.checker.monitor.step_rules import StepRules
 from kvfence.checker.monitor.transfer_rules import TransferRules
@@ -19,6 +20,7 @@ from kvfence.spec.events import Event, Header
 Mode: TypeAlias = Literal["raise", "log", "count"]
 
 KEPT_VIOLATIONS: Final = 1000
+LONG_FROM: Final = 24  # slots; measured: from about here on numpy is faster than a loop
 
 JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
     "alloc": ("CONSERVE", "FREEZE", "PIN"),
@@ -67,10 +69,15 @@ class Ledger:
     >>> ledger.apply(Free("gpu", "req:1.0", [2, 2])).invariant
     'CONSERVE'
 
+    ``long_from``: number of slots from which an event is judged by numpy; ``shortcuts``: whether ordinary events
+    are recognised as such. Neither changes a verdict.
+
     Raises ``ValueError`` for a header with impossible sizes.
     """
 
-    def __init__(self, header: Header, mode: Mode = "raise") -> None:
+    def __init__(
+        self, header: Header, mode: Mode = "raise", *, long_from: int = LONG_FROM, shortcuts: bool = True
+    ) -> None:
         problem = problem_of_header(header)
         if problem is not None:
             raise ValueError(problem)
@@ -78,13 +85,14 @@ class Ledger:
         self.mode: Mode = mode
         self.violations: list[Violation] = []
         self.violation_counts: Counter[str] = Counter()
-        self._take_over(Books(header))
+        self._pool_rules = PoolShortcuts if shortcuts else PoolRules
+        self._take_over(Books(header, long_from))
         self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
 
     def _take_over(self, books: Books) -> None:
         self.books = books
         self._rules: dict[type[Event], Rule] = {}
-        for part in (PoolRules(books), RequestRules(books), TransferRules(books), StepRules(books)):
+        for part in (self._pool_rules(books), RequestRules(books), TransferRules(books), StepRules(books)):
             self._rules.update(part.rules())
         self._remember = books.ring.append
 
@@ -139,6 +147,7 @@ class Ledger:
         """An independent ledger in the same state. Costs as much as there is state: for small pools."""
         other = Ledger.__new__(Ledger)
         other.header, other.mode = self.header, self.mode
+        other._pool_rules = self._pool_rules
         other.violations = list(self.violations)
         other.violation_counts = self.violation_counts.copy()
         other._take_over(self.books.copy())

@@ -1,7 +1,6 @@
 """Rules of the events that give, share and take slots and labels.
 
-Each event has a rule that judges slot by slot and can handle anything. In front of it are short cuts that
-only accept: they look whether all is ordinary, and otherwise leave the event to the rule, untouched.
+They judge slot by slot and can handle anything; ``pool_shortcuts`` spares most events that.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class PoolRules:
             holder.slots.add(slot)
             taken.append(slot)
         self.join(holder, taken, event)
-        self.books.slots += len(event.slots)
+        self.books.count_slots(len(event.slots))
         return found or self.told(pool, event.free)
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
@@ -173,7 +172,7 @@ class PoolRules:
             if word & (FILLING | BAD) and holder.kind == "req":
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
-        self.books.slots += len(event.slots)
+        self.books.count_slots(len(event.slots))
         return found or self.told(pool, event.free)
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
@@ -288,7 +287,7 @@ class PoolRules:
                     step.frozen.append((pool, frozen))
         if not holder.slots:
             self.left(pool, holder)
-        books.slots += len(event.slots)
+        books.count_slots(len(event.slots))
         return found or self.told(pool, event.free)
 
     def free_fault(
@@ -353,7 +352,7 @@ class PoolRules:
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
                     self.unpromise(pool, slot)
-        self.books.slots += len(event.slots)
+        self.books.count_slots(len(event.slots))
         return found
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
@@ -403,9 +402,11 @@ class PoolRules:
     def label(self, event: Label) -> Violation | None:
         """A slot enters the prefix index only when its content is there, whole and current."""
         pool = self.pools[event.pool]
+        if len(event.keys) != len(event.slots):
+            raise ValueError("a label has one key for each slot")
         found = self.label_op_fault(pool, event)
         seen: set[int] = set()
-        for slot, tag in zip(event.slots, tags_of(event.keys, event.group), strict=False):
+        for slot, tag in zip(event.slots, tags_of(event.keys, event.group), strict=True):
             found = found or self.label_fault(pool, slot, seen)
             if found is None and pool.words[slot] & LABEL and pool.labels[slot] != tag:
                 found = self.books.fail(
@@ -422,7 +423,7 @@ class PoolRules:
                 pool.set_label(slot, tag)
         if found is None and event.op < 0 and pool.stale:
             found = self.stale_table_fault(pool, event.slots)
-        self.books.slots += len(event.slots)
+        self.books.count_slots(len(event.slots))
         return found
 
     def label_op_fault(self, pool: PoolState, event: Label) -> Violation | None:
@@ -454,8 +455,8 @@ class PoolRules:
                 op=event.op,
                 gen=event.gen,
             )
-        epoch = closed.dst_epoch if closed.dst_pool == pool.name else closed.src_epoch
-        if pool.name in (closed.dst_pool, closed.src_pool) and epoch < pool.epoch:
+        epoch = closed.epoch(pool)
+        if epoch < pool.epoch:
             return fail(
                 "RESET",
                 "a transfer queued before a reset does not bring entries back",
@@ -523,7 +524,7 @@ class PoolRules:
                 found = found or self.books.fail(
                     "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
                 )
-        self.books.slots += len(event.slots)
+        self.books.count_slots(len(event.slots))
         return found
 
     def users(self, pool: PoolState, slot: int) -> list[str]:

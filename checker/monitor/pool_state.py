@@ -78,6 +78,7 @@ class PoolState:
         "holders",
         "indexed",
         "labels",
+        "long_from",
         "name",
         "null",
         "stale",
@@ -87,7 +88,7 @@ class PoolState:
         "words",
     )
 
-    def __init__(self, pool: Pool, *, indexed: bool) -> None:
+    def __init__(self, pool: Pool, *, indexed: bool, long_from: int) -> None:
         self.name = pool.name
         self.total = pool.slots
         self.null = pool.null
@@ -95,6 +96,8 @@ class PoolState:
         if pool.null is not None:
             self.array[pool.null] = NULL
         self.words = self.array.data
+        self.long_from = long_from
+        """Numbers of slots from which numpy is used."""
         self.free = pool.slots - (pool.null is not None)
         self.drift = 0
         """What the pool told minus our own count, after it was reported."""
@@ -119,6 +122,7 @@ class PoolState:
         other.name, other.total, other.null = self.name, self.total, self.null
         other.array = self.array.copy()
         other.words = other.array.data
+        other.long_from = self.long_from
         other.free, other.drift, other.epoch, other.indexed = self.free, self.drift, self.epoch, self.indexed
         other.holders = {
             name: holder.copy(None if holder.request is None else requests[holder.request])

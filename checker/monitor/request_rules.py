@@ -6,6 +6,7 @@ from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.pool_state import BAD, LABEL, REFS, PoolState
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.wellformed import MOST_BLOCKS
 from kvfence.spec.events import (
     Admit,
     Cursor,
@@ -97,7 +98,7 @@ class RequestRules:
         if pool is not None:
             old = before.slots if before is not None else frozenset[int]()
             found = found or self.pins_fault(request, pool, slots, old)
-        books.slots += len(event.slots)
+        books.count_slots(len(event.slots))
         return found
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
@@ -271,6 +272,8 @@ class RequestRules:
 
     def drop(self, event: Drop) -> Violation | None:
         """Blocks will not be stored, for a reason that is counted."""
+        if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
+            raise ValueError(f"a table has no blocks from {event.at}, {event.n} of them")
         request, found = self.books.request(event.req, event.gen)
         request.cover(event.group).add_range(event.at, event.at + event.n)
         return found
@@ -278,6 +281,8 @@ class RequestRules:
     def cursor(self, event: Cursor) -> Violation | None:
         """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""
         books = self.books
+        if not 0 <= event.to <= MOST_BLOCKS:
+            raise ValueError(f"a table has no {event.to} blocks")
         request, found = books.request(event.req, event.gen)
         cover = request.cover(event.group)
         if event.to < cover.cursor:

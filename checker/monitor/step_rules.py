@@ -42,7 +42,7 @@ class StepRules:
             )
         requests: list[Request] = []
         current = books.current
-        for id_, tokens in zip(event.reqs, event.tokens, strict=False):
+        for id_, tokens in zip(event.reqs, event.tokens, strict=True):
             request = current.get(id_)
             if request is None:
                 request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))

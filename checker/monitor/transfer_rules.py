@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
+from kvfence.checker.monitor.bulk import add, all_have, distinct
 from kvfence.checker.monitor.pool_state import BAD, BUSY, FILLING, LABEL, REFS, PoolState, Tag, tags_of
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
@@ -38,18 +39,31 @@ class TransferRules:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
         books = self.books
         src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
+        if not len(event.src) == len(event.dst) == len(event.keys):
+            raise ValueError("a transfer has one source, one destination and one key for each block")
         found = self.id_fault(event)
         request: Request | None = None
         if event.req:
             request, wrong = books.request(event.req, event.rgen)
             found = found or wrong
+        tags = tags_of(event.keys, event.group)
+        # Nothing out of the ordinary about any slot: no need to look at them one by one.
+        plain = (
+            all_have(src, event.src, REFS, FILLING | BAD)
+            and all_have(dst, event.dst, REFS, FILLING | BAD)
+            and distinct(event.src)
+            and distinct(event.dst)
+        )
+        if found is None and not plain:
+            found = self.slots_fault(event, src, dst)
         if event.kind == "store":
             dst.index()
-        tags = tags_of(event.keys, event.group)
-        found = found or self.slots_fault(event, src, dst, tags)
+            found = found or self.keys_fault(event, dst, tags)
         if request is not None:
             found = found or self.request_fault(event, request, src)
-        self.open(event, request, src, dst, tags)
+        op = Op(event, tags, src, dst, request)
+        op.plain = plain
+        self.open(op, src, dst)
         return found
 
     def id_fault(self, event: Queue) -> Violation | None:
@@ -75,10 +89,8 @@ class TransferRules:
             )
         return None
 
-    def slots_fault(
-        self, event: Queue, src: PoolState, dst: PoolState, tags: Sequence[Tag]
-    ) -> Violation | None:
-        """What is wrong with the slots and keys of a new transfer."""
+    def slots_fault(self, event: Queue, src: PoolState, dst: PoolState) -> Violation | None:
+        """What is wrong with the slots of a new transfer."""
         fail = self.books.fail
         for side, pool, slots in (("src", src, event.src), ("dst", dst, event.dst)):
             twice = _repeated(slots)
@@ -125,10 +137,12 @@ class TransferRules:
                     slot=slot,
                     op=event.op,
                 )
-        return self.keys_fault(event, dst, tags) if event.kind == "store" else None
+        return None
 
     def keys_fault(self, event: Queue, dst: PoolState, tags: Sequence[Tag]) -> Violation | None:
         """Whether a store moves what is there already, or on its way."""
+        if dst.storing.keys().isdisjoint(tags) and dst.where.keys().isdisjoint(tags) and distinct(tags):
+            return None
         fail = self.books.fail
         twice = _repeated(tags)
         if twice is not None:
@@ -212,38 +226,44 @@ class TransferRules:
                 )
         return None
 
-    def open(
-        self, event: Queue, request: Request | None, src: PoolState, dst: PoolState, tags: Sequence[Tag]
-    ) -> None:
+    def open(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """Take the transfer over into the books."""
-        op = Op(event, tags, src, dst, request)
-        self.books.ops[op.id] = op
-        self.books.slots += len(event.src) + len(event.dst)
-        for slot in event.src:
-            self.use(op, src, slot, 0)
-        for slot in event.dst:
-            self.use(op, dst, slot, FILLING)
-            dst.filling[slot] = op.id
+        books = self.books
+        books.ops[op.id] = op
+        books.count_slots(len(op.src) + len(op.dst))
+        if op.plain:
+            add(src, op.src, BUSY)
+            add(dst, op.dst, BUSY | FILLING)
+            dst.filling.update(dict.fromkeys(op.dst, op.id))
+        else:
+            for slot in op.src:
+                self.use(op, src, slot)
+            for slot in op.dst:
+                if self.use(op, dst, slot):
+                    dst.words[slot] = (dst.words[slot] | FILLING) & ~BAD
+                    dst.filling[slot] = op.id
+        request = op.request
         if op.load:
             if request is not None:
                 request.loads += 1
                 request.waits.add(op.id)
                 request.ready = False
                 op.waiters.append(request)
-                self.books.close_promise(request)
+                books.close_promise(request)
             return
-        dst.storing.update(dict.fromkeys(tags, op.id))
+        dst.storing.update(dict.fromkeys(op.tags, op.id))
         if request is not None:
             request.stores += 1
-            if event.at:
-                request.cover(event.group).add(event.at)
+            if op.at:
+                request.cover(op.group).add(op.at)
 
-    def use(self, op: Op, pool: PoolState, slot: int, flag: int) -> None:
+    def use(self, op: Op, pool: PoolState, slot: int) -> bool:
         """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
         if not pool.has(slot) or not pool.words[slot] & REFS:
             op.forgiven.add((pool.name, slot))
-        else:
-            pool.words[slot] = (pool.words[slot] + BUSY) | flag
+            return False
+        pool.words[slot] += BUSY
+        return True
 
     # Issue, reports, end.
 
@@ -387,20 +407,30 @@ class TransferRules:
     def release(self, op: Op) -> None:
         """The transfer uses its slots no longer."""
         src, dst = self.pools[op.src_pool], self.pools[op.dst_pool]
-        forgiven = op.forgiven
-        for slot in op.src:
-            if (src.name, slot) not in forgiven:
-                src.words[slot] -= BUSY
-        for slot in op.dst:
-            if (dst.name, slot) not in forgiven:
-                dst.words[slot] -= BUSY
-                if dst.filling.get(slot) == op.id:
-                    del dst.filling[slot]
-                    dst.words[slot] &= ~FILLING
+        filling = dst.filling
+        if op.plain and not op.forgiven and list(map(filling.get, op.dst)).count(op.id) == len(op.dst):
+            add(src, op.src, -BUSY)
+            add(dst, op.dst, -(BUSY | FILLING))
+            for slot in op.dst:
+                del filling[slot]
+        else:
+            self.release_one_by_one(op, src, dst)
         if not op.load:
             for tag in op.tags:
                 if dst.storing.get(tag) == op.id:
                     del dst.storing[tag]
+
+    def release_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """The same, where a violation or another transfer may have got in between."""
+        for slot in op.src:
+            if (src.name, slot) not in op.forgiven:
+                src.words[slot] -= BUSY
+        for slot in op.dst:
+            if (dst.name, slot) not in op.forgiven:
+                dst.words[slot] -= BUSY
+                if dst.filling.get(slot) == op.id:
+                    del dst.filling[slot]
+                    dst.words[slot] &= ~FILLING
 
     def settle(self, op: Op, ok: bool) -> None:
         """Tell the requests that waited."""

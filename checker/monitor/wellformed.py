@@ -11,6 +11,7 @@ from typing import Final
 
 from kvfence.spec.events import (
     Alloc,
+    Cursor,
     Deny,
     Dispatch,
     Drop,
@@ -27,6 +28,7 @@ from kvfence.spec.events import (
 )
 
 MOST_SLOTS: Final = 1 << 28  # 268 million: a slot's word takes 8 bytes
+MOST_BLOCKS: Final = 1 << 24  # of a request's table
 MOST_RANKS: Final = 1 << 14
 
 
@@ -82,8 +84,11 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         elif event.tokens and min(event.tokens) < 0:
             problem = f"{min(event.tokens)} tokens (a number of tokens is not negative)"
     elif isinstance(event, Drop):
-        if event.at < 0 or event.n < 0:
-            problem = f"blocks from {event.at}, {event.n} of them (neither is negative)"
+        if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
+            problem = f"blocks from {event.at}, {event.n} of them (a table has 0 to {MOST_BLOCKS})"
+    elif isinstance(event, Cursor):
+        if not 0 <= event.to <= MOST_BLOCKS:
+            problem = f"to is {event.to} (a table has 0 to {MOST_BLOCKS} blocks)"
     elif isinstance(event, Reset):
         unknown = [name for name in event.pools if name not in sizes]
         if unknown:

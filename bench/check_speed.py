@@ -1,0 +1,320 @@
+"""How many events a second `kvfence check` judges: writes a made-up serving trace and reads it back.
+
+    python bench/check_speed.py [--requests N] [--seed N] [--compress] [--keep FILE]
+
+The trace is that of a small eager connector: prompts of a few to thousands of blocks, prefix hits in both tiers,
+one block at a time while decoding, stores for each full block, loads, evictions, finishes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kvfence.checker.monitor import Ledger
+from kvfence.checker.monitor.check import check_trace
+from kvfence.checker.traces import TraceReader, TraceWriter
+from kvfence.spec.events import (
+    Admit,
+    Alloc,
+    Complete,
+    Cursor,
+    Dispatch,
+    Drop,
+    Event,
+    Evict,
+    Finish,
+    Free,
+    Group,
+    Header,
+    Issue,
+    Label,
+    Lookup,
+    Pool,
+    Process,
+    Queue,
+    Quiesce,
+    Report,
+    Retire,
+    Submit,
+    Touch,
+)
+
+BLOCK = 16
+Observer = Callable[[Event], None]
+
+
+class SmallPool:
+    """A pool with a least-recently-freed free list and a prefix index, telling its events."""
+
+    def __init__(self, name: str, slots: int, null: int | None, tell: Observer) -> None:
+        self.name = name
+        self.tell = tell
+        self.refs = [0] * slots
+        self.key: dict[int, int] = {}
+        self.slot: dict[int, int] = {}
+        self.free_list = deque(slot for slot in range(slots) if slot != null)
+        self.free_count = len(self.free_list)
+
+    def alloc(self, holder: str, n: int, at: int = 0) -> list[int]:
+        """Take ``n`` slots; the caller knows that they are free."""
+        taken: list[int] = []
+        while len(taken) < n:
+            slot = self.free_list.popleft()
+            if self.refs[slot] == 0:
+                self.refs[slot] = 1
+                taken.append(slot)
+        cached = [slot for slot in taken if slot in self.key]
+        if cached:
+            for slot in cached:
+                del self.slot[self.key.pop(slot)]
+            self.tell(Evict(self.name, cached))
+        self.free_count -= n
+        self.tell(Alloc(self.name, holder, taken, self.free_count, at=at))
+        return taken
+
+    def touch(self, holder: str, slots: list[int], at: int = 0) -> None:
+        """Join the holders of ``slots``."""
+        for slot in slots:
+            self.free_count -= self.refs[slot] == 0
+            self.refs[slot] += 1
+        self.tell(Touch(self.name, holder, slots, self.free_count, at=at))
+
+    def free(self, holder: str, slots: list[int]) -> None:
+        """Leave ``slots``."""
+        for slot in slots:
+            self.refs[slot] -= 1
+            if self.refs[slot] == 0:
+                self.free_count += 1
+                self.free_list.append(slot)
+        self.tell(Free(self.name, holder, slots, self.free_count))
+
+    def label(self, slots: list[int], keys: list[int], op: int = -1) -> None:
+        """Publish ``slots``, except those whose key is cached elsewhere in the pool."""
+        new = [(slot, key) for slot, key in zip(slots, keys, strict=True) if key not in self.slot]
+        if new:
+            self.key.update(new)
+            self.slot.update((key, slot) for slot, key in new)
+            self.tell(Label(self.name, [slot for slot, _ in new], [key for _, key in new], op=op))
+
+    def prefix(self, keys: list[int]) -> list[int]:
+        """Slots of the longest cached prefix."""
+        found: list[int] = []
+        for key in keys:
+            if key not in self.slot:
+                break
+            found.append(self.slot[key])
+        return found
+
+
+class Running:
+    """A request that is being served."""
+
+    def __init__(self, number: int, prompt: int, output: int, document: int) -> None:
+        self.id = str(number)
+        self.prompt, self.length = prompt, prompt + output
+        shared = prompt * 3 // 4 // BLOCK
+        self.keys = [
+            (1_000_003 * document + i if i < shared else 7_000_000_019 * (number + 1) + i) & (2**63 - 1)
+            for i in range(self.length // BLOCK)
+        ]
+        self.table: list[int] = []
+        self.computed = 0
+        self.stored = 0
+
+
+class Serving:
+    """An eager connector over two small pools that does everything right, one step after the other."""
+
+    def __init__(self, tell: Observer, *, gpu: int, cpu: int, seed: int) -> None:
+        self.tell = tell
+        self.random = random.Random(seed)
+        self.gpu = SmallPool("gpu", gpu, 0, tell)
+        self.cpu = SmallPool("cpu", cpu, None, tell)
+        self.running: list[Running] = []
+        self.ops = 0
+        self.steps = 0
+
+    def header(self) -> Header:
+        """The header of the trace."""
+        pools = (Pool("gpu", len(self.gpu.refs), 0), Pool("cpu", len(self.cpu.refs)))
+        return Header(producer="bench", pools=pools, groups=(Group("gpu", BLOCK),))
+
+    def need(self, request: Running) -> int:
+        """Blocks for the whole request."""
+        return -(-request.length // BLOCK)
+
+    def admit(self, request: Running) -> None:
+        """Look up, allocate and load."""
+        name, tell = request.id, self.tell
+        tell(Submit(name, 0, request.prompt))
+        keys = request.keys[: (request.prompt - 1) // BLOCK]
+        local = self.gpu.prefix(keys)
+        promised = self.cpu.prefix(keys[len(local) :])
+        if promised:
+            self.cpu.touch(f"hit:{name}.0", promised)
+        tell(Lookup(name, 0, len(local) * BLOCK, len(promised) * BLOCK, "cpu", promised))
+        external = len(promised) * BLOCK
+        computed = len(local) * BLOCK + external
+        tell(Admit(name, 0, len(local) * BLOCK, external, request.prompt - computed, request.prompt))
+        if local:
+            self.gpu.touch(f"req:{name}.0", local)
+        missing = -(-request.prompt // BLOCK) - len(local)
+        request.table = local + self.gpu.alloc(f"req:{name}.0", missing, len(local))
+        request.computed = computed
+        request.stored = len(local) + len(promised)
+        if promised:
+            op = self.ops
+            self.ops += 1
+            at = list(range(len(local), request.stored))
+            dst = request.table[len(local) : request.stored]
+            self.cpu.touch(f"op:{op}.0", promised)
+            moved = request.keys[len(local) : request.stored]
+            tell(Queue(op, 0, "load", "cpu", promised, "gpu", dst, moved, name, 0, at))
+            self.cpu.free(f"hit:{name}.0", promised)
+            self.land(op)
+            self.cpu.free(f"op:{op}.0", promised)
+            self.gpu.label(dst, moved, op)
+        if request.stored:
+            tell(Drop(name, 0, 0, request.stored, "resident"))
+            tell(Cursor(name, 0, request.stored))
+        self.running.append(request)
+
+    def land(self, op: int) -> None:
+        """The transfer goes through."""
+        for event in (Issue(op, 0), Report(op, 0, 0), Complete(op, 0)):
+            self.tell(event)
+
+    def store(self, request: Running) -> None:
+        """Store the blocks that are full now."""
+        start, full = request.stored, request.computed // BLOCK
+        if full <= start:
+            return
+        slots, keys = request.table[start:full], request.keys[start:full]
+        self.gpu.label(slots, keys)
+        wanted = [(slot, key, i) for i, (slot, key) in enumerate(zip(slots, keys, strict=True), start)]
+        new = [row for row in wanted if row[1] not in self.cpu.slot]
+        if len(new) > self.cpu.free_count:
+            new = []
+        name = request.id
+        for _, key, i in wanted if len(new) < len(wanted) else ():
+            if not any(key == row[1] for row in new):
+                self.tell(Drop(name, 0, i, 1, "resident" if key in self.cpu.slot else "tier_full"))
+        if new:
+            op = self.ops
+            self.ops += 1
+            src, moved, at = [row[0] for row in new], [row[1] for row in new], [row[2] for row in new]
+            self.gpu.touch(f"op:{op}.0", src)
+            dst = self.cpu.alloc(f"op:{op}.0", len(new))
+            self.tell(Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, at))
+            self.land(op)
+            self.cpu.label(dst, moved, op)
+            self.cpu.free(f"op:{op}.0", dst)
+            self.gpu.free(f"op:{op}.0", src)
+        self.tell(Cursor(name, 0, full))
+        request.stored = full
+
+    def step(self) -> None:
+        """One model step of all running requests."""
+        tokens: list[int] = []
+        for request in self.running:
+            count = max(1, request.prompt - request.computed)
+            missing = -(-(request.computed + count) // BLOCK) - len(request.table)
+            if missing > 0:
+                at = len(request.table)
+                request.table += self.gpu.alloc(f"req:{request.id}.0", missing, at)
+            tokens.append(count)
+        self.tell(Dispatch(self.steps, [request.id for request in self.running], tokens))
+        self.tell(Process(self.steps))
+        self.steps += 1
+        for request, count in zip(self.running, tokens, strict=True):
+            request.computed += count
+            self.store(request)
+        for request in [one for one in self.running if one.computed >= one.length]:
+            self.running.remove(request)
+            self.tell(Finish(request.id, 0, "length", request.computed))
+            self.gpu.free(f"req:{request.id}.0", request.table[::-1])
+            self.tell(Retire(request.id, 0))
+
+    def serve(self, requests: int, *, longest: int, documents: int = 40, most_running: int = 32) -> None:
+        """Serve ``requests`` made-up requests and come to rest."""
+        waiting = deque(
+            Running(
+                number,
+                min(longest, int(self.random.lognormvariate(6.8, 1.3)) + 1),
+                self.random.randint(1, min(400, longest)),
+                self.random.randrange(documents),
+            )
+            for number in range(requests)
+        )
+        reserved = 0
+        while waiting or self.running:
+            reserved = sum(self.need(request) for request in self.running)
+            room = len(self.gpu.refs) - 1 - reserved
+            while waiting and len(self.running) < most_running and self.need(waiting[0]) <= room:
+                room -= self.need(waiting[0])
+                self.admit(waiting.popleft())
+            self.step()
+        self.tell(Quiesce())
+
+
+def serving_trace(requests: int, seed: int, *, gpu: int, cpu: int, longest: int) -> tuple[Header, list[Event]]:
+    """Header and events of a made-up, sound run. ``longest``: tokens of the longest prompt."""
+    events: list[Event] = []
+    serving = Serving(events.append, gpu=gpu, cpu=cpu, seed=seed)
+    serving.serve(requests, longest=longest)
+    return serving.header(), events
+
+
+def main() -> None:
+    """Write the trace, judge it, print how long each part took."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    arguments.add_argument("--requests", type=int, default=1000)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--compress", action="store_true")
+    arguments.add_argument("--keep", type=Path, help="write the trace here and keep it")
+    given = arguments.parse_args()
+    header, events = serving_trace(given.requests, given.seed, gpu=32768, cpu=65536, longest=126_000)
+    for name, lengths in sizes(events):
+        print(f"  {name}: {lengths}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = given.keep or Path(folder) / ("trace.jsonl.zst" if given.compress else "trace.jsonl")
+        started = time.perf_counter()
+        with TraceWriter(path, header) as record:
+            for event in events:
+                record(event)
+        rate("record", len(events), time.perf_counter() - started)
+        started = time.perf_counter()
+        decoded = sum(len(batch) for batch in TraceReader(path).batches())
+        rate("decode only", decoded, time.perf_counter() - started)
+        report = check_trace(path)
+        rate(f"check ({report.verdict}, {report.slot_transitions} slots)", report.events, report.seconds)
+        ledger = Ledger(header)
+        started = time.perf_counter()
+        for event in events:
+            ledger(event)
+        rate("ledger as observer", len(events), time.perf_counter() - started)
+
+
+def sizes(events: list[Event]) -> Iterator[tuple[str, str]]:
+    """How many events of each kind there are, and how many slots they name."""
+    kinds = Counter(type(event).__name__ for event in events)
+    slots: Counter[str] = Counter()
+    for event in events:
+        slots[type(event).__name__] += len(getattr(event, "slots", getattr(event, "src", ())))
+    for kind, count in kinds.most_common():
+        yield kind, f"{count} events, {slots[kind] / count:.1f} slots each"
+
+
+def rate(what: str, count: int, seconds: float) -> None:
+    """Print one measurement."""
+    print(f"{what}: {count} events in {seconds:.2f} s, {count / seconds:,.0f} a second")
+
+
+if __name__ == "__main__":
+    main()

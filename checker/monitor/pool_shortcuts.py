@@ -1,0 +1,155 @@
+"""Short cuts for the events of pools, which are most of a trace.
+
+A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If so, it
+takes the event over; if not, it leaves the books untouched, and the full rule judges slot by slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvfence.checker.monitor.bulk import (
+    add,
+    add_holder,
+    add_labels,
+    all_are,
+    all_have,
+    distinct,
+    dying,
+    put,
+    remove_labels,
+)
+from kvfence.checker.monitor.pool_rules import PoolRules
+from kvfence.checker.monitor.pool_state import (
+    BAD,
+    FILLING,
+    LABEL,
+    NULL,
+    REF,
+    REFS,
+    Holder,
+    PoolState,
+    tags_of,
+)
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Alloc, Evict, Free, Label, Touch
+
+
+class PoolShortcuts(PoolRules):
+    """The rules of pools with short cuts in front."""
+
+    def alloc(self, event: Alloc) -> Violation | None:
+        """Ordinary: nothing at all is known about the slots."""
+        pool = self.pools[event.pool]
+        slots = event.slots
+        if not all_are(pool, slots, 0):
+            return super().alloc(event)
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if not _join(holder, slots):
+            return super().alloc(event)
+        put(pool, slots, REF)
+        pool.free -= len(slots)
+        return self.accept(pool, holder, event, slots)
+
+    def touch(self, event: Touch) -> Violation | None:
+        """Ordinary: held or cached slots with content, which the holder does not have yet."""
+        pool = self.pools[event.pool]
+        slots = event.slots
+        if not all_have(pool, slots, REFS | LABEL, FILLING | BAD | NULL):
+            return super().touch(event)
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if not holder.slots.isdisjoint(slots) or not _join(holder, slots):
+            return super().touch(event)
+        pool.free -= add_holder(pool, slots)
+        return self.accept(pool, holder, event, slots)
+
+    def accept(
+        self, pool: PoolState, holder: Holder, event: Alloc | Touch, slots: Sequence[int]
+    ) -> Violation | None:
+        """What follows when ``holder`` joined ``slots``."""
+        if holder.kind == "req":
+            self.join(holder, slots, event)
+        self.books.count_slots(len(slots))
+        free = event.free
+        if free >= 0 and free != pool.free + pool.drift:
+            return self.told(pool, free)
+        return None
+
+    def free(self, event: Free) -> Violation | None:
+        """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
+        books = self.books
+        pool = self.pools[event.pool]
+        slots = event.slots
+        holder = pool.holders.get(event.holder)
+        if holder is None or not holder.slots.issuperset(slots):
+            return super().free(event)
+        request = holder.request
+        if request is not None and (
+            request.last_step > books.processed if holder.kind == "req" else request.promise is not None
+        ):
+            return super().free(event)
+        gone = dying(pool, slots, LABEL | BAD)
+        if gone is None:
+            return super().free(event)
+        held = holder.slots
+        before = len(held)
+        held.difference_update(slots)
+        if len(held) != before - len(slots):
+            held.update(slots)
+            return super().free(event)
+        add(pool, slots, -REF)
+        pool.free += gone
+        for slot in slots if holder.reach else ():
+            holder.reach.pop(slot, None)
+        if not held:
+            self.left(pool, holder)
+        books.count_slots(len(slots))
+        free = event.free
+        if free >= 0 and free != pool.free + pool.drift:
+            return self.told(pool, free)
+        return None
+
+    def evict(self, event: Evict) -> Violation | None:
+        """Ordinary: the label is all that is known about the slots."""
+        pool = self.pools[event.pool]
+        slots = event.slots
+        if not all_are(pool, slots, LABEL) or not distinct(slots):
+            return super().evict(event)
+        put(pool, slots, 0)
+        remove_labels(pool, slots)
+        self.books.count_slots(len(slots))
+        return None
+
+    def label(self, event: Label) -> Violation | None:
+        """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
+        pool = self.pools[event.pool]
+        slots = event.slots
+        if event.op < 0:
+            if pool.stale:
+                return super().label(event)
+        else:
+            closed = self.books.closed.get(event.op)
+            if closed is None or closed.gen != event.gen or not closed.current(pool):
+                return super().label(event)
+        if (
+            len(event.keys) != len(slots)
+            or not all_have(pool, slots, REFS, LABEL | FILLING | BAD | NULL)
+            or not distinct(slots)
+            or event.op in self.books.ops
+        ):
+            return super().label(event)
+        add(pool, slots, LABEL)
+        add_labels(pool, slots, tags_of(event.keys, event.group))
+        self.books.count_slots(len(slots))
+        return None
+
+
+def _join(holder: Holder, slots: Sequence[int]) -> bool:
+    """Give ``holder`` the slots, none of which it has. False, and nothing changed, if one appears twice."""
+    held = holder.slots
+    before = len(held)
+    held.update(slots)
+    if len(held) == before + len(slots):
+        return True
+    held.difference_update(slots)
+    return False

@@ -19,7 +19,6 @@ _TYPES = ((8, "i8"), (16, "i16"), (32, "i32"))
 _WIDE_JUNCTION = 8  # longer junctions are not searched for common pairs
 SCOPE: dict[str, Any] = {
     "np": np,
-    "nonzero": np.flatnonzero,
     "where": np.where,
     "i8": np.int8,
     "i16": np.int16,

@@ -35,10 +35,10 @@ def expand(
 ) -> Callable[..., None]:
     """``expand(w, out, lanes, room, taken, failed, outside, mark, live)``: all successors of a chunk.
 
-    ``room(k)`` gives the place of ``k`` states in the words ``out``, which ``lanes`` (from bits) shows by lane.
-    ``taken`` counts steps by instance, ``failed(instance, position, state)`` and ``outside(cell)`` report, and
-    ``live`` becomes true where some instance is enabled. If ``traced``, ``mark(instance, states, place)`` tells
-    which states of the chunk the successors come from. ``limits`` bounds the cells of unbounded Ints.
+    ``room(k)`` gives the place of ``k`` states in the words ``out``, which ``lanes`` (by bits) shows by lane.
+    ``taken`` counts steps by instance, ``failed(instance, position, state)`` and ``outside(cell)`` report,
+    and ``live`` becomes true where some instance is enabled. If ``traced``, ``mark(instance, states, place)``
+    tells which states of the chunk the successors come from. ``limits`` bounds the cells of unbounded Ints.
     """
     writer = _Writer(g, packing, limits, traced)
     for i in g.instances:
@@ -97,7 +97,7 @@ class _Writer:
             body.lines += [f"if not {ok}.all():", f"    outside({cell})"]
             body.keep(ok)
         self._successors(i, body)
-        lines = [f"i = nonzero({guard})", "if i.size:", *(f"    {line}" for line in body.lines)]
+        lines = [f"i = {guard}.nonzero()[0]", "if i.size:", *(f"    {line}" for line in body.lines)]
         self.program.units.append(Unit(lines, None, uses))
 
     def _successors(self, i: Instance, body: _Body) -> None:

@@ -1,4 +1,4 @@
-"""The explorer: every reachable state of a machine at given sizes, breadth first, a chunk at a time in numpy."""
+"""The explorer: every reachable state of a machine at given sizes, breadth first, in numpy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Packing: a state as a few 64-bit words.
 
-Each cell lies inside one lane, the smallest aligned 8, 16, 32 or 64 bits it fits, and so inside one word. Cells
-are read and written by lane, which numpy does 8 times faster on bytes than on words.
+Each cell lies inside one lane, the smallest aligned 8, 16, 32 or 64 bits it fits, and so inside one word.
+Cells are read and written by lane, which numpy does 8 times faster on bytes than on words.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Packing:
         self.spare = self.words == 1 and self.bits < WORD_BITS
 
     def _place(self) -> int:
-        """Give each cell its lane, wide lanes first, first fit by falling width; the number of bits laid out."""
+        """Give each cell its lane, first fit by falling width; the number of bits laid out."""
         at = 0
         for lane_bits in (64, 32, 16, 8):
             room: list[int] = []  # bits used in each lane

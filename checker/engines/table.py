@@ -200,7 +200,7 @@ class SeenRows(Seen):
 
 def _same(a: Words, i: Places, b: Words, j: Places) -> NDArray[np.bool_]:
     """Whether state ``i[k]`` of ``a`` is state ``j[k]`` of ``b``, for each k."""
-    out = a[0].take(i) == b[0].take(j)
+    out: NDArray[np.bool_] = a[0].take(i) == b[0].take(j)
     for x, y in zip(a[1:], b[1:], strict=True):
         out &= x.take(i) == y.take(j)
     return out

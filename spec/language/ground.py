@@ -14,6 +14,7 @@ from kvfence.spec.language.types import BoolType, Int, Type
 from kvfence.spec.language.view import Layout, Shown, View
 
 Env = dict[int, int]  # value of each variable, by uid
+_LINEAR = 8  # a choice among more cells halves them, which keeps expressions shallow
 
 
 class Cell:
@@ -245,11 +246,18 @@ class Grounded:
         _, lo, hi = self.layout.fields[f.name].domain[len(fixed)]
         if index.op == "const":
             return self._lookup(f, indices, (*fixed, min(max(index.value, lo), hi)))
-        node = self._lookup(f, indices, (*fixed, hi))
-        for i in range(hi - 1, lo - 1, -1):
-            at = self.graph.equal(index, self.graph.const(i, index.boolean))
-            node = self.graph.ite(at, self._lookup(f, indices, (*fixed, i)), node)
-        return node
+        g = self.graph
+
+        def choose(a: int, b: int) -> Node:
+            if a == b:
+                return self._lookup(f, indices, (*fixed, a))
+            if b - a < _LINEAR:
+                at = g.equal(index, g.const(a, index.boolean))
+                return g.ite(at, self._lookup(f, indices, (*fixed, a)), choose(a + 1, b))
+            middle = (a + b) // 2
+            return g.ite(g.at_most(index, g.const(middle)), choose(a, middle), choose(middle + 1, b))
+
+        return choose(lo, hi)
 
 
 def _sizes(machine: Machine, given: Mapping[str, int]) -> dict[str, int]:

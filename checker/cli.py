@@ -21,6 +21,7 @@ from kvfence.checker.report.table import terminal_width
 from kvfence.checker.report.verdicts import verification_text
 from kvfence.checker.units import parse_memory, parse_sizes
 from kvfence.checker.verify import ENGINES, SOUND
+from kvfence.checker.verify import record as record_counterexample
 from kvfence.checker.verify import verify as run_verify
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
@@ -101,6 +102,7 @@ def verify(
             help="Stop at the first violation or go on to the end. Default: by whether the design is faulty."
         ),
     ] = None,
+    record: Annotated[Path | None, typer.Option(help="Write the first counterexample as a trace.")] = None,
     output: FormatOption = "text",
 ) -> int:
     """Check the machines of the specification: every state that they can reach at the given sizes."""
@@ -116,6 +118,8 @@ def verify(
             progress=progress,
         )
     typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
+    if record is not None and not record_counterexample(found, record):
+        print(f"kvfence: {record}: not written, as there is no counterexample to record", file=sys.stderr)
     return EXIT_CODES[found.verdict]
 
 

@@ -5,10 +5,13 @@ The path is run again by the interpreter, so what is told does not depend on the
 
 from __future__ import annotations
 
+from typing import cast
+
 from kvfence.checker.engines.base import Path
 from kvfence.checker.engines.interpret import Interpreter, Values
 from kvfence.checker.report.facts import Change, Counterexample, Step, Value
 from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.events import Event, Header, StepNumbers
 from kvfence.spec.language import Grounded, Instance, Machine, changes, flat
 from kvfence.spec.language.nodes import Node
 
@@ -18,7 +21,7 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
     instance: Instance | None = None
-    steps = []
+    steps, numbered = [], StepNumbers()
     for number, taken in enumerate(path.steps, 1):
         instance = interpreter.find(taken.action, **taken.args)
         before = state
@@ -31,7 +34,7 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
                 arguments=dict(taken.args),
                 doc=" ".join(taken.doc.split()),
                 changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
-                observed=tuple(interpreter.events(before, instance, state)),
+                observed=tuple(numbered(cast("list[Event]", interpreter.events(before, instance, state)))),
             )
         )
     node, read_before = _condition(interpreter.grounded, instance, path.name)
@@ -44,6 +47,7 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
         steps=tuple(steps),
         values=_values(interpreter.grounded, node, before if read_before else state),
         read_before_last_step=read_before,
+        header=cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path as FilePath
 from typing import Literal
 
 from kvfence.checker.engines.base import Engine, Path, Progress, Result, Verdict
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
 from kvfence.checker.report.facts import Condition, Counterexample, MachineFacts, Verification, worst
+from kvfence.checker.traces import TraceWriter
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Machine
@@ -69,14 +71,15 @@ def verify(
 ) -> Verification:
     """Explores every machine of ``design`` (or the one named) and sums up.
 
-    ``sizes`` by sort, where they differ from the machine's own; ``memory`` in bytes for one machine.
+    ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
+    machine.
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
     unless something else than the invariant it is known to break was violated first. CannotRun for names and
     sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
     """
     start = time.perf_counter()
-    sizes = sizes or {}
-    chosen = machines_for(design, machine, sizes)
+    chosen = machines_for(design, machine, sizes or {})
+    sizes = {**DESIGNS[design].sizes, **(sizes or {})}
     expected = DESIGNS[design].breaks
     runner = engine_named(engine)
     facts: list[MachineFacts] = []
@@ -116,6 +119,17 @@ def verify(
         counterexamples=tuple(examples),
         seconds=time.perf_counter() - start,
     )
+
+
+def record(found: Verification, path: FilePath) -> bool:
+    """Writes the first counterexample as a trace; false when there is none. CannotRun for a bad path."""
+    for example in found.counterexamples:
+        if example.header is not None:
+            with TraceWriter(path, example.header) as writer:
+                for event in example.trace:
+                    writer(event)
+            return True
+    return False
 
 
 def _breaks(result: Result, invariant: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from kvfence.checker.engines.base import Verdict
+from kvfence.spec.events import Event, Header
 
 Value = bool | int | str
 
@@ -34,14 +36,14 @@ class Step(msgspec.Struct, frozen=True):
     arguments: dict[str, Value]
     doc: str
     changes: tuple[Change, ...]
-    observed: tuple[object, ...] = ()
+    observed: tuple[Event, ...] = ()
 
 
 class Counterexample(msgspec.Struct, frozen=True):
     """A shortest path to a violation.
 
     ``values``: those that make the condition false, in the last state or, for a condition on the last step
-    itself (``read_before_last_step``), in the state before it.
+    itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
     """
 
     machine: str
@@ -52,6 +54,12 @@ class Counterexample(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     values: dict[str, Value]
     read_before_last_step: bool = False
+    header: Header | None = None
+
+    @property
+    def trace(self) -> Iterator[Event]:
+        """The trace events of all steps, which follow ``header`` in a trace file."""
+        return itertools.chain.from_iterable(step.observed for step in self.steps)
 
 
 class Condition(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +122,29 @@ def test_each_design_names_machines_and_an_invariant_that_exist() -> None:
     ids = {row.id for row in INVARIANTS}
     assert {machine for design in DESIGNS.values() for machine in design.machines} <= set(MACHINES)
     assert {design.breaks for design in DESIGNS.values()} - {""} <= ids
+
+
+def test_a_counterexample_recorded_as_a_trace_is_rejected_for_the_same_invariant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(tmp_path / "pin.jsonl")
+    assert answer(["verify", "--design", "unpinned_lookup", "--record", trace], capsys)[0] == 1
+    code, text, _ = answer(["check", trace], capsys)
+    assert code == 1
+    assert text.splitlines()[text.splitlines().index("") + 1].startswith("PIN is violated")
+
+
+def test_without_a_counterexample_nothing_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "none.jsonl"
+    code, _, err = answer(["verify", "--machine", "block_pool", "--record", str(trace)], capsys)
+    assert (code, err.count("\n"), trace.exists()) == (0, 1, False)
+
+
+@pytest.mark.parametrize("design", [name for name, row in DESIGNS.items() if row.breaks])
+def test_every_named_design_breaks_its_invariant(design: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = answer(["verify", "--design", design, "--format", "json"], capsys)
+    found = json.loads(printed)
+    assert code == 1
+    assert found["counterexamples"][0]["invariant"] == DESIGNS[design].breaks

@@ -200,7 +200,8 @@ def equal(a: object, b: object) -> Expr:
         for p, q in ((x, y), (y, x)):
             if p.op == "const":
                 return q if p is TRUE else Not(q)
-    return make("eq", Bool, (x, y) if x.uid < y.uid else (y, x))
+    swap = x.op == "const" or (y.op != "const" and x.uid > y.uid)
+    return make("eq", Bool, (y, x) if swap else (x, y))
 
 
 def _order(op: str, a: object, b: object, sign: str) -> Expr:

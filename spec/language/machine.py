@@ -228,7 +228,8 @@ def _by_name(
     action: str, event: Callable[..., Sequence[object]], params: tuple[str, ...]
 ) -> Callable[..., Sequence[object]]:
     """``event`` as a function of two views and all arguments by name, whichever of them it asks for."""
-    taken = list(inspect.signature(event).parameters.values())[2:]
+    taken = list(inspect.signature(event).parameters.values())
+    taken = taken[2:] if not taken or taken[0].kind is not taken[0].VAR_POSITIONAL else taken
     if any(p.kind is p.VAR_KEYWORD for p in taken):
         return event
     if any(p.kind is p.VAR_POSITIONAL for p in taken):

@@ -10,14 +10,14 @@ Phase = Enum("Phase", "waiting running")
 
 def machine() -> Machine:
     m = Machine("small")
-    Request = m.sort("Request", default=2)
-    m.function("phase", Request, value=Phase, init=Phase.waiting)
+    request = m.sort("Request", default=2)
+    m.function("phase", request, value=Phase, init=Phase.waiting)
     m.function("count", value=Int(0, 1), init=0)
 
     def told(pre: View, post: View, r: int, ok: bool) -> list[object]:
         return [("start", r, ok, pre.phase[r], post.phase[r], post.count)]
 
-    @m.action(r=Request, ok=Bool, event=told)
+    @m.action(r=request, ok=Bool, event=told)
     def start(s: State, r: Elem, ok: Expr) -> None:
         """Start a request."""
         s.require(s.phase[r] == Phase.waiting)
@@ -25,7 +25,7 @@ def machine() -> Machine:
         s.count = s.count + 1
         s.check("PIN", ok, "starts are ok")
 
-    @m.action(r=Request, event=lambda pre, post, *args: [args])
+    @m.action(r=request, event=lambda *views_and_args: [views_and_args[2:]])
     def stop(s: State, r: Elem) -> None:
         s.require(s.phase[r] == Phase.running)
         s.phase[r] = Phase.waiting
@@ -110,15 +110,15 @@ def test_a_path_reads_as_numbered_steps_with_what_changed() -> None:
 
 def test_an_expression_nested_hundreds_deep_still_compiles() -> None:
     m = Machine("deep")
-    m.function("n", value=Int(0, 400), init=0)
-    m.function("at", Int(0, 400), value=Int(0, 1), init=0)
+    m.function("n", value=Int(0, 250), init=0)
+    m.function("at", Int(0, 250), value=Int(0, 1), init=0)
 
     @m.action()
     def up(s: State) -> None:
-        s.require(s.n < 400, s.at[s.n] == 0)
+        s.require(s.n < 250, s.at[s.n] == 0)
         s.n = s.n + 1
 
-    m.terminal(lambda s: s.n == 400)
+    m.terminal(lambda s: s.n == 250)
     run = Interpreter(m)
     assert len(run.enabled(run.initial())) == 1
-    assert Explore().run(m).states == 401
+    assert Explore().run(m).states == 251

@@ -57,9 +57,13 @@ def test_growth_asks_before_it_takes_memory() -> None:
             raise Stop("enough")
 
     states = seen(packing(30), reserve)
-    with pytest.raises(Stop):
+
+    def fill() -> None:
         for a in range(0, 1 << 20, 1 << 12):
             states.add(np.arange(a, a + (1 << 12), dtype=WORD).reshape(1, -1))
+
+    with pytest.raises(Stop):
+        fill()
     assert states.nbytes <= 400_000 < max(asked)
     assert 0 < states.count < 1 << 20
 

@@ -81,30 +81,30 @@ def test_an_action_never_taken_is_undetermined_and_named(engine: Engine) -> None
 def crowd() -> Machine:
     """Two to the number of people states, and one that is forbidden."""
     m = Machine("crowd")
-    Person = m.sort("Person", default=16)
-    m.relation("up", Person, init=False)
+    person = m.sort("Person", default=16)
+    m.relation("up", person, init=False)
 
-    @m.action(p=Person)
+    @m.action(p=person)
     def stand(s: State, p: Expr) -> None:
         s.require(~s.up[p])
         s.up[p] = True
 
-    @m.action(p=Person)
+    @m.action(p=person)
     def sit(s: State, p: Expr) -> None:
         s.require(s.up[p])
         s.up[p] = False
 
     @m.invariant("PIN")
     def somebody_sits(s: State) -> Expr:
-        return Exists(Person, lambda p: ~s.up[p])
+        return Exists(person, lambda p: ~s.up[p])
 
     @m.invariant("FREEZE")
     def nobody_stands_alone(s: State) -> Expr:
-        return ForAll(Person, lambda p: ~s.up[p] | Exists(Person, lambda q: (q != p) & s.up[q]))
+        return ForAll(person, lambda p: ~s.up[p] | Exists(person, lambda q: (q != p) & s.up[q]))
 
     @m.invariant("ONCE")
     def true(s: State) -> Expr:
-        return ForAll(Person, lambda p: s.up[p] | ~s.up[p])
+        return ForAll(person, lambda p: s.up[p] | ~s.up[p])
 
     return m
 

@@ -1,0 +1,432 @@
+"""A wrong specification gets one line that names its file and line, the fault and the way out."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvfence.spec.language import (
+    And,
+    Bool,
+    Count,
+    Enum,
+    Exists,
+    Expr,
+    ForAll,
+    If,
+    Index,
+    Int,
+    Machine,
+    Not,
+    Sort,
+    SpecError,
+    State,
+    ground,
+)
+
+Phase = Enum("Phase", "waiting running")
+Other = Enum("Other", "waiting gone")
+
+
+def machine(faults: frozenset[str] = frozenset()) -> Machine:
+    m = Machine("m", faults=faults)
+    block, request = m.sort("Block"), m.sort("Request")
+    m.function("phase", request, value=Phase, init=Phase.waiting)
+    m.relation("cached", block)
+    m.relation("pin", request, block)
+    m.function("ref", block, value=Int(0, 4), init=0)
+    m.function("at", Int(0, 3), value=Int(0, 9), init=0)
+    m.function("n", value=Int(0, 3), init=0)
+    return m
+
+
+Fault = Callable[[State, Expr, Expr], object]
+WRONG: list[tuple[str, Fault]] = []
+
+
+def wrong(text: str) -> Callable[[Fault], Fault]:
+    """An action body that must be refused with this text, at its line marked ``# wrong``."""
+
+    def add(body: Fault) -> Fault:
+        WRONG.append((text, body))
+        return body
+
+    return add
+
+
+@wrong("has no truth value yet")
+def python_if(s: State, r: Expr, b: Expr) -> None:
+    if s.cached[b]:  # wrong
+        s.phase[r] = Phase.running
+
+
+@wrong("has no truth value yet")
+def python_and(s: State, r: Expr, b: Expr) -> None:
+    s.require(s.cached[b] and s.pin[r, b])  # wrong
+
+
+@wrong("has no truth value yet")
+def python_not(s: State, _r: Expr, b: Expr) -> None:
+    s.require(not s.cached[b])  # wrong
+
+
+@wrong("has no truth value yet")
+def python_in(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.phase[r] in [Phase.running, Phase.waiting])  # wrong
+
+
+@wrong("two comparisons joined by &")
+def chained_comparison(s: State, _r: Expr, b: Expr) -> None:
+    s.require(0 < s.ref[b] < 3)  # wrong
+
+
+@wrong("in does not work on cached; index it")
+def in_a_field(s: State, _r: Expr, b: Expr) -> None:
+    s.require(b in s.cached)  # wrong
+
+
+@wrong("cached cannot be iterated; quantify")
+def loop_over_a_field(s: State, _r: Expr, _b: Expr) -> None:
+    list(s.cached)  # wrong
+
+
+@wrong("has no field cachd; did you mean cached?")
+def misspelt_field(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.cachd[b])  # wrong
+
+
+@wrong("has no field phse; did you mean phase?")
+def misspelt_assignment(s: State, _r: Expr, _b: Expr) -> None:
+    s.phse = Phase.running  # wrong
+
+
+@wrong("Phase has no label runing; did you mean running?")
+def misspelt_label(s: State, r: Expr, _b: Expr) -> None:
+    s.phase[r] = Phase.runing  # wrong
+
+
+@wrong(r"pin takes 2 indices \(Request, Block\), not 1")
+def too_few_indices(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.pin[r])  # wrong
+
+
+@wrong("index 1 of pin is a Request; b is of type Block")
+def indices_swapped(s: State, r: Expr, b: Expr) -> None:
+    s.require(s.pin[b, r])  # wrong
+
+
+@wrong("index 1 of cached is a Block; 0 is of type Int")
+def number_as_an_element(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.cached[0])  # wrong
+
+
+@wrong("cached is a whole function here; give its indices")
+def no_index(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.cached)  # wrong
+
+
+@wrong("ref is a whole function here; give its indices")
+def arithmetic_without_index(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.ref + 1 == 2)  # wrong
+
+
+@wrong("cached is indexed; assign s.cached")
+def assigning_without_index(s: State, _r: Expr, _b: Expr) -> None:
+    s.cached = True  # wrong
+
+
+@wrong(r"index \(s.n \+ 1\) .* of at may be 1 to 4, outside Int\(0, 3\); require it to fit, or read s.at.get")
+def unguarded_index(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.at[s.n + 1] == 0)  # wrong
+
+
+@wrong("may be -1 to 2, outside")
+def unguarded_assignment(s: State, _r: Expr, _b: Expr) -> None:
+    s.at[s.n - 1] = 0  # wrong
+
+
+@wrong("of type Phase and .* of type Other; give both one")
+def labels_of_two_enums(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.phase[r] == Other.waiting)  # wrong
+
+
+@wrong("the text 'running' is not a value; write the label as a constant")
+def label_as_text(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.phase[r] == "running")  # wrong
+
+
+@wrong("<= takes an Int, not Phase")
+def order_of_labels(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.phase[r] <= Phase.running)  # wrong
+
+
+@wrong("< takes an Int, not Block .* use Index")
+def order_of_elements(s: State, _r: Expr, b: Expr) -> None:
+    s.require(b < b)  # noqa: PLR0124  # wrong
+
+
+@wrong(r"\+ takes an Int, not Bool .* use If\(x, 1, 0\)")
+def sum_of_truth_values(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.cached[b] + 1 == 2)  # wrong
+
+
+@wrong("And takes a Bool, not Int")
+def conjunction_of_numbers(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.ref[b] & s.cached[b])  # wrong
+
+
+@wrong("arms of If are of types Int and Bool")
+def arms_of_two_types(s: State, _r: Expr, b: Expr) -> None:
+    s.require(If(s.cached[b], 1, True) == 1)  # wrong
+
+
+@wrong("ref holds Int, and True is of type Bool")
+def assigning_another_type(s: State, _r: Expr, b: Expr) -> None:
+    s.ref[b] = True  # wrong
+
+
+@wrong("cached holds Bool, and 1 is of type Int")
+def updating_with_another_type(s: State, _r: Expr, _b: Expr) -> None:
+    s.cached.update(lambda _: 1)  # wrong
+
+
+@wrong("None is not a value of the language")
+def nothing_as_a_value(s: State, _r: Expr, b: Expr) -> None:
+    s.ref[b] = None  # type: ignore[assignment]  # wrong
+
+
+@wrong("require after an assignment; guards read the state before the step")
+def guard_after_assignment(s: State, _r: Expr, b: Expr) -> None:
+    s.cached[b] = True
+    s.require(s.ref[b] == 0)  # wrong
+
+
+@wrong("a check needs the id of an invariant")
+def check_without_id(s: State, _r: Expr, b: Expr) -> None:
+    s.check("", s.cached[b])  # wrong
+
+
+@wrong("variable c is used outside its quantifier")
+def escaping_variable(s: State, _r: Expr, b: Expr) -> None:
+    kept: list[Expr] = []
+    s.require(Exists(b.type, lambda c: And(kept.append(c) is None, s.cached[c])))
+    s.require(s.cached[kept[0]])  # wrong
+
+
+@wrong(r"ForAll takes finite sorts and then a function")
+def quantifier_without_sort(s: State, _r: Expr, b: Expr) -> None:
+    s.require(ForAll(lambda c: s.cached[c] | (c == b)))  # wrong
+
+
+@wrong("Count over 2 sorts needs a function of 2, not 1")
+def quantifier_of_wrong_arity(s: State, _r: Expr, b: Expr) -> None:
+    s.require(Count(b.type, b.type, lambda c: s.cached[c]) == 0)  # wrong
+
+
+@wrong("Index takes an element of a sort, not Int")
+def index_of_a_number(s: State, _r: Expr, b: Expr) -> None:
+    s.require(Index(s.ref[b]) == 0)  # wrong
+
+
+def line_of(body: Callable[..., object]) -> str:
+    source, start = inspect.getsourcelines(body)
+    (at,) = [k for k, line in enumerate(source) if "# wrong" in line]
+    path = Path(__file__)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{start + at}: "
+
+
+@pytest.mark.parametrize(("text", "body"), WRONG, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_wrong_action_is_refused_at_its_line(text: str, body: Fault) -> None:
+    m = machine()
+
+    def action(s: State, r: Expr, b: Expr) -> None:
+        body(s, r, b)
+
+    with pytest.raises(SpecError, match=text) as error:
+        m.action(r=m.sorts["Request"], b=m.sorts["Block"])(action)
+    assert str(error.value).startswith(line_of(body))
+    assert "\n" not in str(error.value)
+
+
+def declare(text: str) -> Callable[[Callable[[Machine, Sort], object]], object]:
+    """A declaration that must be refused with this text, at its line marked ``# wrong``."""
+
+    def add(body: Callable[[Machine, Sort], object]) -> object:
+        DECLARED.append((text, body))
+        return body
+
+    return add
+
+
+DECLARED: list[tuple[str, Callable[[Machine, Sort], object]]] = []
+
+
+@declare("field ref is declared twice")
+def duplicate_field(m: Machine, _b: Sort) -> None:
+    m.relation("ref")  # wrong
+
+
+@declare("sort Block is declared twice")
+def duplicate_sort(m: Machine, _b: Sort) -> None:
+    m.sort("Block")  # wrong
+
+
+@declare("default size 0; a sort has at least one element")
+def empty_sort(m: Machine, _b: Sort) -> None:
+    m.sort("Empty", default=0)  # wrong
+
+
+@declare("'require' cannot be the name of a field")
+def reserved_field(m: Machine, _b: Sort) -> None:
+    m.relation("require")  # wrong
+
+
+@declare("k holds Int, and its init is of type Bool")
+def wrong_init(m: Machine, b: Sort) -> None:
+    m.function("k", b, value=Int(0, 1), init=False)  # wrong
+
+
+@declare("cannot be indexed by an unbounded Int")
+def unbounded_index(m: Machine, _b: Sort) -> None:
+    m.relation("k", Int())  # wrong
+
+
+@declare("uses sort Block of another machine")
+def foreign_sort(m: Machine, _b: Sort) -> None:
+    m.relation("k", machine().sorts["Block"])  # wrong
+
+
+@declare("both bounds or none")
+def half_bounded(m: Machine, _b: Sort) -> None:
+    m.function("k", value=Int(0), init=0)  # wrong
+
+
+@declare("has no value; the lower bound comes first")
+def bounds_swapped(m: Machine, _b: Sort) -> None:
+    m.function("k", value=Int(3, 1), init=1)  # wrong
+
+
+@declare(r"action act declares \(b\) and its function takes \(c\)")
+def parameters_differ(m: Machine, b: Sort) -> None:
+    @m.action(b=b)  # wrong
+    def act(s: State, c: Expr) -> None:
+        s.require(s.cached[c])
+
+
+@declare("the event of act asks for c")
+def event_asks_for_unknown(m: Machine, b: Sort) -> None:
+    @m.action(b=b, event=lambda pre, post, c: [pre, post, c])  # wrong
+    def act(s: State, b: Expr) -> None:
+        s.require(s.cached[b])
+
+
+@declare('fair is "weak", "strong" or None')
+def unknown_fairness(m: Machine, _b: Sort) -> None:
+    m.action(fair="some")  # type: ignore[arg-type]  # wrong
+
+
+@declare("an invariant needs the id of the catalogue")
+def invariant_without_id(m: Machine, _b: Sort) -> None:
+    m.invariant("")  # wrong
+
+
+@declare("inv only reads the state; assign ref in an action")
+def assigning_in_an_invariant(m: Machine, b: Sort) -> None:
+    @m.invariant("PIN")
+    def inv(s: State) -> Expr:
+        s.ref.update(lambda _: 0)  # wrong
+        return ForAll(b, lambda c: s.cached[c])
+
+
+@declare("inv takes a Bool, not Int")
+def invariant_that_is_a_number(m: Machine, _b: Sort) -> None:
+    @m.invariant("PIN")  # wrong
+    def inv(s: State) -> Expr:
+        return s.n + 1
+
+
+@declare("terminal is declared twice")
+def two_terminals(m: Machine, _b: Sort) -> None:
+    m.terminal(lambda s: s.n == 0)
+    m.terminal(lambda s: s.n == 1)  # wrong
+
+
+@declare("Enum E lists a twice")
+def label_twice(_m: Machine, _b: Sort) -> None:
+    Enum("E", "a b a")  # wrong
+
+
+@declare("'name' cannot be a label")
+def label_taken(_m: Machine, _b: Sort) -> None:
+    Enum("E", "name")  # wrong
+
+
+@pytest.mark.parametrize(("text", "body"), DECLARED, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_wrong_declaration_is_refused_at_its_line(
+    text: str, body: Callable[[Machine, Sort], object]
+) -> None:
+    m = machine()
+    with pytest.raises(SpecError, match=text) as error:
+        body(m, m.sorts["Block"])
+    assert str(error.value).startswith(line_of(body))
+
+
+def acting(m: Machine) -> Machine:
+    @m.action(ok=Bool)
+    def act(s: State, ok: Expr) -> None:
+        s.require(ok)
+        m.faulty("unpinned_lookup")
+
+    return m
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"Blok": 2}, "machine m has no sort Blok; did you mean Block?"),
+        ({"Block": 0}, "size of Block is 0; a sort has at least one element"),
+        ({"Block": True}, "size of Block is True"),
+    ],
+)
+def test_sizes_that_fit_nothing_are_refused(sizes: dict[str, int], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        ground(acting(machine()), sizes)
+
+
+def test_a_fault_that_is_never_consulted_is_refused() -> None:
+    m = acting(machine(frozenset({"unpined_lookup"})))
+    with pytest.raises(
+        SpecError, match=r"never consults the fault 'unpined_lookup'; did you mean unpinned_lo"
+    ):
+        ground(m)
+
+
+def test_a_machine_without_actions_is_refused() -> None:
+    with pytest.raises(SpecError, match="machine m has no action"):
+        ground(machine())
+
+
+def test_an_initial_value_outside_its_range_is_refused() -> None:
+    m = machine()
+    m.function("low", m.sorts["Block"], value=Int(0, 1), init=lambda b: Index(b) + 0)
+    ground(acting(m), {"Block": 2})
+    with pytest.raises(SpecError, match=r"init of low\[2\] is 2, outside 0 to 1"):
+        ground(m, {"Block": 3})
+
+
+def test_an_index_that_fits_only_at_some_sizes_is_refused_at_the_others() -> None:
+    m = machine()
+    m.relation("slot", Int(0, lambda sizes: sizes["Block"] - 1))
+
+    @m.action(b=m.sorts["Block"])
+    def act(s: State, b: Expr) -> None:
+        s.require(Not(s.slot[s.n]), s.cached[b])  # wrong
+
+    ground(m, {"Block": 4})
+    with pytest.raises(SpecError, match=r"index s.n .* of slot may be 0 to 3, outside Int\(0, 2\)") as error:
+        ground(m, {"Block": 3})
+    assert str(error.value).startswith(
+        line_of(test_an_index_that_fits_only_at_some_sizes_is_refused_at_the_others)
+    )

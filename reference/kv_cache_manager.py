@@ -33,9 +33,7 @@ class _Fenced:
     """Blocks of a request that is gone, and the step that may still read them."""
 
     step: int
-    holder: str
     slots: Slots
-    owner: tuple[str, int]
 
 
 class KVCacheManager:
@@ -54,7 +52,8 @@ class KVCacheManager:
         self.step_tokens = step_tokens
         """Most tokens that one step computes."""
         self.processed = -1
-        self._fence: list[_Fenced] = []
+        self._fence: dict[str, _Fenced] = {}
+        """Holder -> what it keeps until its last step is processed."""
         self.changes: list[Change] = []
         """What the model runner has to be told with the next step: rows opened and closed, blocks added and cut."""
 
@@ -229,8 +228,8 @@ class KVCacheManager:
         """Tokens by which a window may slide: the confirmed ones, whatever has been dispatched since."""
         return self.tables.confirmed[rows]
 
-    def release(self, request: Request) -> bool:
-        """Take the request's table away. True when a step in flight may still use it: then the fence keeps it."""
+    def release(self, request: Request) -> None:
+        """Take the request's table away; while a step in flight may still use the blocks, the fence keeps them."""
         tables, row = self.tables, request.row
         parts = [tables.table(row, group)[::-1] for group in range(len(self.groups))]
         slots = np.concatenate([part[part != tables.null] for part in parts])
@@ -240,11 +239,9 @@ class KVCacheManager:
             tables.table(row, group)[:] = tables.null
         tables.close_row(request)
         if step > self.processed and slots.size:
-            self._fence.append(_Fenced(step, request.holder, slots, (request.id, request.generation)))
-            return True
-        if slots.size:
+            self._fence[request.holder] = _Fenced(step, slots)
+        elif slots.size:
             self.pool.free_blocks(request.holder, slots)
-        return False
 
     def _last_use(self, request: Request) -> int:
         """The last step that may use the request's blocks."""
@@ -255,17 +252,15 @@ class KVCacheManager:
         """Whether blocks are on their way back to the pool behind a step in flight."""
         return bool(self._fence)
 
-    def step_processed(self, step: int) -> list[tuple[str, int]]:
-        """Step ``step`` is over: free what waited for it. Returns the (request, generation) whose tables are gone."""
+    def is_fenced(self, holder: str) -> bool:
+        """Whether the fence keeps blocks of ``holder``."""
+        return holder in self._fence
+
+    def step_processed(self, step: int) -> None:
+        """Step ``step`` is over: free what waited for it."""
         self.processed = step
-        over: list[tuple[str, int]] = []
-        if self._fence:
-            for fenced in self._fence:
-                if fenced.step <= step:
-                    self.pool.free_blocks(fenced.holder, fenced.slots)
-                    over.append(fenced.owner)
-            self._fence = [fenced for fenced in self._fence if fenced.step > step]
-        return over
+        for holder in [holder for holder, fenced in self._fence.items() if fenced.step <= step]:
+            self.pool.free_blocks(holder, self._fence.pop(holder).slots)
 
     def take_changes(self) -> list[Change]:
         """The changes since the last call."""

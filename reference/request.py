@@ -35,6 +35,8 @@ class Request:
     local: int = 0
     external: int = 0
     """Tokens that the present generation took from the GPU prefix cache and from the tier."""
+    retired: int = -1
+    """The latest generation for which nothing is held any more."""
     needed: int = 0
     """Free GPU slots without which another attempt to admit it is vain."""
     id: str = field(init=False)

@@ -93,6 +93,8 @@ class ModelRunner:
         rows = np.array([row for row, request in enumerate(self._requests) if request is not None], np.int64)
         for group, table in enumerate(self._tables):
             width = int(self._unread[group, rows].max(initial=0))
+            if not width:
+                continue
             hit = changed[table[rows, :width]]
             some = hit.any(axis=1)
             first = np.where(some, hit.argmax(axis=1), width)

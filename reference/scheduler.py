@@ -29,6 +29,9 @@ from kvfence.spec.events import (
     Submit,
 )
 
+PATIENCE = 8
+"""Rounds that a preempted request's blocks are waited for before another one is preempted."""
+
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -80,10 +83,10 @@ class Scheduler:
         self.running: list[Request] = []
         self.next_step = 0
         self._rows: Rows | None = None
-        self._retiring: dict[tuple[str, int], bool] = {}
-        """Generations that ended, and whether the fence still keeps their table."""
-        self._preempted_at = -1
-        self._victim: Request | None = None
+        self._retiring: dict[str, tuple[Request, int]] = {}
+        """Holder -> request and generation that ended, while the fence keeps its table or loads write into it."""
+        self._round = 0
+        self._preempted_at = -PATIENCE
 
     # Arrival.
 
@@ -103,8 +106,9 @@ class Scheduler:
 
     def schedule(self) -> StepOutput:
         """Decide the next step, and what the connector starts with it."""
+        self._round += 1
         rows, tokens, budget = self._schedule_running()
-        admitted = self._admit(budget) if self._preempted_at != self.next_step else []
+        admitted = self._admit(budget) if self._preempted_at != self._round else []
         if admitted:
             rows = np.concatenate([rows, np.array([request.row for request, _ in admitted], np.int64)])
             tokens = np.concatenate([tokens, np.array([n for _, n in admitted], np.int64)])
@@ -160,13 +164,11 @@ class Scheduler:
 
     def _make_room(self) -> bool:
         """Preempt the last request, unless one was preempted whose blocks are still on their way back."""
-        if self._preempted_at == self.next_step:
-            return False
         on_the_way = self.manager.fenced or self.connector.has_pending_transfers()
-        if on_the_way and self.next_step - self._preempted_at < 8 and self._preempted_at >= 0:
+        if self._round - self._preempted_at < (PATIENCE if on_the_way else 1):
             return False
         victim = self.running[-1] if self.running else self.ready[-1]
-        self._preempted_at = self.next_step
+        self._preempted_at = self._round
         self._preempt(victim)
         return True
 
@@ -292,8 +294,7 @@ class Scheduler:
         rows, confirmed = output.rows[alive], (output.start + output.tokens)[alive]
         tables.confirmed[rows] = np.minimum(confirmed, tables.target[rows])
         self.manager.cache_blocks(rows)
-        for owner in self.manager.step_processed(output.step):
-            self._retiring[owner] = False
+        self.manager.step_processed(output.step)
         for row in rows[tables.confirmed[rows] >= tables.target[rows]].tolist():
             request = tables.requests[row]
             assert request is not None
@@ -329,18 +330,19 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _release(self, request: Request) -> None:
-        fenced = self.manager.release(request) if request.row >= 0 else False
-        self._retiring[request.id, request.generation] = fenced
+        if request.row >= 0:
+            self.manager.release(request)
+        self._retiring[request.holder] = (request, request.generation)
         self._retire_released()
 
     def _retire_released(self) -> None:
         """Generations for which nothing is held any more are gone."""
-        loading = self.connector.loading
-        for (name, generation), fenced in list(self._retiring.items()):
-            if not fenced and f"req:{name}.{generation}" not in loading:
-                del self._retiring[name, generation]
+        for holder, (request, generation) in list(self._retiring.items()):
+            if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
+                del self._retiring[holder]
+                request.retired = generation
                 if self.observer is not None:
-                    self.observer(Retire(req=name, gen=generation))
+                    self.observer(Retire(req=request.id, gen=generation))
 
     def abort_request(self, request: Request) -> bool:
         """The client went away. False when the request has ended already."""

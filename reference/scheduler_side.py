@@ -120,7 +120,7 @@ class OffloadScheduler:
 
     def _find(self, request: Request, num_computed_tokens: int) -> Hit:
         lowest = num_computed_tokens // self.block_size
-        keys = request.key_list[: request.total // self.block_size]
+        keys = request.key_list[: self._most_blocks(request)]
         top = len(keys)
         found: list[tuple[int, list[int]]] = []
         for group, spec in enumerate(self.manager.groups):
@@ -133,6 +133,10 @@ class OffloadScheduler:
                 found.append((top - len(slots), slots))
         parts = [(at, np.array(slots[: top - at], np.int64)) for at, slots in found]
         return Hit((top - lowest) * self.block_size, parts)
+
+    def _most_blocks(self, request: Request) -> int:
+        """Blocks worth promising: at least one token is computed, and a shorter hit would need another window."""
+        return (request.total - 1) // self.block_size
 
     def _promise(self, request: Request, hit: Hit) -> None:
         """Pin ``hit`` in place of what was promised before."""
@@ -309,7 +313,7 @@ class OffloadScheduler:
             for reason, run in groupby(reasons):
                 n = len(list(run))
                 if reason is not None:
-                    self._drop(request, group, at, n, reason)
+                    self._drop(request, request.generation, group, at, n, reason)
                 at += n
         self._move_cursor(request, group, upto)
 
@@ -341,10 +345,10 @@ class OffloadScheduler:
         self.storing[transfer.group].difference_update(transfer.keys.tolist())
         if not transfer.ok:
             self.stats.failed_stores += 1
-            request = transfer.request
-            if request is not None and request.row >= 0 and request.generation == transfer.request_generation:
+            request, generation = transfer.request, transfer.request_generation
+            if request is not None and generation > request.retired:
                 for at in transfer.at:
-                    self._drop(request, transfer.group, at, 1, "failed")
+                    self._drop(request, generation, transfer.group, at, 1, "failed")
         elif self._may_register(transfer):
             self.tier.cache_full_blocks(
                 transfer.dst, transfer.keys, transfer.group, transfer.op, transfer.generation
@@ -383,10 +387,12 @@ class OffloadScheduler:
                 which = np.array(chosen, np.int64)
                 self._store(mine[which], keys[which], group, [], None)
 
-    def _drop(self, request: Request, group: int, at: int, n: int, why: DropReason) -> None:
+    def _drop(
+        self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason
+    ) -> None:
         self.stats.drops[why] += n
         if self.observer is not None:
-            self.observer(Drop(req=request.id, gen=request.generation, at=at, n=n, why=why, group=group))
+            self.observer(Drop(req=request.id, gen=generation, at=at, n=n, why=why, group=group))
 
     def _move_cursor(self, request: Request, group: int, to: int) -> None:
         cursor = self.manager.tables.cursor
@@ -402,6 +408,7 @@ class OffloadScheduler:
         over: list[Request] = []
         for report in reports:
             transfer = self.transfers.report(report)
+            self.stats.stale_reports = self.transfers.stale
             if transfer is None:
                 continue
             if transfer.kind == "store":
@@ -430,12 +437,12 @@ class OffloadScheduler:
         left = full - int(cursor[group, request.row])
         if left > 0:
             why: DropReason = "aborted" if aborted else "lazy" if self.mode == "lazy" else "tier_full"
-            self._drop(request, group, full - left, left, why)
+            self._drop(request, request.generation, group, full - left, left, why)
 
     def request_preempted(self, request: Request) -> None:
         """The request is about to lose its table: store its full blocks now; they hold their slots themselves."""
         self.withdraw(request)
-        if request.row >= 0 and self.mode == "eager":
+        if self.mode == "eager" and not self.has_open_loads(request):
             full = int(self.manager.tables.confirmed[request.row]) // self.block_size
             for group in range(len(self.manager.groups)):
                 if self.manager.tables.cursor[group, request.row] < full:

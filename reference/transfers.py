@@ -56,6 +56,8 @@ class TransferTable:
         self.ranks = ranks
         self.observer = observer
         self.open: dict[int, Transfer] = {}
+        self.stale = 0
+        """Late and repeated reports so far."""
         self._generation: list[int] = []
         self._idle: list[int] = []
 
@@ -101,6 +103,7 @@ class TransferTable:
         """Take a report into account. Returns the transfer when this was the last rank it waited for."""
         transfer = self._addressee(report)
         if transfer is None or report.rank in transfer.reported:
+            self.stale += 1
             if self.observer is not None:
                 self.observer(Stale(op=report.op, gen=report.generation, rank=report.rank))
             return None

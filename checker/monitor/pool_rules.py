@@ -378,9 +378,7 @@ class PoolRules:
                 transfers=self.users(pool, slot),
             )
         if word & REFS:
-            return fail(
-                "CONSERVE", "an evicted slot has no holder", pool, (slot,), slot=slot, holders=holders
-            )
+            return fail("PIN", "an evicted slot has no holder", pool, (slot,), slot=slot, holders=holders)
         if not word & LABEL:
             return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
         return None

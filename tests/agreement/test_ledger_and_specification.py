@@ -1,0 +1,96 @@
+"""The ledger is the specification at runtime: it rejects a step exactly when the specification does.
+
+Each design of a machine is explored at a small size, completely. Every state carries the ledger that has
+seen the events of one path to it. Every step from there goes through a copy of that ledger, which must object
+if, and only if, the specification finds the step or the state after it in violation, and then for an
+invariant that the specification names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.monitor import Ledger
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.events import StepNumbers
+from kvfence.spec.machines import MACHINES
+
+SMALL = {
+    "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
+    "lookup": {"Request": 1, "Block": 2},
+    "transfer": {"Request": 1, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
+}
+NEEDED = {  # what a fault needs to show, beyond the small size
+    "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
+    "complete_on_first_rank": {"Rank": 2},
+}
+SLOW = {"duplicate_in_flight_store"}  # two operations and two CPU slots make many states
+CASES = [
+    pytest.param(design, machine, marks=[pytest.mark.slow] if design in SLOW else [])
+    for design, row in DESIGNS.items()
+    for machine in row.machines
+]
+
+
+def sweep(machine_name: str, design: str, sizes: dict[str, int]) -> tuple[Counter[str], list[str], int]:
+    """Violations by invariant that both sides found, disagreements in words, and the steps compared."""
+    machine = MACHINES[machine_name](DESIGNS[design].faults)
+    interpreter = Interpreter(machine, sizes)
+    header, _ = interpreter.trace([])
+    start = interpreter.initial()
+    ledgers = {start: (Ledger(header), StepNumbers())}
+    queue, violations, differences, steps = [start], Counter[str](), list[str](), 0
+    for state in queue:
+        ledger_before, numbers_before = ledgers[state]
+        for instance in interpreter.enabled(state):
+            after, failed = interpreter.step(state, instance)
+            specified = {f.id for f in failed} | {p.id for p in interpreter.violated(after)}
+            ledger, numbers = ledger_before.copy(), numbers_before.copy()
+            steps += 1
+            found = None
+            for event in numbers(interpreter.events(state, instance, after)):
+                found = ledger.apply(event)
+                if found is not None:
+                    break
+            judged = {found.invariant} if found else set()
+            if bool(judged) != bool(specified) or not judged <= specified:
+                differences.append(
+                    f"{instance} from {interpreter.view(state)}: specification {specified or 'accepts'}, "
+                    f"ledger {found or 'accepts'}"
+                )
+            elif judged:
+                violations.update(judged)
+            if not specified and after not in ledgers:
+                ledgers[after] = (ledger, numbers)
+                queue.append(after)
+    return violations, differences, steps
+
+
+@pytest.mark.parametrize(("design", "machine"), CASES)
+def test_ledger_rejects_a_step_exactly_when_the_specification_does(design: str, machine: str) -> None:
+    sizes = SMALL[machine] | NEEDED.get(design, {})
+    violations, differences, steps = sweep(machine, design, sizes)
+    assert not differences, "\n".join(differences[:3])
+    assert steps > 100
+    expected = DESIGNS[design].breaks
+    assert violations[expected] > 0 if expected else not violations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "sizes"),
+    [
+        ("block_pool", {"Block": 4, "Holder": 2, "Key": 2}),
+        ("lookup", {"Request": 2, "Block": 2}),
+        ("transfer", {"Request": 2, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1}),
+        ("transfer", {"Request": 1, "Block": 2, "Host": 1, "Operation": 2, "Rank": 1}),
+    ],
+)
+def test_ledger_accepts_every_step_of_the_sound_designs(machine: str, sizes: dict[str, int]) -> None:
+    violations, differences, steps = sweep(machine, "sound", sizes)
+    assert not differences, "\n".join(differences[:3])
+    assert not violations
+    assert steps > 10_000

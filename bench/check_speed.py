@@ -2,8 +2,8 @@
 
     python bench/check_speed.py [--requests N] [--seed N] [--compress] [--keep FILE]
 
-The trace is that of a small eager connector: prompts of a few to thousands of blocks, prefix hits in both tiers,
-one block at a time while decoding, stores for each full block, loads, evictions, finishes.
+The trace is that of a small eager connector: prompts of a few to thousands of blocks, prefix hits in both
+tiers, one block at a time while decoding, stores for each full block, loads, evictions, finishes.
 """
 
 from __future__ import annotations
@@ -263,7 +263,9 @@ class Serving:
         self.tell(Quiesce())
 
 
-def serving_trace(requests: int, seed: int, *, gpu: int, cpu: int, longest: int) -> tuple[Header, list[Event]]:
+def serving_trace(
+    requests: int, seed: int, *, gpu: int, cpu: int, longest: int
+) -> tuple[Header, list[Event]]:
     """Header and events of a made-up, sound run. ``longest``: tokens of the longest prompt."""
     events: list[Event] = []
     serving = Serving(events.append, gpu=gpu, cpu=cpu, seed=seed)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes
-_CHUNK: Final = 2**20  # bytes read, decoded and judged at a time
+_CHUNK: Final = 2**16  # bytes read, decoded and judged at a time: few enough to stay in the cache
 _COMPRESSED_CHUNK: Final = 2**11  # a zstd block grows up to 32768-fold: 2 KiB stay below 64 MiB
 _BUFFER: Final = 2**17  # bytes kept before they are written
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"

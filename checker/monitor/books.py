@@ -47,28 +47,24 @@ REPORTED_HOLDERS: Final = 8
 REPORTED_EVENTS: Final = 8
 DETAILED: Final = 64  # violations that get the history of their slots; it takes a walk through the ring
 
+_NONE: Final = frozenset[tuple[str, int]]()
+
 
 class Op:
     """An open transfer."""
 
     __slots__ = (
-        "at",
-        "dst",
         "dst_epoch",
-        "dst_pool",
+        "event",
         "failed",
         "forgiven",
-        "gen",
-        "group",
         "id",
         "issued",
         "load",
         "plain",
         "reported",
         "request",
-        "src",
         "src_epoch",
-        "src_pool",
         "tags",
         "waiters",
     )
@@ -77,17 +73,11 @@ class Op:
         self, event: Queue, tags: Sequence[Tag], src: PoolState, dst: PoolState, request: Request | None
     ):
         self.id = event.op
-        self.gen = event.gen
+        self.event = event
         self.load = event.kind == "load"
-        self.src_pool = event.src_pool
-        self.src = event.src
         self.src_epoch = src.epoch
-        self.dst_pool = event.dst_pool
-        self.dst = event.dst
         self.dst_epoch = dst.epoch
         self.tags = tags
-        self.at = event.at
-        self.group = event.group
         self.request = request
         self.plain = False
         """There was nothing out of the ordinary about its slots when it was queued."""
@@ -98,8 +88,12 @@ class Op:
         """Bit ``r`` is set when rank ``r`` reported a failure."""
         self.waiters: list[Request] = []
         """Requests that have a destination in their table."""
-        self.forgiven: set[tuple[str, int]] = set()
+        self.forgiven: frozenset[tuple[str, int]] = _NONE
         """Slots that a violation took away: they do not count as in use by this transfer any more."""
+
+    def uses(self, pool: str, slot: int) -> bool:
+        """Whether it reads or writes ``slot`` of ``pool``."""
+        return queue_names(self.event, pool, slot)
 
     def copy(self, requests: dict[Request, Request]) -> Op:
         """A copy that belongs to the copy of its request."""
@@ -108,7 +102,6 @@ class Op:
             setattr(other, name, getattr(self, name))
         other.request = None if self.request is None else requests[self.request]
         other.waiters = [requests[waiter] for waiter in self.waiters]
-        other.forgiven = set(self.forgiven)
         return other
 
 
@@ -131,10 +124,11 @@ class Closed:
     __slots__ = ("dst_epoch", "dst_pool", "gen", "ok", "src_epoch", "src_pool")
 
     def __init__(self, op: Op, ok: bool) -> None:
-        self.gen = op.gen
+        event = op.event
+        self.gen = event.gen
         self.ok = ok
-        self.src_pool, self.src_epoch = op.src_pool, op.src_epoch
-        self.dst_pool, self.dst_epoch = op.dst_pool, op.dst_epoch
+        self.src_pool, self.src_epoch = event.src_pool, op.src_epoch
+        self.dst_pool, self.dst_epoch = event.dst_pool, op.dst_epoch
 
     def epoch(self, pool: PoolState) -> int:
         """The epoch of ``pool`` in which the transfer was queued; the present one if it has no part in it."""
@@ -216,8 +210,11 @@ class Books:
         """The holder ``name`` of ``pool``, created if it is new."""
         holder = pool.holders.get(name)
         if holder is None:
-            kind, _, key = name.partition(":")
-            request = self.request_of_key(key) if kind in ("req", "hit") else None
+            if name[:3] == "op:":
+                kind, request = "op", None
+            else:
+                kind, _, key = name.partition(":")
+                request = self.request_of_key(key) if kind in ("req", "hit") else None
             holder = pool.holders[name] = Holder(name, kind, request)
         return holder
 
@@ -269,9 +266,13 @@ class Books:
         """An event named ``count`` slots."""
         self.slots += count
         if count >= LONG:
-            self.long_slots += count
-            if self.long_slots > RING_SLOTS:
-                self.trim_ring()
+            self.count_long(count)
+
+    def count_long(self, count: int) -> None:
+        """A long event is remembered: forget old ones if that makes too many numbers."""
+        self.long_slots += count
+        if self.long_slots > RING_SLOTS:
+            self.trim_ring()
 
     def judge(self, invariant: str) -> None:
         """Count a judgement of a rule that does not apply to each event of its kind."""
@@ -329,11 +330,8 @@ class Books:
     def forgive(self, pool: PoolState, slot: int) -> None:
         """Nothing protects ``slot`` any more: that was reported, its consequences are not."""
         for op in self.ops.values():
-            uses = (op.src_pool == pool.name and slot in op.src) + (
-                op.dst_pool == pool.name and slot in op.dst
-            )
-            if uses:
-                op.forgiven.add((pool.name, slot))
+            if op.uses(pool.name, slot):
+                op.forgiven |= {(pool.name, slot)}
         for request in self.requests.values():
             promise = request.promise
             if promise is not None and promise.pool == pool.name and slot in promise.slots:
@@ -377,7 +375,7 @@ class Books:
         transfers = {
             (event.op, event.gen)
             for event in self.ring
-            if type(event) is Queue and _queue_names(event, pool, slot)
+            if type(event) is Queue and queue_names(event, pool, slot)
         }
         found: list[tuple[int, Event]] = []
         number = self.events - 1
@@ -405,7 +403,8 @@ def _weight(event: Event) -> int:
     return len(slots) if len(slots) >= LONG else 0
 
 
-def _queue_names(event: Queue, pool: str, slot: int) -> bool:
+def queue_names(event: Queue, pool: str, slot: int) -> bool:
+    """Whether the transfer reads or writes ``slot`` of ``pool``."""
     return (event.src_pool == pool and slot in event.src) or (event.dst_pool == pool and slot in event.dst)
 
 
@@ -413,7 +412,7 @@ def _concerns(event: Event, pool: str, slot: int, transfers: set[tuple[int, int]
     if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel | Lookup):
         return event.pool == pool and slot in event.slots
     if isinstance(event, Queue):
-        return _queue_names(event, pool, slot)
+        return queue_names(event, pool, slot)
     if isinstance(event, Issue | Report | Stale | Complete):
         return (event.op, event.gen) in transfers
     return False

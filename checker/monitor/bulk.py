@@ -1,6 +1,7 @@
 """Questions about the words of many slots at once, and changes to them.
 
-Few slots are cheapest one by one; for many, numpy answers at once. Both ways give the same answer, and a slot that
+Few slots are cheapest one by one; for many, numpy answers at once. Both ways give the same answer, and a slot
+that
 does not exist makes every question false. The changes expect slots that exist, each once.
 """
 
@@ -68,7 +69,7 @@ def all_have(pool: PoolState, slots: Sequence[int], some: int, none: int) -> boo
 
 
 def dying(pool: PoolState, slots: Sequence[int], allowed: int) -> int | None:
-    """How many of the held ``slots`` have one holder only; None if such a slot has flags beyond ``allowed``."""
+    """How many of the held ``slots`` have one holder; None if such a one has flags beyond ``allowed``."""
     count = 0
     if len(slots) < pool.long_from:
         words = pool.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,9 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     notes: list[str] = []
     interrupted = False
     started = time.perf_counter()
+    # Nothing here makes reference cycles, and looking for them takes a tenth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         for batch in reader.batches():
             if _judge(reader, ledger, batch, violations, limit):
@@ -76,6 +80,8 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
             raise TraceCutError(message) from error
         notes.append(CUT)
     finally:
+        if collecting:
+            gc.enable()
         reader.close()
     seconds = time.perf_counter() - started
     quiesced = ledger.events > 0 and type(ledger.books.ring[-1]) is Quiesce and not notes

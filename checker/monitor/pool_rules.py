@@ -230,6 +230,8 @@ class PoolRules:
         group = self.books.groups.get(event.group)
         if group is not None and group.window is not None:
             reach = group.block_size + group.window - 2
+            if holder.reach is None:
+                holder.reach = {}
             for at, slot in enumerate(slots, event.at):
                 holder.reach[slot] = at * group.block_size + reach
 
@@ -276,7 +278,8 @@ class PoolRules:
                 frozen.append(slot)
             pool.words[slot] = word
             holder.slots.discard(slot)
-            holder.reach.pop(slot, None)
+            if holder.reach is not None:
+                holder.reach.pop(slot, None)
             if dying:
                 pool.free += not word & NULL
                 if word & (BUSIES | PROMISES | FROZEN):
@@ -329,7 +332,8 @@ class PoolRules:
         protected = holder.slots.difference(*(slots for name, slots in request.fresh if name == pool.name))
         if holder.reach:
             start = request.computed - self.books.unprocessed(request)
-            protected = {slot for slot in protected if holder.reach.get(slot, start) >= start}
+            reach = holder.reach
+            protected = {slot for slot in protected if reach.get(slot, start) >= start}
         return protected
 
     def left(self, pool: PoolState, holder: Holder) -> None:
@@ -387,7 +391,7 @@ class PoolRules:
         """A promised slot lost its key, and that was reported: the promises go on without it."""
         busy = pool.words[slot] & (BUSIES | FROZEN | FILLING)
         filling, frozen = pool.filling.get(slot), pool.frozen.get(slot)
-        forgiven = [set(op.forgiven) for op in self.books.ops.values()]
+        forgiven = [op.forgiven for op in self.books.ops.values()]
         self.books.forgive(pool, slot)
         for op, before in zip(self.books.ops.values(), forgiven, strict=True):
             op.forgiven = before
@@ -430,7 +434,7 @@ class PoolRules:
             return None
         fail = self.books.fail
         op = self.books.ops.get(event.op)
-        if op is not None and op.gen == event.gen:
+        if op is not None and op.event.gen == event.gen:
             return fail(
                 "USE-READY",
                 "a slot is labelled after the transfer that fills it is complete",
@@ -528,7 +532,7 @@ class PoolRules:
     def users(self, pool: PoolState, slot: int) -> list[str]:
         """Open transfers that read or write ``slot``: for reports."""
         return [
-            f"{'load' if op.load else 'store'} {op.id}.{op.gen}"
+            f"{'load' if op.load else 'store'} {op.id}.{op.event.gen}"
             for op in self.books.ops.values()
-            if (op.src_pool == pool.name and slot in op.src) or (op.dst_pool == pool.name and slot in op.dst)
+            if op.uses(pool.name, slot)
         ]

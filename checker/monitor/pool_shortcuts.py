@@ -1,13 +1,13 @@
 """Short cuts for the events of pools, which are most of a trace.
 
-A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If so, it
+A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If
+so, it
 takes the event over; if not, it leaves the books untouched, and the full rule judges slot by slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from kvfence.checker.monitor.books import LONG
 from kvfence.checker.monitor.bulk import (
     add,
     add_holder,
@@ -27,8 +27,6 @@ from kvfence.checker.monitor.pool_state import (
     NULL,
     REF,
     REFS,
-    Holder,
-    PoolState,
     tags_of,
 )
 from kvfence.checker.monitor.violation import Violation
@@ -42,34 +40,53 @@ class PoolShortcuts(PoolRules):
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
         slots = event.slots
+        count = len(slots)
         if not all_are(pool, slots, 0):
             return super().alloc(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        if not _join(holder, slots):
+        held = holder.slots
+        before = len(held)
+        held.update(slots)
+        if len(held) != before + count:
+            # One appears twice. None of them was held before, so this undoes it.
+            held.difference_update(slots)
             return super().alloc(event)
         put(pool, slots, REF)
-        pool.free -= len(slots)
-        return self.accept(pool, holder, event, slots)
+        pool.free -= count
+        if holder.kind == "req":
+            self.join(holder, slots, event)
+        books = self.books
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        free = event.free
+        if free >= 0 and free != pool.free + pool.drift:
+            return self.told(pool, free)
+        return None
 
     def touch(self, event: Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
         slots = event.slots
+        count = len(slots)
         if not all_have(pool, slots, REFS | LABEL, FILLING | BAD | NULL):
             return super().touch(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        if not holder.slots.isdisjoint(slots) or not _join(holder, slots):
+        held = holder.slots
+        before = len(held)
+        if before and not held.isdisjoint(slots):
+            return super().touch(event)
+        held.update(slots)
+        if len(held) != before + count:
+            held.difference_update(slots)
             return super().touch(event)
         pool.free -= add_holder(pool, slots)
-        return self.accept(pool, holder, event, slots)
-
-    def accept(
-        self, pool: PoolState, holder: Holder, event: Alloc | Touch, slots: Sequence[int]
-    ) -> Violation | None:
-        """What follows when ``holder`` joined ``slots``."""
         if holder.kind == "req":
             self.join(holder, slots, event)
-        self.books.count_slots(len(slots))
+        books = self.books
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
         free = event.free
         if free >= 0 and free != pool.free + pool.drift:
             return self.told(pool, free)
@@ -80,8 +97,12 @@ class PoolShortcuts(PoolRules):
         books = self.books
         pool = self.pools[event.pool]
         slots = event.slots
+        count = len(slots)
         holder = pool.holders.get(event.holder)
-        if holder is None or not holder.slots.issuperset(slots):
+        if holder is None:
+            return super().free(event)
+        held = holder.slots
+        if not held.issuperset(slots):
             return super().free(event)
         request = holder.request
         if request is not None and (
@@ -91,19 +112,21 @@ class PoolShortcuts(PoolRules):
         gone = dying(pool, slots, LABEL | BAD)
         if gone is None:
             return super().free(event)
-        held = holder.slots
         before = len(held)
         held.difference_update(slots)
-        if len(held) != before - len(slots):
+        if len(held) != before - count:
             held.update(slots)
             return super().free(event)
         add(pool, slots, -REF)
         pool.free += gone
-        for slot in slots if holder.reach else ():
-            holder.reach.pop(slot, None)
+        if holder.reach:
+            for slot in slots:
+                holder.reach.pop(slot, None)
         if not held:
             self.left(pool, holder)
-        books.count_slots(len(slots))
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
         free = event.free
         if free >= 0 and free != pool.free + pool.drift:
             return self.told(pool, free)
@@ -142,14 +165,3 @@ class PoolShortcuts(PoolRules):
         add_labels(pool, slots, tags_of(event.keys, event.group))
         self.books.count_slots(len(slots))
         return None
-
-
-def _join(holder: Holder, slots: Sequence[int]) -> bool:
-    """Give ``holder`` the slots, none of which it has. False, and nothing changed, if one appears twice."""
-    held = holder.slots
-    before = len(held)
-    held.update(slots)
-    if len(held) == before + len(slots):
-        return True
-    held.difference_update(slots)
-    return False

@@ -51,7 +51,7 @@ class Holder:
         self.request = request
         """The request generation of a ``req`` or ``hit`` holder."""
         self.slots: set[int] = set()
-        self.reach: dict[int, int] = {}
+        self.reach: dict[int, int] | None = None
         """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
         self.leaked = False
         """A violation has told that these slots were not given back; it is told once."""
@@ -60,7 +60,7 @@ class Holder:
         """A copy that belongs to ``request``."""
         other = Holder(self.name, self.kind, request)
         other.slots = set(self.slots)
-        other.reach = dict(self.reach)
+        other.reach = None if self.reach is None else dict(self.reach)
         other.leaked = self.leaked
         return other
 

@@ -37,9 +37,12 @@ class Cover:
         other.holes, other.beyond = set(self.holes), set(self.beyond)
         return other
 
-    def add(self, blocks: Iterable[int]) -> None:
+    def add(self, blocks: Sequence[int]) -> None:
         """Account for ``blocks``."""
         beyond = self.beyond
+        if not beyond and not self.holes and list(blocks) == list(range(self.edge, self.edge + len(blocks))):
+            self.edge += len(blocks)
+            return
         for block in blocks:
             if block >= self.edge:
                 beyond.add(block)

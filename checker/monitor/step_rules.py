@@ -40,20 +40,24 @@ class StepRules:
                 unprocessed=[step.number for step in books.steps],
                 depth=books.header.depth,
             )
-        requests: list[Request] = []
-        current = books.current
-        for id_, tokens in zip(event.reqs, event.tokens, strict=True):
-            request = current.get(id_)
-            if request is None:
-                request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))
-                found = found or wrong
+        current, number = books.current, event.step
+        try:
+            requests = [current[id_] for id_ in event.reqs]
+        except KeyError:
+            requests = []
+            for id_ in event.reqs:
+                request = current.get(id_)
+                if request is None:
+                    request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))
+                    found = found or wrong
+                requests.append(request)
+        for request, tokens in zip(requests, event.tokens, strict=True):
             if not request.ready:
                 found = found or self.dispatch_fault(event, request)
             request.computed += tokens
-            request.last_step = event.step
+            request.last_step = number
             if request.fresh:
                 request.fresh = []
-            requests.append(request)
         books.steps.append(Step(event.step, requests, event.tokens))
         books.dispatched = event.step
         if books.processed >= event.step:

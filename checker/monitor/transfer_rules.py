@@ -76,7 +76,7 @@ class TransferRules:
                 "an id is used again only after its transfer is complete",
                 op=event.op,
                 gen=event.gen,
-                open=op.gen,
+                open=op.event.gen,
             )
         closed = self.books.closed.get(event.op)
         if closed is not None and closed.gen >= event.gen:
@@ -228,39 +228,43 @@ class TransferRules:
 
     def open(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """Take the transfer over into the books."""
-        books = self.books
-        books.ops[op.id] = op
-        books.count_slots(len(op.src) + len(op.dst))
+        event, id_ = op.event, op.id
+        self.books.ops[id_] = op
+        self.books.count_slots(len(event.src) + len(event.dst))
+        filling = dst.filling
         if op.plain:
-            add(src, op.src, BUSY)
-            add(dst, op.dst, BUSY | FILLING)
-            dst.filling.update(dict.fromkeys(op.dst, op.id))
+            add(src, event.src, BUSY)
+            add(dst, event.dst, BUSY | FILLING)
+            for slot in event.dst:
+                filling[slot] = id_
         else:
-            for slot in op.src:
+            for slot in event.src:
                 self.use(op, src, slot)
-            for slot in op.dst:
+            for slot in event.dst:
                 if self.use(op, dst, slot):
                     dst.words[slot] = (dst.words[slot] | FILLING) & ~BAD
-                    dst.filling[slot] = op.id
+                    filling[slot] = id_
         request = op.request
         if op.load:
             if request is not None:
                 request.loads += 1
-                request.waits.add(op.id)
+                request.waits.add(id_)
                 request.ready = False
                 op.waiters.append(request)
-                books.close_promise(request)
+                self.books.close_promise(request)
             return
-        dst.storing.update(dict.fromkeys(op.tags, op.id))
+        storing = dst.storing
+        for tag in op.tags:
+            storing[tag] = id_
         if request is not None:
             request.stores += 1
-            if op.at:
-                request.cover(op.group).add(op.at)
+            if event.at:
+                request.cover(event.group).add(event.at)
 
     def use(self, op: Op, pool: PoolState, slot: int) -> bool:
         """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
         if not pool.has(slot) or not pool.words[slot] & REFS:
-            op.forgiven.add((pool.name, slot))
+            op.forgiven |= {(pool.name, slot)}
             return False
         pool.words[slot] += BUSY
         return True
@@ -270,7 +274,7 @@ class TransferRules:
     def open_op(self, event: Issue | Report | Complete, verb: str) -> tuple[Op | None, Violation | None]:
         """The open transfer that an event means; a violation when there is none of this id and generation."""
         op = self.books.ops.get(event.op)
-        if op is not None and op.gen == event.gen:
+        if op is not None and op.event.gen == event.gen:
             return op, None
         closed = self.books.closed.get(event.op)
         return None, self.books.fail(
@@ -278,7 +282,7 @@ class TransferRules:
             f"only an open transfer of this id and generation is {verb}",
             op=event.op,
             gen=event.gen,
-            open=None if op is None else op.gen,
+            open=None if op is None else op.event.gen,
             completed=None if closed is None else closed.gen,
         )
 
@@ -288,7 +292,7 @@ class TransferRules:
         if op is None:
             return wrong
         if op.issued:
-            return self.books.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.gen)
+            return self.books.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.event.gen)
         op.issued = True
         return None
 
@@ -312,10 +316,12 @@ class TransferRules:
             op.failed |= bit
         if not op.issued:
             op.issued = True
-            return self.books.fail("ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.gen)
+            return self.books.fail(
+                "ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.event.gen
+            )
         if before & bit:
             return self.books.fail(
-                "ONCE", "a rank reports a transfer once", op=op.id, gen=op.gen, rank=event.rank
+                "ONCE", "a rank reports a transfer once", op=op.id, gen=op.event.gen, rank=event.rank
             )
         return None
 
@@ -324,7 +330,7 @@ class TransferRules:
         op = self.books.ops.get(event.op)
         if (
             op is None
-            or op.gen != event.gen
+            or op.event.gen != event.gen
             or not op.issued
             or not 0 <= event.rank < self.books.header.ranks
         ):
@@ -332,7 +338,11 @@ class TransferRules:
         if op.reported >> event.rank & 1:
             return None
         return self.books.fail(
-            "ONCE", "a report that is still expected is not ignored", op=op.id, gen=op.gen, rank=event.rank
+            "ONCE",
+            "a report that is still expected is not ignored",
+            op=op.id,
+            gen=op.event.gen,
+            rank=event.rank,
         )
 
     def complete(self, event: Complete) -> Violation | None:
@@ -346,7 +356,7 @@ class TransferRules:
                 "RANKS",
                 "a transfer is complete only when every rank reported",
                 op=op.id,
-                gen=op.gen,
+                gen=op.event.gen,
                 missing=missing,
             )
         elif event.ok and op.failed:
@@ -355,12 +365,12 @@ class TransferRules:
                 "FAIL-CLOSED",
                 "a transfer is good only if every rank succeeded",
                 op=op.id,
-                gen=op.gen,
+                gen=op.event.gen,
                 failed=failed,
             )
         if not event.ok:
-            dst = self.pools[op.dst_pool]
-            labelled = [slot for slot in op.dst if dst.word(slot) & LABEL]
+            dst = self.pools[op.event.dst_pool]
+            labelled = [slot for slot in op.event.dst if dst.word(slot) & LABEL]
             if labelled:
                 found = found or self.books.fail(
                     "FAIL-CLOSED",
@@ -368,7 +378,7 @@ class TransferRules:
                     dst,
                     labelled,
                     op=op.id,
-                    gen=op.gen,
+                    gen=op.event.gen,
                 )
             self.fail_destinations(op, dst)
         self.release(op)
@@ -382,50 +392,52 @@ class TransferRules:
 
     def fail_destinations(self, op: Op, dst: PoolState) -> None:
         """The destinations of a failed transfer are of no use; whoever has them in a table must know."""
-        for slot in op.dst:
+        for slot in op.event.dst:
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] |= BAD
         if not op.load:
-            if op.request is not None and op.at:
-                op.request.cover(op.group).take(op.at)
+            if op.request is not None and op.event.at:
+                op.request.cover(op.event.group).take(op.event.at)
             return
         for waiter in op.waiters:
             if waiter is not op.request:
-                starts = [waiter.suspects.get((dst.name, slot)) for slot in op.dst]
+                starts = [waiter.suspects.get((dst.name, slot)) for slot in op.event.dst]
                 known = [start for start in starts if start is not None]
-                waiter.bad.append((dst.name, op.dst))
+                waiter.bad.append((dst.name, op.event.dst))
                 waiter.lower_limit(min(known) if known else (waiter.local if waiter.known else None))
         owner = op.request
         if owner is not None:
-            group = self.books.groups.get(op.group)
-            owner.bad.append((dst.name, op.dst))
-            if group is not None and op.at:
-                owner.lower_limit(min(op.at) * group.block_size)
+            group = self.books.groups.get(op.event.group)
+            owner.bad.append((dst.name, op.event.dst))
+            if group is not None and op.event.at:
+                owner.lower_limit(min(op.event.at) * group.block_size)
             else:
                 owner.lower_limit(owner.local if owner.known else None)
 
     def release(self, op: Op) -> None:
         """The transfer uses its slots no longer."""
-        src, dst = self.pools[op.src_pool], self.pools[op.dst_pool]
+        event, id_ = op.event, op.id
+        src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
         filling = dst.filling
-        if op.plain and not op.forgiven and list(map(filling.get, op.dst)).count(op.id) == len(op.dst):
-            add(src, op.src, -BUSY)
-            add(dst, op.dst, -(BUSY | FILLING))
-            for slot in op.dst:
+        if op.plain and not op.forgiven and list(map(filling.get, event.dst)).count(id_) == len(event.dst):
+            add(src, event.src, -BUSY)
+            add(dst, event.dst, -(BUSY | FILLING))
+            for slot in event.dst:
                 del filling[slot]
         else:
             self.release_one_by_one(op, src, dst)
         if not op.load:
+            storing = dst.storing
             for tag in op.tags:
-                if dst.storing.get(tag) == op.id:
-                    del dst.storing[tag]
+                if storing.get(tag) == id_:
+                    del storing[tag]
 
     def release_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """The same, where a violation or another transfer may have got in between."""
-        for slot in op.src:
+        for slot in op.event.src:
             if (src.name, slot) not in op.forgiven:
                 src.words[slot] -= BUSY
-        for slot in op.dst:
+        for slot in op.event.dst:
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] -= BUSY
                 if dst.filling.get(slot) == op.id:

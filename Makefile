@@ -25,7 +25,7 @@ setup: .venv/.dev
 
 verify: .venv/.reference
 	$(BIN)/kvfence verify
-	$(BIN)/kvfence replay $(SAMPLE) --gpu-blocks 8192 --cpu-blocks 16384
+	$(BIN)/kvfence replay $(SAMPLE) --gpu-blocks 8192 --cpu-blocks 65536
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n $(WORKERS)

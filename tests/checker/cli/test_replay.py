@@ -1,0 +1,111 @@
+"""``kvfence replay``: exit codes, the same facts in text and JSON, one line for what cannot be replayed."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import cli
+
+SAMPLE = next((Path(cli.__file__).parent / "samples").glob("*.jsonl"))
+SMALL = ["--requests", "30", "--gpu-blocks", "8192", "--cpu-blocks", "8192"]
+
+
+def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.run(["replay", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_sound_replay_holds_and_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = answer([str(SAMPLE), *SMALL, "--format", "json"], capsys)
+    found = json.loads(printed)
+    assert (code, found["verdict"]) == (0, "holds")
+    stats = found["run"]["stats"]
+    assert stats["requests"] == sum(stats["finished"].values()) == 30
+    assert found["events"] > 1000
+    code, text, _ = answer([str(SAMPLE), *SMALL], capsys)
+    assert code == 0
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert f"{stats['stores']:,} of {stats['stored_blocks']:,} blocks" in lines["stores"]
+    assert f"{found['run']['hit_rates']['cpu']:.1%}" in lines["hit in CPU"]
+    assert all(f" {count:,}" in lines[invariant] for invariant, count in found["checks"].items())
+
+
+def test_a_recorded_replay_is_accepted_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "run.jsonl.zst"
+    code, printed, _ = answer([str(SAMPLE), *SMALL, "--record", str(trace), "--format", "json"], capsys)
+    assert code == 0
+    assert trace.stat().st_mode & 0o077 == 0
+    assert cli.run(["check", str(trace), "--format", "json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["events"] == json.loads(printed)["events"]
+    assert checked["quiesced"] is True
+
+
+def test_without_assertions_nothing_is_said_about_invariants(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = answer([str(SAMPLE), *SMALL, "--no-assert"], capsys)
+    assert code == 0
+    assert "Events were not judged" in text
+    assert "PIN" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--block-size", "0"], "block_size"),
+        (["--gpu-blocks", "1"], "gpu_blocks"),
+        (["--cpu-blocks", "0"], "cpu_blocks"),
+        (["--async-depth", "3"], "--async-depth"),
+        (["--groups", "both"], "'full'"),
+        (["--fail-rate", "2"], "fail_rate"),
+        (["--requests", "0"], "limit"),
+        (["--design", "unpined_lookup"], "did you mean unpinned_lookup?"),
+        (["--gpu-blocks", "many"], "--gpu-blocks"),
+    ],
+)
+def test_an_option_that_cannot_work_is_one_line(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = answer([str(SAMPLE), *arguments], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert hint in err
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello\n", b'{"timestamp": 0}\n', b'{"timestamp": 0, "input_le', b"\x00\xff\n"]
+)
+def test_a_file_that_is_no_workload_is_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "workload.jsonl"
+    path.write_bytes(content)
+    code, out, err = answer([str(path)], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert str(path) in err
+
+
+def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path / "none.jsonl", tmp_path):
+        code, out, err = answer([str(path)], capsys)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_place_that_cannot_be_recorded_to_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = answer([str(SAMPLE), *SMALL, "--record", str(tmp_path / "none" / "run.jsonl")], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_without_torch_the_way_out_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("kvfence.reference")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = answer([str(SAMPLE), *SMALL], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "torch" in err
+    assert "kvfence[reference]" in err

@@ -56,7 +56,7 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
     remarks = []
     for machine in found.machines:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
-        remarks.append(f"{machine.machine} was explored by {machine.engine} with {sizes}.")
+        remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
         if machine.stopped:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
         if machine.stopped and machine.verdict is Verdict.violated:
@@ -133,16 +133,20 @@ def _summary(found: Verification, width: int) -> str:
     states = sum(machine.states for machine in found.machines)
     transitions = sum(machine.transitions for machine in found.machines)
     work = f"{states:,} states, {transitions:,} transitions, {found.seconds:.1f} s."
-    verdict = {
+    return paragraph(f"{found.design}: {found.verdict}. {_meaning(found)} {work}", width=width)
+
+
+def _meaning(found: Verification) -> str:
+    broken = sorted({example.invariant for example in found.counterexamples})
+    if found.expected in broken:
+        return f"It breaks {found.expected}, as it is known to."
+    meaning = {
         Verdict.holds: "Every condition of these machines holds in every state reachable at these sizes.",
-        Verdict.violated: "A condition is violated.",
+        Verdict.violated: f"It breaks {', '.join(broken)}.",
         Verdict.undetermined: "The question is open: the remarks above say what was not reached.",
     }[found.verdict]
-    if found.expected:
-        broken = {example.invariant for example in found.counterexamples}
-        verdict += (
-            f" {found.expected} is the invariant that design {found.design} is known to break."
-            if found.expected in broken
-            else f" {found.expected}, which design {found.design} is known to break, was not found broken."
-        )
-    return paragraph(f"{found.design}: {found.verdict}. {verdict} {work}", width=width)
+    return (
+        f"{meaning} {found.expected}, which it is known to break, did not break."
+        if found.expected
+        else meaning
+    )

@@ -14,10 +14,11 @@ SAMPLE = next((Path(cli.__file__).parent / "samples").glob("*.jsonl"))
 
 @contextmanager
 def somebody_interrupts(*_: object) -> Iterator[object]:
-    """Progress that is interrupted when it is first told: the moment at which Ctrl-C is pressed."""
+    """Progress that raises KeyboardInterrupt, as Ctrl-C does, once there is something to lose."""
 
-    def press(*_: object) -> None:
-        raise KeyboardInterrupt
+    def press(*told: object) -> None:
+        if getattr(told[-1], "states", 1000) > 100:
+            raise KeyboardInterrupt
 
     yield press
 
@@ -26,7 +27,7 @@ def test_an_interrupted_verification_is_undetermined_and_keeps_what_was_explored
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "machine_progress", somebody_interrupts)
-    big = ["--size", "Block=6", "--size", "Holder=3", "--format", "json"]
+    big = ["--size", "Block=9", "--size", "Holder=4", "--format", "json"]
     assert cli.run(["verify", *big]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "undetermined"

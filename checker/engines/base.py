@@ -202,6 +202,9 @@ class Engine(ABC):
         """
 
 
+FIRST = "the first violation was found"
+
+
 class Stop(Exception):  # noqa: N818 (not an error: a reason to end early)
     """Ends an exploration; the text becomes ``Result.stopped``."""
 

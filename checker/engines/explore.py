@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvfence.checker.engines import expand as kernels
 from kvfence.checker.engines.base import (
+    FIRST,
     REPORT_EVERY,
     Bounds,
     Engine,
@@ -30,7 +31,6 @@ from kvfence.checker.engines.table import Seen, seen
 from kvfence.spec.language import Instance, Machine
 
 CHUNK = 1 << 15  # states expanded at a time: their columns stay in the second-level cache
-FIRST = "the first violation was found"
 BATCH = 4  # successors entered at a time, in chunks
 
 
@@ -104,11 +104,13 @@ class _Search:
         progress: Report | None,
     ) -> None:
         self.grounded, self.log, self.limits, self.chunk = log.grounded, log, limits, chunk
-        self.max_states, self.memory, self.progress = max_states, memory, progress
+        self.max_states, self.progress = max_states, progress
+        self.memory: int | None = None
         self.packing = Packing(self.grounded, limits)
         self.batch = _Batch(self.packing.words, BATCH * chunk)
         self.seen: Seen = seen(self.packing, self._reserve)
         self.seen.add(self.packing.pack(self.grounded.initial))
+        self.memory = memory  # from here on: the smallest tables are always taken
         self.levels = [0]  # number of the first state of each level; the last may still be empty
         self.judged = 0  # states below this number
         self.left_bounds: str | None = None
@@ -120,6 +122,7 @@ class _Search:
 
     def explore(self, until: Until) -> None:
         """Level by level until nothing is new."""
+        self._reserve(self.seen.nbytes)
         while True:
             self._look()
             self._stop_if_violated(until)
@@ -138,7 +141,7 @@ class _Search:
     def finish(self) -> dict[int, list[Instance]]:
         """Complete the log; the steps to each sighting, by its ``id``."""
         log = self.log
-        if log.stopped and not log.stopped.startswith(FIRST):
+        if log.stopped and log.stopped != FIRST:
             self._look()
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)

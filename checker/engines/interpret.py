@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kvfence.checker.engines import python_source as source
 from kvfence.checker.engines.base import (
+    FIRST,
     REPORT_EVERY,
     Bounds,
     Engine,
@@ -182,7 +183,7 @@ class Interpret(Engine):
             search.log.stopped = str(stop)
         except KeyboardInterrupt:
             search.log.stopped = "interrupted"
-        search.log.states = len(search.parents)
+        search.finish()
         return search.log.result(self.name, time.perf_counter() - start, search.path)
 
 
@@ -203,36 +204,44 @@ class _Search:
         self.parents: dict[Values, tuple[Values, int] | None] = {interpreter.initial(): None}
         self.start = self.reported = time.perf_counter()
         self.left_bounds: str | None = None
+        self.level = 0  # depth of the states in ``fresh``
+        self.fresh: list[Values] = []  # found, not yet judged
 
     def explore(self, until: Until) -> None:
         frontier = [self.run.initial()]
         while frontier:
             for state in frontier:
                 self._look(state)
+            self.fresh = []
             if until == "first" and self.log.bad:
-                raise Stop("the first violation was found")
-            fresh: list[Values] = []
+                raise Stop(FIRST)
+            self.level += 1
             for state in frontier:
-                self._expand(state, fresh, len(frontier))
-            if fresh:
-                self.log.depth += 1
+                self._expand(state, len(frontier))
             if until == "first" and self.log.bad:
-                raise Stop("the first violation was found")
-            frontier = fresh
+                raise Stop(FIRST)
+            frontier = self.fresh
         if self.left_bounds:
             raise Stop(self.left_bounds)
 
+    def finish(self) -> None:
+        """Complete the log, judging what was found but not yet judged when the search was stopped."""
+        if self.log.stopped and self.log.stopped != FIRST:
+            for state in self.fresh:
+                self._look(state)
+        self.log.states = len(self.parents)
+
     def _look(self, state: Values) -> None:
         for p in self.run.violated(state):
-            self.log.failed.setdefault(p.name, Sighting(state, self.log.depth))
+            self.log.failed.setdefault(p.name, Sighting(state, self.level))
         for p in self.run.reached(state):
-            self.log.reached.setdefault(p.name, Sighting(state, self.log.depth))
+            self.log.reached.setdefault(p.name, Sighting(state, self.level))
 
-    def _expand(self, state: Values, fresh: list[Values], frontier: int) -> None:
-        log, parents = self.log, self.parents
+    def _expand(self, state: Values, frontier: int) -> None:
+        log, parents, depth = self.log, self.parents, self.level - 1
         found = self.run.successors(state)
         if not found and log.dead is None and not self.run.terminal(state):
-            log.dead = Sighting(state, log.depth)
+            log.dead = Sighting(state, depth)
         for index, after, failing in found:
             log.taken[index] += 1
             log.transitions += 1
@@ -240,13 +249,14 @@ class _Search:
             if failing:
                 instance = self.run.instances[index]
                 for c in failed(instance, failing):
-                    log.failed.setdefault(c.name, Sighting(state, log.depth, instance, c.text))
+                    log.failed.setdefault(c.name, Sighting(state, depth, instance, c.text))
                     inside = inside and c.cell is None
             if self.limits and inside:
                 inside = self._inside(after)
             if inside and after not in parents:
                 parents[after] = (state, index)
-                fresh.append(after)
+                self.fresh.append(after)
+                log.depth = self.level
         self._limit(frontier)
 
     def _inside(self, state: Values) -> bool:
@@ -267,7 +277,7 @@ class _Search:
             now = time.perf_counter()
             if now - self.reported >= REPORT_EVERY:
                 self.reported = now
-                self.progress(Progress(n, frontier, self.log.depth, n / (now - self.start)))
+                self.progress(Progress(n, frontier, self.level - 1, n / (now - self.start)))
 
     def path(self, seen: Sighting, id_: str, name: str, text: str) -> Path:
         """The way to a sighting by the parents kept."""

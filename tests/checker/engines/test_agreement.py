@@ -115,13 +115,16 @@ def numbers() -> Machine:
     m.function("wide", value=Int(-300, 40_000), init=-300)
     m.function("byte", value=Int(-128, 127), init=-128)
     m.function("fixed", value=Int(7, 7), init=7)
+    m.function("pair", Int(0, 2), value=Int(-5, 900), init=lambda k: k)
     m.function("at", Int(-1, 2), value=Int(0, 200), init=lambda k: If(k == 0, 100, 0))
 
     @m.action(k=Int(-1, 2))
     def grow(s: State, k: Expr) -> None:
-        s.require(s.wide < 39_000, s.at[k] < 150)
+        s.require(s.wide < 39_000, s.at[k] < 150, s.pair[1] < 500)
         s.wide = If(s.wide < 0, s.wide + 149, s.wide + s.at[k] + 9_000)
         s.at[k] = s.at.get(k + 1, 3) + 49
+        s.pair[2] = s.at[k] + s.pair.get(k, 0) - s.pair[1]
+        s.pair[1] = s.pair[1] + 40
 
     @m.action(down=Bool)
     def turn(s: State, down: Expr) -> None:

@@ -118,6 +118,12 @@ def test_running_out_of_memory_stops_the_search_and_keeps_what_was_found(engine:
     assert r.findings["true"].verdict is Verdict.undetermined
 
 
+@each_engine
+def test_a_memory_limit_too_small_to_begin_with_is_undetermined(engine: Engine) -> None:
+    r = engine.run(stairs(), memory=1)
+    assert (r.verdict, "memory" in str(r.stopped)) == (Verdict.undetermined, True)
+
+
 def test_the_explorer_holds_no_more_memory_than_allowed() -> None:
     small, large = (Explore().run(crowd(), {"Person": 20}, memory=n) for n in (8_000_000, 12_000_000))
     assert small.states < large.states < 1 << 20
@@ -128,6 +134,26 @@ def test_too_many_states_stop_the_search_undetermined(engine: Engine) -> None:
     r = engine.run(stairs(200), max_states=50)
     assert r.verdict is Verdict.undetermined
     assert "50 states" in str(r.stopped)
+
+
+@each_engine
+def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) -> None:
+    m = Machine("fan")
+    m.function("n", value=Int(0, 100), init=0)
+
+    @m.action(k=Int(1, 100))
+    def jump(s: State, k: Expr) -> None:
+        s.require(s.n == 0)
+        s.n = k
+
+    @m.invariant("COUNT")
+    def small(s: State) -> Expr:
+        return s.n < 60
+
+    r = engine.run(m, max_states=70)
+    assert r.stopped is not None
+    assert [len(p) for p in r.violated] == [1]
+    assert r.depth == 1
 
 
 @each_engine

@@ -260,7 +260,19 @@ def test_a_range_is_watched_only_where_the_guard_leaves_it_open() -> None:
     def careless(s: State, b: Elem) -> None:
         s.ref[b] = s.ref[b] + 1
 
+    def exact(s: State, b: Elem) -> None:
+        s.require(s.n <= 8, ~(s.ref[b] <= 3))
+        s.n = s.n + 1
+        s.ref[b] = s.ref[b] - 4
+
+    def one_off(s: State, b: Elem) -> None:
+        s.require(s.n <= 8, ~(s.ref[b] < 3))
+        s.n = s.n + 2
+        s.ref[b] = s.ref[b] - 4
+
     assert all(not i.ranges for i in grounded(act).instances)
+    assert all(not i.ranges for i in grounded(exact).instances)
+    assert all(len(i.ranges) == 2 for i in grounded(one_off).instances)
     assert [c.id for c in grounded(careless).instances[0].ranges] == ["RANGE"]
 
 

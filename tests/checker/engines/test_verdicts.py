@@ -60,6 +60,27 @@ def test_a_state_without_successor_is_a_deadlock_unless_terminal(engine: Engine)
 
 
 @each_engine
+def test_a_deadlock_is_told_from_live_and_terminal_states_beside_it(engine: Engine) -> None:
+    m = Machine("rooms")
+    m.function("n", value=Int(0, 30), init=0)
+
+    @m.action(k=Int(1, 20))
+    def enter(s: State, k: Expr) -> None:
+        s.require(s.n == 0)
+        s.n = k
+
+    @m.action()
+    def leave(s: State) -> None:
+        s.require(s.n > 0, s.n < 15)
+        s.n = 0
+
+    m.terminal(lambda s: s.n < 18)
+    r = engine.run(m)
+    assert r.deadlock is not None
+    assert [str(s) for s in r.deadlock.steps] == ["enter(k=18)"]
+
+
+@each_engine
 def test_an_unreached_goal_is_undetermined_and_named(engine: Engine) -> None:
     m = stairs()
 

@@ -270,12 +270,9 @@ class TraceReader:
             "give a file that a recorder wrote",
         )
 
-    def _cut(self, line: int) -> TraceError:
-        error = self.error(
-            line, "is cut off", "the recording was not closed: record again, or remove this line"
-        )
-        error.add_note("cut")
-        return error
+    def _cut(self, line: int) -> TraceCutError:
+        way_out = "the recording was not closed: record again, or remove this line"
+        return TraceCutError(f"{self.path}: line {line}: is cut off; {way_out}")
 
     def _check_length(self, line: int, length: int) -> None:
         if length > LONGEST_LINE:

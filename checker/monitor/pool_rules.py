@@ -45,12 +45,17 @@ class PoolRules:
             Unlabel: self.unlabel,
         }
 
-    def told(self, pool: PoolState, free: int) -> Violation | None:
-        """The pool's own count of free slots must be ours. A difference is reported once."""
+    def told(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
+        """The pool's own count of free slots must be ours. A difference is reported once.
+
+        After another violation, ``found``, a difference is its consequence and only noted.
+        """
         if free < 0 or free == pool.free + pool.drift:
-            return None
+            return found
         ours = pool.free + pool.drift
         pool.drift = free - pool.free
+        if found is not None:
+            return found
         return self.books.fail(
             "CONSERVE",
             "the pool's count of free slots is the total less the null block and the held slots",
@@ -86,7 +91,7 @@ class PoolRules:
             taken.append(slot)
         self.join(holder, taken, event)
         self.books.count_slots(len(event.slots))
-        return found or self.told(pool, event.free)
+        return self.told(pool, event.free, found)
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with giving ``slot`` away."""
@@ -173,7 +178,7 @@ class PoolRules:
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
         self.books.count_slots(len(event.slots))
-        return found or self.told(pool, event.free)
+        return self.told(pool, event.free, found)
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
         """What is wrong with ``holder`` joining the holders of ``slot``."""
@@ -291,7 +296,7 @@ class PoolRules:
         if not holder.slots:
             self.left(pool, holder)
         books.count_slots(len(event.slots))
-        return found or self.told(pool, event.free)
+        return self.told(pool, event.free, found)
 
     def free_fault(
         self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool

@@ -182,7 +182,14 @@ TWINS = [
     # Evict.
     ("a cached slot is evicted", CACHED, Evict("gpu", [1, 2]), Evict("gpu", [1, 1]), "CONSERVE"),
     ("only a cached slot is evicted", CACHED, Evict("gpu", [1]), Evict("gpu", [3]), "CONSERVE"),
-    ("a held slot is not evicted", CACHED, Evict("gpu", [1]), Evict("gpu", [0]), "CONSERVE"),
+    ("the null block is not evicted", CACHED, Evict("gpu", [1]), Evict("gpu", [0]), "CONSERVE"),
+    (
+        "a held slot is not evicted either",
+        [*CACHED, Touch("gpu", "x:1", [2])],
+        Evict("gpu", [1]),
+        Evict("gpu", [2]),
+        "PIN",
+    ),
     ("a pinned slot is not evicted", ON_CPU, Evict("cpu", [3]), None, ""),
     ("a slot with a pin is not evicted", PINNED, None, Evict("cpu", [3]), "PIN"),
     ("a promised slot is not evicted", PROMISED, None, Evict("cpu", [3]), "PIN"),

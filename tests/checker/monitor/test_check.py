@@ -1,0 +1,116 @@
+"""The check of a trace file: its verdict, and what it says about traces that end early."""
+
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker.monitor.check import check_trace
+from kvfence.checker.traces import TraceCutError, TraceError, TraceWriter
+from kvfence.spec.events import Alloc, Dispatch, Drop, Event, Evict, Free, Header, Label, Pool, Queue, Quiesce
+
+HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 4)))
+SOUND: list[Event] = [
+    Alloc("gpu", "req:1.0", [1, 2], free=5),
+    Free("gpu", "req:1.0", [2, 1], free=7),
+    Quiesce(),
+]
+
+
+def write(path: Path, events: list[Event]) -> Path:
+    """A trace file of ``events``."""
+    with TraceWriter(path, HEADER) as record:
+        for event in events:
+            record(event)
+    return path
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
+def test_a_sound_trace_holds(tmp_path: Path, name: str) -> None:
+    if name.endswith(".zst"):
+        pytest.importorskip("zstandard")
+    report = check_trace(write(tmp_path / name, SOUND))
+    assert report.verdict == "holds"
+    assert (report.events, report.slot_transitions, report.quiesced) == (3, 4, True)
+    assert report.verdicts["NO-LEAK"] == "holds"
+    assert report.verdicts["RANKS"] == "undetermined"
+    assert report.notes == ()
+
+
+def test_the_first_violation_ends_the_check(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", [*SOUND, Evict("gpu", [1]), Evict("gpu", [2])])
+    report = check_trace(path)
+    assert report.verdict == "violated"
+    assert [violation.number for violation in report.violations] == [3]
+    assert report.events == 4
+
+
+def test_all_violations_are_found_if_wanted(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", [*SOUND, Evict("gpu", [1]), Evict("gpu", [2]), Quiesce()])
+    report = check_trace(path, limit=None)
+    assert [violation.number for violation in report.violations] == [3, 4]
+    assert report.violation_counts == {"CONSERVE": 2}
+    assert report.verdicts["CONSERVE"] == "violated"
+    assert report.verdicts["NO-LEAK"] == "holds"
+
+
+def test_a_trace_without_events_is_undetermined(tmp_path: Path) -> None:
+    assert check_trace(write(tmp_path / "trace.jsonl", [])).verdict == "undetermined"
+
+
+def test_leaks_are_undetermined_until_it_is_quiet(tmp_path: Path) -> None:
+    report = check_trace(write(tmp_path / "trace.jsonl", SOUND[:1]))
+    assert report.verdict == "holds"
+    assert report.verdicts["NO-LEAK"] == "undetermined"
+    assert report.held == {"gpu": 2, "cpu": 0}
+    assert "2 slots are held" in report.notes[0]
+
+
+def test_a_cut_trace_is_no_pass(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", SOUND)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(TraceCutError, match=r"line 4: is cut off.*2 events before it were judged"):
+        check_trace(path)
+
+
+def test_a_cut_trace_still_tells_its_violations(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", [Evict("gpu", [1]), *SOUND])
+    path.write_bytes(path.read_bytes()[:-5])
+    report = check_trace(path, limit=None)
+    assert report.verdict == "violated"
+    assert not report.quiesced
+    assert any("cut off" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (Alloc("disk", "req:1.0", [1]), "pool 'disk'"),
+        (Alloc("gpu", "req:1.0", [8]), "slot 8"),
+        (Alloc("gpu", "req:1.0", [-1]), "slot -1"),
+        (Evict("gpu", [2**70]), "slot 1180591620717411303424"),
+        (Label("gpu", [1], [11, 12]), "2 keys for 1 slots"),
+        (Queue(0, 0, "store", "gpu", [1], "cpu", [1, 2], [11]), "1 sources, 2 destinations"),
+        (Dispatch(0, ["1"], []), "0 token counts for 1 requests"),
+        (Drop("1", 0, 0, 10**12, "lazy"), "1000000000000"),
+    ],
+)
+def test_an_event_that_makes_no_sense_is_a_fault_of_the_trace(
+    tmp_path: Path, event: Event, told: str
+) -> None:
+    path = write(tmp_path / "trace.jsonl", [Alloc("gpu", "req:1.0", [1]), event])
+    with pytest.raises(TraceError) as raised:
+        check_trace(path)
+    assert str(raised.value).startswith(f"{path}: line 3: makes no sense: ")
+    assert told in str(raised.value)
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    path = write(tmp_path / "trace.jsonl", [Evict("gpu", [1]), *SOUND])
+    report = check_trace(path, limit=None, progress=interrupt)
+    assert report.interrupted
+    assert report.verdict == "violated"
+    sound = check_trace(write(tmp_path / "sound.jsonl", SOUND), progress=interrupt)
+    assert sound.verdict == "undetermined"

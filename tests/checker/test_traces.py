@@ -1,0 +1,259 @@
+"""Trace files: what is written is read again, and whatever is wrong with a file is told in one line."""
+
+import os
+import stat
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import traces
+from kvfence.checker.traces import TraceCutError, TraceError, TraceWriter, read_trace
+from kvfence.spec.events import Alloc, Event, Free, Group, Header, Pool, Quiesce
+
+HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0),))
+EVENTS: list[Event] = [Alloc("gpu", "req:1.0", [1, 2], free=5), Free("gpu", "req:1.0", [2, 1]), Quiesce()]
+FIRST = b'{"format":"kvfence-trace","version":1,"producer":"x","pools":[{"name":"gpu","slots":8}]}\n'
+
+
+def write(path: Path, events: list[Event]) -> Path:
+    """A trace file of ``events``."""
+    with TraceWriter(path, HEADER) as record:
+        for event in events:
+            record(event)
+    return path
+
+
+def read(path: Path) -> list[tuple[int, Event]]:
+    """The numbered events of a trace file."""
+    return list(read_trace(path)[1])
+
+
+# Writing and reading.
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    if name.endswith(".zst"):
+        pytest.importorskip("zstandard")
+    header, events = read_trace(write(tmp_path / name, EVENTS))
+    assert header == HEADER
+    assert list(events) == list(enumerate(EVENTS))
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
+def test_a_long_trace_comes_in_order(tmp_path: Path, name: str) -> None:
+    if name.endswith(".zst"):
+        pytest.importorskip("zstandard")
+    events: list[Event] = [Alloc("gpu", f"req:{number}.0", [1]) for number in range(20_000)]
+    assert read(write(tmp_path / name, events)) == list(enumerate(events))
+
+
+def test_compressed_data_may_be_appended(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "trace.zst"
+    path.write_bytes(b"".join(map(zstandard.ZstdCompressor().compress, (FIRST, b'{"e":"quiesce"}\n'))))
+    assert read(path) == [(0, Quiesce())]
+
+
+def test_a_trace_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("old")
+    path.chmod(0o644)
+    write(path, EVENTS)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(read(path)) == 3
+
+
+def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+
+    def serve() -> None:
+        with TraceWriter(path, HEADER) as record:
+            record(Quiesce())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        serve()
+    assert read(path) == [(0, Quiesce())]
+
+
+def test_a_capped_trace_is_a_whole_trace_of_the_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with TraceWriter(path, HEADER, max_bytes=500) as record:
+        for _ in range(100):
+            record(EVENTS[0])
+    assert record.full
+    assert path.stat().st_size <= 500
+    assert len(read(path)) == record.events > 0
+
+
+def test_a_closed_trace_takes_no_events(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "trace.jsonl", HEADER) as record:
+        pass
+    record.close()
+    with pytest.raises(TraceError, match="is closed"):
+        record(Quiesce())
+
+
+def test_a_header_with_impossible_sizes_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="0 slots"):
+        TraceWriter(tmp_path / "trace.jsonl", Header(producer="test", pools=(Pool("gpu", 0),)))
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be created"):
+        TraceWriter(tmp_path / "no" / "trace.jsonl", HEADER)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        path = write(tmp_path / "trace.jsonl", EVENTS * count)
+        tracemalloc.start()
+        try:
+            for _ in read_trace(path)[1]:
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(8_000) < 1.5 * peak(2_000)
+
+
+# Files that are no traces.
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b"\n", "line 1: is not the header of a trace"),
+        (b"timestamp,input_length\n1,2\n", "line 1: is not the header of a trace"),
+        (b'{"format":"other","version":1}\n', "line 1: is not the header of a trace"),
+        (b'{"e":"quiesce"}\n', "line 1: is not the header of a trace"),
+        (b"[" * 100_000 + b"\n", "line 1: is not the header of a trace"),
+        (os.urandom(3000).replace(b"\n", b" ") + b"\n", "line 1: is not the header of a trace"),
+        (b"\x1f\x8b\x08\x00garbage\n", "line 1: is not the header of a trace"),
+        (FIRST.replace(b":1,", b":2,"), "trace format 2, and this kvfence reads 1"),
+        (FIRST.replace(b'"producer":"x",', b""), "line 1: is no header: .*producer"),
+        (FIRST.replace(b'"producer"', b'"produced"'), "line 1: is no header"),
+        (FIRST.replace(b":8", b":0"), "pool 'gpu' has 0 slots"),
+        (FIRST.replace(b":8", b":99999999999999"), "99999999999999 slots"),
+        (FIRST.replace(b":8", b':8,"null":8'), "null block 8 of pool 'gpu'"),
+        (FIRST.replace(b":8}", b':8},{"name":"gpu","slots":3}'), "'gpu' is named twice"),
+        (FIRST.replace(b'[{"name":"gpu","slots":8}]', b"[]"), "names no pools"),
+        (FIRST.replace(b"]}", b'],"ranks":0}'), "0 ranks"),
+        (FIRST.replace(b"]}", b'],"depth":0}'), "depth 0"),
+        (FIRST.replace(b"]}", b'],"groups":[{"pool":"cpu","block_size":16}]}'), "group 0 is in pool 'cpu'"),
+        (FIRST.replace(b"]}", b'],"groups":[{"pool":"gpu","block_size":0}]}'), "block size 0"),
+        (FIRST.replace(b"]}", b'],"groups":[{"pool":"gpu","block_size":1,"window":0}]}'), "window of 0"),
+        (FIRST + b'{"e":"quiesce"}\n{"e":"elope"}\n', "line 3: is no event: .*elope"),
+        (FIRST + b'{"e":"quiesce"}\n{"e":"issue","op":"a","gen":0}\n', r"line 3: is no event: .*\$.op"),
+        (FIRST + b'{"e":"issue","op":1}\n', "line 2: is no event: .*gen"),
+        (FIRST + b'{"e":"quiesce","x":1}\n', "line 2: is no event: .*x"),
+        (FIRST + b'{"e":"evict","pool":"gpu","slots":[1.5]}\n', "line 2: is no event"),
+        (FIRST + b'{"e":"quiesce"}\n\n{"e":"quiesce"}\n', "line 3: is blank"),
+        (FIRST + b'{"e":"quiesce"} {"e":"quiesce"}\n', "line 2: is no event"),
+        (FIRST + b"\xff\xfe\x00\n", "line 2: is no event"),
+        (FIRST + b"[" * 100_000 + b"\n", "line 2: is no event"),
+        (FIRST + b'{"e":"evict","pool":"gpu","slots":[8]}\n', "line 2: makes no sense: slot 8"),
+        (FIRST + b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=told) as raised:
+        read(path)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "; " in str(raised.value)
+
+
+def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such file"):
+        read_trace(tmp_path / "trace.jsonl")
+    with pytest.raises(TraceError, match="is a folder"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [3, 10, 40])
+def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
+    path = write(tmp_path / "trace.jsonl", EVENTS[:2])
+    path.write_bytes(path.read_bytes()[:-cut])
+    _, events = read_trace(path)
+    assert next(events) == (0, EVENTS[0])
+    with pytest.raises(TraceCutError, match="line 3: is cut off"):
+        next(events)
+
+
+def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(FIRST + b'{"e":"quiesce"}')
+    assert read(path) == [(0, Quiesce())]
+
+
+def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    path = write(tmp_path / "trace.zst", [Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TraceCutError, match=r"line [0-9]{4,}: is cut off"):
+        read(path)
+    path.write_bytes(whole[:20])
+    with pytest.raises(TraceCutError, match="line 1: is cut off"):
+        read_trace(path)
+
+
+def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    path = write(tmp_path / "trace.zst", EVENTS * 1000)
+    damaged = bytearray(path.read_bytes())
+    damaged[30:60] = bytes(30)
+    path.write_bytes(damaged)
+    with pytest.raises(TraceError):
+        read(path)
+
+
+def test_a_huge_line_is_told_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "LONGEST_LINE", 2**20)
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(FIRST + b'{"e":"quiesce"}\n' + b" " * 2**22 + b"\n")
+    with pytest.raises(TraceError, match="line 3: is longer than 1 MiB"):
+        read(path)
+    path.write_bytes(b"x" * 2**22)
+    with pytest.raises(TraceError, match="line 1: is longer than 1 MiB"):
+        read(path)
+
+
+def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "trace.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(FIRST + b" " * 2**28))
+    assert path.stat().st_size < 2**16
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="line 2: is longer than 64 MiB"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**28 + 2**26
+    finally:
+        tracemalloc.stop()
+
+
+def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zstandard")
+    path = write(tmp_path / "trace.zst", EVENTS)
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(TraceError, match=r"pip install 'kvfence\[zstd\]'"):
+        read(path)
+    with pytest.raises(TraceError, match=r"pip install 'kvfence\[zstd\]'"):
+        TraceWriter(path, HEADER)
+
+
+def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
+    header = Header(producer="test", pools=(Pool("gpu", 8),), groups=(Group("gpu", 16, window=32),))
+    with TraceWriter(tmp_path / "trace.jsonl", header):
+        pass
+    assert read_trace(tmp_path / "trace.jsonl")[0] == header

@@ -30,6 +30,10 @@ class OutOfBlocks(OffloadError):
         return f"pool {self.pool}: {self.asked} slots asked, {self.free} free; {held}"
 
 
+class OverPopped(OffloadError):
+    """The free queue has fewer slots than it counts: some slot entered it twice."""
+
+
 class NotHeld(OffloadError):
     """A holder gave back a slot that it does not hold."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kvfence.reference.errors import OverPopped
+
 Slots = npt.NDArray[np.int64]
 
 
@@ -56,6 +58,8 @@ class FreeQueue:
         missing = n
         while missing:
             window = self._lane[self._head : min(self._tail, self._head + missing + 16)]
+            if not window.size:
+                raise OverPopped(f"{n} slots popped, {n - missing} found: the count of free slots is wrong")
             live = self._alive(self._head, window)[:missing]
             taken = window[live]
             found.append(taken)

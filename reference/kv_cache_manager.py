@@ -147,12 +147,16 @@ class KVCacheManager:
             max(0, -(-tokens // spec.block_size) - length)
             for spec, length in zip(self.groups, lengths, strict=True)
         ]
-        if sum(asked) > self.pool.num_free:
-            self.pool.refuse(request.holder, sum(asked))
+        if self._demand(asked) > self.pool.num_free:
+            self.pool.refuse(request.holder, self._demand(asked))
         for group, n in enumerate(asked):
             if n:
                 slots = self.pool.get_new_blocks(request.holder, n, group, lengths[group])
                 self._append(row, group, lengths[group], slots)
+
+    def _demand(self, asked: list[int]) -> int:
+        """Free slots that the groups need between them: they share one pool."""
+        return sum(asked)
 
     def truncate(self, request: Request, tokens: int) -> None:
         """Give back the blocks behind the first ``tokens`` tokens (a whole number of blocks); no step has used them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -65,6 +65,8 @@ class OffloadScheduler:
       generation. Lazy mode stores cached blocks that are about to be evicted from the GPU.
     """
 
+    table_type: ClassVar[type[TransferTable]] = TransferTable
+
     def __init__(
         self,
         manager: KVCacheManager,
@@ -85,7 +87,7 @@ class OffloadScheduler:
         self.stats = stats if stats is not None else Stats()
         self.observer = observer
         self.block_size = manager.groups[0].block_size
-        self.transfers = TransferTable(ranks, observer)
+        self.transfers = self.table_type(ranks, observer)
         self.epoch = 0
         self.promises: dict[str, Hit] = {}
         """Hit holder -> the hit that is pinned under this name."""
@@ -218,12 +220,15 @@ class OffloadScheduler:
         for load in failed:
             self._distrust(load)
         for load in loading.done:
-            self.tier.free_blocks(load.holder, load.src[::-1])
+            self._release_source(load)
             self._release_destination(load)
             self.transfers.forget(load)
         if waits and failed:
             self._roll_back(request, loading)
         return request if waits else None
+
+    def _release_source(self, load: Transfer) -> None:
+        self.tier.free_blocks(load.holder, load.src[::-1])
 
     def _release_destination(self, load: Transfer) -> None:
         self.gpu.free_blocks(load.holder, load.dst[::-1])
@@ -301,7 +306,7 @@ class OffloadScheduler:
         chosen, reasons = self._choose(keys, slots, group)
         room = self.tier.num_free
         if len(chosen) > room:
-            upto = start + chosen[room]
+            upto = self._decline(request, group, start + chosen[room], upto)
             chosen, reasons = chosen[:room], reasons[: upto - start]
         if chosen:
             which = np.array(chosen, np.int64)
@@ -317,10 +322,15 @@ class OffloadScheduler:
                 at += n
         self._move_cursor(request, group, upto)
 
+    def _decline(self, request: Request, group: int, block: int, upto: int) -> int:
+        """The tier has no slot for ``block``: how far the cursor may move all the same."""
+        del request, group, upto
+        return block
+
     def _choose(self, keys: list[int], slots: Slots, group: int) -> tuple[list[int], list[DropReason | None]]:
         """Which of the blocks to store, and for each block why not (None: store it)."""
         resident = self.tier.index[group]
-        storing = self.storing[group]
+        storing = self._being_stored(group)
         holes = slots == self.manager.tables.null
         if resident.keys().isdisjoint(keys) and storing.isdisjoint(keys) and not holes.any():
             return list(range(len(keys))), [None] * len(keys)
@@ -330,16 +340,23 @@ class OffloadScheduler:
         ]
         return [i for i, reason in enumerate(reasons) if reason is None], reasons
 
+    def _being_stored(self, group: int) -> set[int]:
+        """Keys that the tier does not have yet but will have, unless their store fails."""
+        return self.storing[group]
+
     def _store(self, src: Slots, keys: Keys, group: int, at: list[int], request: Request | None) -> None:
         """Queue a store; from here on it holds both ends."""
         transfer = self._transfer("store", src, src, keys, group, at, request)
         transfer.dst = self.tier.get_new_blocks(transfer.holder, src.size)
         self.gpu.touch(transfer.holder, src)
-        self.storing[group].update(keys.tolist())
+        self._queue_store(transfer)
+
+    def _queue_store(self, transfer: Transfer) -> None:
+        self.storing[transfer.group].update(transfer.keys.tolist())
         self.transfers.add(transfer)
         self.to_issue.stores.append(transfer)
         self.stats.stores += 1
-        self.stats.stored_blocks += src.size
+        self.stats.stored_blocks += transfer.src.size
 
     def _store_over(self, transfer: Transfer) -> None:
         self.storing[transfer.group].difference_update(transfer.keys.tolist())

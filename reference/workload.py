@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,17 @@ def synthetic(
     return RequestSpec(uid, prompt, output, own + ids, prompt, span)
 
 
+def conversations(
+    requests: int, seed: int, families: int = 4, longest: int = 200, span: int = 4
+) -> Iterator[RequestSpec]:
+    """Small traffic for tests: prompts of 1 .. ``longest`` tokens that share prefixes within ``families``."""
+    draw = random.Random(seed)
+    for uid in range(requests):
+        prompt = draw.randint(1, longest)
+        shared = draw.choice([None, draw.randint(0, prompt)])
+        yield synthetic(uid, prompt, draw.randint(1, 40), draw.randrange(families), shared, span)
+
+
 def block_keys(spec: RequestSpec, block_size: int, tokens: int) -> npt.NDArray[np.int64]:
     """64-bit content keys (non-negative) of the full blocks among the first ``tokens`` tokens.
 
@@ -88,28 +100,23 @@ def read_mooncake(path: Path, limit: int | None = None) -> Iterator[RequestSpec]
     if limit is not None and limit < 1:
         raise WorkloadError(f"{path}: a limit of {limit} requests leaves nothing to run; give 1 or more")
     try:
-        size = path.stat().st_size
         stream = path.open("rb")
     except FileNotFoundError:
         raise WorkloadError(f"{path}: no such file; give a Mooncake trace (JSON lines)") from None
+    except IsADirectoryError:
+        raise WorkloadError(f"{path}: is a folder; give the trace file in it") from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be opened: {error.strerror}") from None
     with stream:
-        try:
-            if not size and path.is_file():
-                raise WorkloadError(f"{path}: the file is empty; a trace has one request a line")
-            yield from _requests(path, stream.readline, limit)
-        except IsADirectoryError:
-            raise WorkloadError(f"{path}: is a folder; give the trace file in it") from None
+        yield from _requests(path, stream.readline, limit)
 
 
-def _requests(path: Path, readline: object, limit: int | None) -> Iterator[RequestSpec]:
-    assert callable(readline)
+def _requests(path: Path, readline: Callable[[int], bytes], limit: int | None) -> Iterator[RequestSpec]:
     decode = msgspec.json.Decoder(_Line, strict=True).decode
     number = 0
     uid = 0
     while limit is None or uid < limit:
-        line: bytes = readline(LONGEST_LINE + 1)
+        line = readline(LONGEST_LINE + 1)
         number += 1
         if not line:
             break
@@ -129,7 +136,7 @@ def _requests(path: Path, readline: object, limit: int | None) -> Iterator[Reque
         yield _checked(path, number, uid, record)
         uid += 1
     if not uid:
-        raise WorkloadError(f"{path}: has no request; a trace has one request a line")
+        raise WorkloadError(f"{path}: the file is empty; a trace has one request a line")
 
 
 def _checked(path: Path, number: int, uid: int, record: _Line) -> RequestSpec:

@@ -1,0 +1,128 @@
+"""Each faulty design is caught: by the ledger before damage is done, and where it garbles content by the oracle too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvfence.checker.monitor import InvariantViolation, Ledger
+from kvfence.reference.engine import header
+from kvfence.reference.errors import GarbledBlock, OffloadError, OptionsError, OutOfBlocks, OverPopped, Stalled
+from kvfence.reference.faults import FAULTS, design_named
+from kvfence.reference.options import Options
+from kvfence.reference.replay import run
+from kvfence.reference.workload import conversations
+from kvfence.spec.designs import DESIGNS
+
+SMALL: dict[str, Any] = {
+    "block_size": 4,
+    "gpu_blocks": 200,
+    "cpu_blocks": 150,
+    "window": 24,
+    "token_budget": 64,
+    "max_running": 8,
+    "store_batch": 3,
+}
+TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
+FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
+IMPATIENT = {"gpu_blocks": 135, "cpu_blocks": 600, "abort_rate": 0.8, "max_delay": 20, "token_budget": 16}
+SLIDING_AHEAD = {"groups": "full+sliding", "async_depth": 2}
+
+TRAFFIC: dict[str, tuple[dict[str, Any], str]] = {
+    "over_pop": ({}, "UNIQUE"),
+    "allocate_unchecked": ({"groups": "full+sliding"}, "CONSERVE"),
+    "double_release": ({}, "CONSERVE"),
+    "unpinned_lookup": ({}, "PIN"),
+    "evict_pinned": ({"gpu_blocks": 135, "cpu_blocks": 60}, "PIN"),
+    "pins_added_not_replaced": ({}, "PURE"),
+    "pin_leak_on_abort": ({**TIGHT, "max_waiting": 30, "abort_rate": 0.5}, "NO-LEAK"),
+    "count_promised": (TIGHT, "COUNT"),
+    "leak_on_abort": (IMPATIENT, "NO-LEAK"),
+    "free_before_processed": (SLIDING_AHEAD, "FREEZE"),
+    "duplicate_in_store_list": ({}, "UNIQUE"),
+    "duplicate_in_flight_store": ({}, "UNIQUE"),
+    "no_flush_on_finish": ({}, "FLUSH"),
+    "late_flush": ({}, "FLUSH"),
+    "cursor_not_rewound": ({}, "CURSOR"),
+    "cursor_before_queue": ({"gpu_blocks": 135, "cpu_blocks": 30}, "CURSOR"),
+    "free_on_preempt": (TIGHT, "FREEZE"),
+    "free_on_abort": (IMPATIENT, "FREEZE"),
+    "unpinned_destination": ({}, "FREEZE"),
+    "ignore_generation": (FAILING, "ONCE"),
+    "complete_on_first_rank": (FAILING, "RANKS"),
+    "lost_completion": ({}, "ONCE"),
+    "register_before_landing": ({}, "USE-READY"),
+    "keep_label_on_failure": (FAILING, "FAIL-CLOSED"),
+    "reset_ignores_in_flight": (FAILING, "RESET"),
+    "reset_one_tier": (FAILING, "RESET"),
+}
+"""Design -> traffic on which its fault shows, and the invariant that the first violation names."""
+
+SEEDS = range(3)
+
+
+def serve(design: str, extra: dict[str, Any], seed: int, *, judged: bool) -> None:
+    options = Options(**{**SMALL, **extra}, seed=seed, design=design)
+    run(conversations(100, seed), options, Ledger(header(options)) if judged else None)
+
+
+def first_violation(design: str, extra: dict[str, Any]) -> str | None:
+    for seed in SEEDS:
+        try:
+            serve(design, extra, seed, judged=True)
+        except InvariantViolation as caught:
+            return caught.violation.invariant
+    return None
+
+
+def test_every_named_design_has_a_faulty_implementation_and_traffic_for_it() -> None:
+    assert set(TRAFFIC) == set(FAULTS) == {name for name, design in DESIGNS.items() if design.breaks}
+
+
+@pytest.mark.parametrize("design", TRAFFIC)
+def test_the_ledger_names_the_invariant_that_the_design_breaks(design: str) -> None:
+    extra, invariant = TRAFFIC[design]
+    assert first_violation(design, extra) == invariant
+
+
+@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, IMPATIENT, SLIDING_AHEAD], ids=lambda extra: "+".join(extra))
+def test_the_sound_design_passes_on_the_same_traffic(extra: dict[str, Any]) -> None:
+    assert first_violation("sound", extra) is None
+
+
+OUTCOMES: dict[str, tuple[dict[str, Any], type[OffloadError]]] = {
+    "over_pop": ({}, OverPopped),
+    "duplicate_in_store_list": ({}, OverPopped),
+    "allocate_unchecked": ({"groups": "full+sliding"}, GarbledBlock),
+    "count_promised": (TIGHT, GarbledBlock),
+    "free_before_processed": (SLIDING_AHEAD, GarbledBlock),
+    "late_flush": ({**SLIDING_AHEAD, "gpu_blocks": 160, "token_budget": 128}, GarbledBlock),
+    "free_on_preempt": (TIGHT, GarbledBlock),
+    "free_on_abort": ({**IMPATIENT, "max_delay": 60}, GarbledBlock),
+    "unpinned_destination": ({"gpu_blocks": 135, "cpu_blocks": 60}, GarbledBlock),
+    "ignore_generation": (FAILING, GarbledBlock),
+    "complete_on_first_rank": (FAILING, GarbledBlock),
+    "register_before_landing": (TIGHT, GarbledBlock),
+    "lost_completion": ({}, Stalled),
+}
+"""Design -> traffic, and what becomes of it when nobody asserts the invariants."""
+
+
+@pytest.mark.parametrize("design", OUTCOMES)
+def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(design: str) -> None:
+    extra, outcome = OUTCOMES[design]
+    seen: list[type[OffloadError]] = []
+    for seed in SEEDS:
+        try:
+            serve(design, extra, seed, judged=False)
+        except (GarbledBlock, OverPopped, OutOfBlocks, Stalled) as caught:
+            seen.append(type(caught))
+            if outcome in seen:
+                break
+    assert outcome in seen
+
+
+def test_an_unknown_design_is_refused_with_the_names_to_choose_from() -> None:
+    with pytest.raises(OptionsError, match=r"'soundish'; choose from sound, allocate_unchecked"):
+        design_named("soundish")

@@ -36,7 +36,7 @@ class Seen:
         self.words: Words = np.empty((packing.words, 1 << 12), WORD)
         self._log2 = 0
         self._slots: Keys = np.empty(0, WORD)
-        self._resize(13)
+        self._resize(15)
 
     @property
     def nbytes(self) -> int:
@@ -87,10 +87,11 @@ class SeenWords(Seen):
     def add(self, batch: Words) -> int:
         keys: Keys = batch[0]
         at = self._hash(keys)
-        unknown = np.flatnonzero(self._slots.take(at) != keys)
+        unknown = (self._slots.take(at) != keys).nonzero()[0]
+        log2 = self._log2
         self._make_room(len(unknown))
         keys = keys.take(unknown)
-        at = self._hash(keys)
+        at = at.take(unknown) if log2 == self._log2 else self._hash(keys)
         before = self.count
         for fresh in self._enter(keys, at):
             self._append(fresh.reshape(1, -1))
@@ -107,8 +108,10 @@ class SeenWords(Seen):
         slots, out = self._slots, []
         while len(keys):
             found = slots.take(at)
-            free = np.flatnonzero(found == _EMPTY)
-            other = np.flatnonzero((found != _EMPTY) & (found != keys))
+            empty = found == _EMPTY
+            free = empty.nonzero()[0]
+            empty |= found == keys
+            other = (~empty).nonzero()[0]
             if len(free):
                 claimants, places = keys.take(free), at.take(free)
                 claim = np.arange(len(free), dtype=WORD)
@@ -116,7 +119,7 @@ class SeenWords(Seen):
                 won = slots.take(places) == claim
                 slots[places[won]] = claimants[won]
                 out.append(claimants[won])
-                lost = np.flatnonzero(slots.take(places) != claimants)
+                lost = (slots.take(places) != claimants).nonzero()[0]
                 keys = np.concatenate((keys.take(other), claimants.take(lost)))
                 at = np.concatenate((at.take(other), places.take(lost)))
             else:

@@ -1,0 +1,69 @@
+"""Runs a lockstep under Hypothesis."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings, stateful, strategies
+
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.lockstep import Coverage, Driver, Lockstep, Step, state_machine
+
+
+class Run(Protocol):
+    """See :func:`run`."""
+
+    def __call__(
+        self,
+        spec: Interpreter,
+        driver: Callable[[], Driver],
+        *,
+        without: Collection[str] = (),
+        seldom: Collection[str] = (),
+        scenes: Sequence[Sequence[Step]] = (),
+        judge: bool = True,
+        more: int = 1,
+    ) -> Coverage:
+        """Run ``driver`` beside ``spec``, with a rule for each action but ``without``; what the runs came by.
+
+        ``seldom``, ``scenes``: see ``state_machine``. ``judge``: whether the ledger judges the events.
+        ``more``: examples, as a multiple of the profile's.
+        Raises the first difference.
+        """
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Runs a driver in lockstep with a specification, for as many examples as the Hypothesis profile says."""
+
+    def run(
+        spec: Interpreter,
+        driver: Callable[[], Driver],
+        *,
+        without: Collection[str] = (),
+        seldom: Collection[str] = (),
+        scenes: Sequence[Sequence[Step]] = (),
+        judge: bool = True,
+        more: int = 1,
+    ) -> Coverage:
+        coverage = Coverage()
+        machine = state_machine(
+            lambda: Lockstep(spec, driver(), coverage, judge=judge),
+            [name for name in spec.machine.actions if name not in without],
+            stateful,
+            strategies,
+            seldom=seldom,
+            scenes=scenes,
+        )
+        chosen = settings(
+            max_examples=settings().max_examples * more,
+            stateful_step_count=2 * settings().stateful_step_count,
+            phases=(Phase.explicit, Phase.generate),
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        stateful.run_state_machine_as_test(machine, settings=chosen)
+        print(coverage)  # pytest -s shows it
+        return coverage
+
+    return run

@@ -19,13 +19,12 @@ from kvfence.spec.events import Admit
 # Pools.
 
 
-class _RepeatsSlot(OffloadScheduler):
-    """Lists the first block of a store a second time; the pool takes and gives back each entry of the list."""
+class _ListsEachSlotTwice(OffloadScheduler):
+    """Lists each block of a store a second time; the pool takes and gives back each entry of the list."""
 
     def _store(self, src: Slots, keys: Keys, group: int, at: list[int], request: Request | None) -> None:
-        again = np.zeros(1, np.int64)
-        which = np.concatenate([np.arange(src.size), again])
-        super()._store(src[which], keys[which], group, [at[i] for i in which] if at else [], request)
+        src, keys = np.concatenate([src, src]), np.concatenate([keys, keys])
+        super()._store(src, keys, group, at + at, request)
 
 
 class _TakesHeldSlots(BlockPool):
@@ -173,7 +172,7 @@ class _AwaitsLoadThatIsOver(Scheduler):
 
 
 FAULTS: dict[str, Design] = {
-    "over_pop": Design(connector=_RepeatsSlot),
+    "over_pop": Design(connector=_ListsEachSlotTwice),
     "allocate_unchecked": Design(manager=_AsksForEachGroup, gpu_pool=_TakesHeldSlots),
     "double_release": Design(connector=_ReleasesTailTwice, cpu_pool=_ForgivesDoubleFree),
     "unpinned_lookup": Design(connector=_DoesNotPin),

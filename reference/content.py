@@ -18,9 +18,9 @@ _BY_GROUP = np.int64(0x2545F4914F6CDD1D)
 class ContentOracle:
     """Expected identities, vectorised over the rows of a batch.
 
-    A token below ``known`` is identified by its span's hash id and its position (the hash id stands for the whole
-    prefix), a later one by its request and position. Groups differ, as their layers do. Linear in 64 bits with odd
-    factors: equal values for different tokens are as unlikely as a hash collision.
+    A token below ``known`` is identified by its span's hash id and its position (the hash id stands for the
+    whole prefix), a later one by its request and position. Groups differ, as their layers do. Linear in 64
+    bits with odd factors: equal values for different tokens are as unlikely as a hash collision.
     """
 
     def __init__(self, rows: int) -> None:

@@ -41,8 +41,8 @@ def header(options: Options) -> Header:
 class Engine:
     """One engine over one workload. ``observer`` is told every event; without one, none is made.
 
-    With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can be: what
-    the scheduler frees too early is gone when the kernel reads it.
+    With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can
+    be: what the scheduler frees too early is gone when the kernel reads it.
     """
 
     def __init__(
@@ -106,8 +106,9 @@ class Engine:
             idle = 0 if before != after else idle + 1
             if idle > PATIENCE:
                 raise Stalled(
-                    f"no step, end or transfer in {PATIENCE} rounds: {len(self.scheduler.waiting)} requests wait, "
-                    f"{len(self.scheduler.parked)} are parked, {self.gpu.num_free} of {self.gpu.usable} GPU slots are free"
+                    f"no step, end or transfer in {PATIENCE} rounds: {len(self.scheduler.waiting)} requests "
+                    f"wait, {len(self.scheduler.parked)} are parked, {self.gpu.num_free} of "
+                    f"{self.gpu.usable} GPU slots are free"
                 )
             yield self.round
         self.scheduler.quiesce()

@@ -1,5 +1,7 @@
 """What can go wrong, as types: each message names the thing and the way out."""
 
+# ruff: noqa: N818 - the names say what happened
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
@@ -10,7 +12,9 @@ class OffloadError(Exception):
 
 
 class OutOfBlocks(OffloadError):
-    """``asked`` slots were wanted, ``free`` are to be had. Nothing has changed; wait, preempt or ask for fewer."""
+    """``asked`` slots were wanted, ``free`` are to be had. Nothing has changed; wait, preempt or ask for
+    fewer.
+    """
 
     def __init__(self, pool: str, asked: int, free: int, holders: Mapping[str, Sized]) -> None:
         super().__init__(pool, asked, free)
@@ -21,7 +25,9 @@ class OutOfBlocks(OffloadError):
 
     @property
     def held_by(self) -> dict[str, int]:
-        """Holder -> number of slots it holds now. Counted when looked at, since a refusal is an everyday event."""
+        """Holder -> number of slots it holds now. Counted when looked at, since a refusal is an everyday
+        event.
+        """
         return {holder: len(slots) for holder, slots in self._holders.items() if slots}
 
     def __str__(self) -> str:

@@ -89,7 +89,9 @@ class _EvictsPinned(BlockPool):
     """Takes slots that only a promise holds first: nothing moves them yet."""
 
     def _take(self, n: int) -> Slots:
-        pinned = [slot for holder, slots in self.holders.items() if holder.startswith("hit:") for slot in slots]
+        pinned = [
+            slot for holder, slots in self.holders.items() if holder.startswith("hit:") for slot in slots
+        ]
         idle = [slot for slot in pinned if self.ref[slot] == 1][:n]
         return np.concatenate([np.array(idle, np.int64), super()._take(n - len(idle))])
 
@@ -114,7 +116,7 @@ class _ForgetsPinOnAbort(OffloadScheduler):
 
 
 class _PromisesAll(OffloadScheduler):
-    """Promises the last block too, and counts the whole promise when the part that was accepted has landed."""
+    """Promises the last block too, and counts all of it when the accepted part has landed."""
 
     def _most_blocks(self, request: Request) -> int:
         return request.total // self.block_size

@@ -49,7 +49,9 @@ class _FlushesLate(OffloadScheduler):
         start = int(self.manager.tables.cursor[group, request.row])
         slots = self.manager.tables.slots[group][request.row, start:full].copy()
         if slots.size and not aborted:
-            late: list[tuple[int, Slots, Keys, int, list[int], Request]] = self.__dict__.setdefault("_late", [])
+            late: list[tuple[int, Slots, Keys, int, list[int], Request]] = self.__dict__.setdefault(
+                "_late", []
+            )
             late.append((2, slots, request.keys[start:full], group, list(range(start, full)), request))
 
     def build_connector_meta(self, rows: Rows) -> ConnectorMetadata:

@@ -13,9 +13,9 @@ Slots = npt.NDArray[np.int64]
 class FreeQueue:
     """An append-only lane of slots with lazy deletion.
 
-    ``place[slot]`` is the position of the slot's entry in the lane, -1 when the slot is not free; an entry whose slot
-    says another place is dead and is skipped. The lane is packed when its end is reached, so that each operation costs
-    O(1) per slot, amortised, and touches whole batches.
+    ``place[slot]`` is the position of the slot's entry in the lane, -1 when the slot is not free; an entry
+    whose slot says another place is dead and is skipped. The lane is packed when its end is reached, so that
+    each operation costs O(1) per slot, amortised, and touches whole batches.
     """
 
     def __init__(self, slots: int) -> None:
@@ -51,7 +51,9 @@ class FreeQueue:
         self._len -= slots.size
 
     def pop(self, n: int) -> Slots:
-        """Take the ``n`` least recently freed slots. Raises IndexError when there are fewer; nothing changes then."""
+        """Take the ``n`` least recently freed slots. Raises IndexError when there are fewer; nothing changes
+        then.
+        """
         if n > self._len:
             raise IndexError(f"{n} slots asked, {self._len} free")
         found: list[Slots] = []
@@ -71,7 +73,9 @@ class FreeQueue:
         return slots
 
     def scan(self, start: int, length: int) -> tuple[Slots, int]:
-        """Free slots among the lane's first ``length`` entries, from position ``start`` on, and the position behind them."""
+        """Free slots among the lane's first ``length`` entries, from position ``start`` on, and the position
+        behind them.
+        """
         start = max(start, self._head)
         end = min(self._tail, self._head + length)
         if end <= start:

@@ -1,23 +1,18 @@
-"""Block tables over the GPU pool: prefix hits, allocation, window slides, and the fence behind which blocks leave."""
+"""Block tables over the GPU pool: prefix hits, allocation, window slides, and the fence behind which blocks
+leave.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
+from kvfence.reference.changes import Added, Change, Closed, Cut, Opened
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.pool import BlockPool
 from kvfence.reference.request import Request
 from kvfence.reference.tables import BlockTables, GroupSpec, Rows
-
-Change: TypeAlias = (
-    tuple["str", int, Request]
-    | tuple["str", int, int, int, Slots]
-    | tuple["str", int, int, int, int]
-    | tuple["str", int]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +34,10 @@ class _Fenced:
 class KVCacheManager:
     """Who has which GPU block. All groups share one pool.
 
-    Two rules keep kernels in flight safe. A window gives blocks back by *confirmed* tokens: a step that was dispatched
-    but not processed reads by the counts of its own dispatch. And a request that ends while steps of it are unprocessed
-    leaves its blocks behind a fence, held under its own name, until the last of those steps is processed.
+    Two rules keep kernels in flight safe. A window gives blocks back by *confirmed* tokens: a step that was
+    dispatched but not processed reads by the counts of its own dispatch. And a request that ends while steps
+    of it are unprocessed leaves its blocks behind a fence, held under its own name, until the last of those
+    steps is processed.
     """
 
     def __init__(self, pool: BlockPool, tables: BlockTables, depth: int = 1, step_tokens: int = 8192) -> None:
@@ -55,7 +51,9 @@ class KVCacheManager:
         self._fence: dict[str, _Fenced] = {}
         """Holder -> what it keeps until its last step is processed."""
         self.changes: list[Change] = []
-        """What the model runner has to be told with the next step: rows opened and closed, blocks added and cut."""
+        """What the model runner has to be told with the next step: rows opened and closed, blocks added and
+        cut.
+        """
 
     # Prefix hits.
 
@@ -78,7 +76,9 @@ class KVCacheManager:
     def longest_window(
         self, pool: BlockPool, keys: list[int], blocks: int, lowest: int, group: int
     ) -> tuple[int, list[int]]:
-        """The greatest hit ``h`` of ``lowest`` .. ``blocks`` blocks whose window (above ``lowest``) ``pool`` has, and its slots."""
+        """The greatest hit ``h`` of ``lowest`` .. ``blocks`` blocks whose window (above ``lowest``) ``pool``
+        has, and its slots.
+        """
         index = pool.index[group]
         wide = self.groups[group].window_blocks
         run: list[int] = []
@@ -111,13 +111,17 @@ class KVCacheManager:
         return sum(wanted) <= self.pool.usable
 
     def most_blocks(self, spec: GroupSpec) -> int:
-        """The longest that a table of ``spec`` gets: a window slides only when the steps in flight are processed."""
+        """The longest that a table of ``spec`` gets: a window slides only when the steps in flight are
+        processed.
+        """
         if spec.window is None:
             return self.pool.slots
         return -(-(spec.window + (self.depth + 1) * self.step_tokens) // spec.block_size) + 1
 
     def admit(self, request: Request, hit: LocalHit, external: int, tokens: int) -> None:
-        """Give ``request`` its hit, and blocks for ``external`` loaded and ``tokens`` computed tokens. Raises OutOfBlocks."""
+        """Give ``request`` its hit, and blocks for ``external`` loaded and ``tokens`` computed tokens.
+        Raises OutOfBlocks.
+        """
         fresh = []
         for spec, (at, slots) in zip(self.groups, hit.parts, strict=True):
             have = at + slots.size
@@ -128,7 +132,7 @@ class KVCacheManager:
         if asked + revived > self.pool.num_free:
             self.pool.refuse(request.holder, asked + revived)
         row = self.tables.open_row(request, self.depth)
-        self.changes.append(("open", row, request))
+        self.changes.append(Opened(row, request))
         for group, (at, slots) in enumerate(hit.parts):
             if slots.size:
                 self.pool.touch(request.holder, slots, group, at)
@@ -159,7 +163,9 @@ class KVCacheManager:
         return sum(asked)
 
     def truncate(self, request: Request, tokens: int) -> None:
-        """Give back the blocks behind the first ``tokens`` tokens (a whole number of blocks); no step has used them."""
+        """Give back the blocks behind the first ``tokens`` tokens (a whole number of blocks); no step has
+        used them.
+        """
         row = request.row
         gone = []
         for group, spec in enumerate(self.groups):
@@ -168,7 +174,7 @@ class KVCacheManager:
             gone.append(tail[tail != self.tables.null][::-1].copy())
             tail[:] = self.tables.null
             self.tables.blocks[group, row] = min(keep, int(self.tables.blocks[group, row]))
-            self.changes.append(("cut", row, group, keep, 1 << 40))
+            self.changes.append(Cut(row, group, keep, None))
         slots = np.concatenate(gone)
         if slots.size:
             self.pool.free_blocks(request.holder, slots)
@@ -176,7 +182,7 @@ class KVCacheManager:
     def _append(self, row: int, group: int, at: int, slots: Slots) -> None:
         if slots.size:
             self.tables.slots[group][row, at : at + slots.size] = slots
-            self.changes.append(("add", row, group, at, slots))
+            self.changes.append(Added(row, group, at, slots))
         self.tables.blocks[group, row] = max(int(self.tables.blocks[group, row]), at + slots.size)
 
     # Caching.
@@ -224,7 +230,7 @@ class KVCacheManager:
                 slots = out[out != tables.null]
                 out[:] = tables.null
                 tables.first[group, row] = to
-                self.changes.append(("cut", row, group, since, to))
+                self.changes.append(Cut(row, group, since, to))
                 if slots.size:
                     self.pool.free_blocks(request.holder, slots)
 
@@ -233,12 +239,14 @@ class KVCacheManager:
         return self.tables.confirmed[rows]
 
     def release(self, request: Request) -> None:
-        """Take the request's table away; while a step in flight may still use the blocks, the fence keeps them."""
+        """Take the request's table away; while a step in flight may still use the blocks, the fence keeps
+        them.
+        """
         tables, row = self.tables, request.row
         parts = [tables.table(row, group)[::-1] for group in range(len(self.groups))]
         slots = np.concatenate([part[part != tables.null] for part in parts])
         step = self._last_use(request)
-        self.changes.append(("close", row))
+        self.changes.append(Closed(row))
         for group in range(len(self.groups)):
             tables.table(row, group)[:] = tables.null
         tables.close_row(request)

@@ -20,8 +20,9 @@ Observer: TypeAlias = Callable[[Event], None]
 class BlockPool:
     """``slots`` slots of one memory; slot ``null``, if any, stands for "no block" and is never given away.
 
-    A slot's ref count is the number of its holders, and holders have names (see :mod:`kvfence.spec.events`). A slot
-    that nobody holds is in the free queue and keeps its label until it is given away, so a hit can revive it.
+    A slot's ref count is the number of its holders, and holders have names (see :mod:`kvfence.spec.events`).
+    A slot that nobody holds is in the free queue and keeps its label until it is given away, so a hit can
+    revive it.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class BlockPool:
         self.index: list[dict[int, int]] = [{} for _ in range(groups)]
         """Per group: key -> one slot with that content."""
         self.spares: list[dict[int, list[int]]] = [{} for _ in range(groups)]
-        """Per group: key -> further slots with that content (two requests computed the same prefix side by side)."""
+        """Per group: key -> further slots with that content (two requests computed the same prefix side by
+        side).
+        """
         self.holders: dict[str, set[int]] = {}
         self.evicted = 0
         self.free_queue = FreeQueue(slots)
@@ -57,7 +60,9 @@ class BlockPool:
     # Holding.
 
     def get_new_blocks(self, holder: str, n: int, group: int = 0, at: int = 0) -> Slots:
-        """Give ``holder`` the ``n`` least recently freed slots, without their labels. All or nothing: OutOfBlocks."""
+        """Give ``holder`` the ``n`` least recently freed slots, without their labels. All or nothing:
+        OutOfBlocks.
+        """
         if self._short(n):
             self.refuse(holder, n)
         slots = self._take(n)

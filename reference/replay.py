@@ -24,7 +24,9 @@ _REPORT_EVERY = 256
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay did. ``evicted`` and the hit rates are per tier; hit rates are of the tokens of admitted requests."""
+    """What a replay did. ``evicted`` and the hit rates are per tier; hit rates are of the tokens of admitted
+    requests.
+    """
 
     options: Options
     stats: Stats = field(default_factory=Stats)
@@ -69,7 +71,9 @@ def run(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> ReplayReport:
-    """Serve ``workload``. Raises GarbledBlock when attention reads what it should not, Stalled, and what ``observer`` raises."""
+    """Serve ``workload``. Raises GarbledBlock when attention reads what it should not, Stalled, and what
+    ``observer`` raises.
+    """
     options = options if options is not None else Options()
     specs: Iterator[RequestSpec] = islice(iter(workload), options.limit)
     engine = Engine(options, specs, design_named(options.design), observer)

@@ -21,7 +21,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Tokens are counted; ``total`` are known (prompt and sampled ones) when the present generation begins."""
+    """Tokens are counted; ``total`` are known (prompt and sampled ones) as the generation begins."""
 
     spec: RequestSpec
     keys: Keys
@@ -60,11 +60,13 @@ class Request:
 
     @property
     def stops_unannounced(self) -> bool:
-        """Half of the requests end with a stop token, which nobody can foresee, the others at their length limit."""
+        """Half of the requests end with a stop token, which nobody can foresee, the others at their length
+        limit.
+        """
         return bool(self.spec.uid & 1)
 
     def next_generation(self, confirmed: int) -> None:
-        """It was preempted with ``confirmed`` tokens written: it waits again, and keeps what it has sampled."""
+        """Preempted with ``confirmed`` tokens written: it waits again and keeps what it has sampled."""
         self.total = max(self.total, confirmed + 1)
         self.generation += 1
         self.state = State.WAITING

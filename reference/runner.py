@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kvfence.reference.changes import Added, Change, Closed, Cut, Opened
 from kvfence.reference.content import ContentOracle
 from kvfence.reference.errors import GarbledBlock
 from kvfence.reference.free_queue import Slots
-from kvfence.reference.kv_cache_manager import Change
 from kvfence.reference.request import Request
 from kvfence.reference.tables import GroupSpec, Rows
 
@@ -24,10 +24,12 @@ class OracleReads:
 
 
 class ModelRunner:
-    """Executes steps in order on block tables of its own, which follow the scheduler's with each executed step.
+    """Executes steps in order on block tables of its own, which follow the scheduler's with each executed
+    step.
 
-    Attention compares a block in full when it is new in a table, and again when anything but its owner's next token was
-    written to its slot; a decode step compares the block it writes and a sample of the others.
+    Attention compares a block in full when it is new in a table, and again when anything but its owner's
+    next token was written to its slot; a decode step compares the block it writes and a sample of the
+    others.
     """
 
     def __init__(self, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int) -> None:
@@ -55,25 +57,23 @@ class ModelRunner:
     def _apply(self, changes: list[Change]) -> None:
         for change in changes:
             match change:
-                case ("open", row, request):
-                    assert isinstance(request, Request)
+                case Opened(row, request):
                     self._requests[row] = request
                     self._unread[:, row] = 0
                     self._widen(request.keys.size + 8)
                     self._oracle.open_row(row, request.spec)
-                case ("add", row, group, at, slots):
-                    assert isinstance(slots, np.ndarray)
+                case Added(row, group, at, slots):
                     self._tables[group][row, at : at + slots.size] = slots
                     self._users[slots] += 1
                     self._unread[group, row] = min(int(self._unread[group, row]), at)
-                case ("cut", row, group, start, end):
+                case Cut(row, group, start, end):
                     self._leave(row, group, start, end)
-                case ("close", row):
+                case Closed(row):
                     for group in range(len(self.groups)):
-                        self._leave(row, group, 0, self._tables[group].shape[1])
+                        self._leave(row, group, 0, None)
                     self._requests[row] = None
 
-    def _leave(self, row: int, group: int, start: int, end: int) -> None:
+    def _leave(self, row: int, group: int, start: int, end: int | None) -> None:
         part = self._tables[group][row, start:end]
         gone = part[part > 0]
         self._users[gone] -= 1
@@ -103,7 +103,9 @@ class ModelRunner:
     # Steps.
 
     def execute(self, changes: list[Change], rows: Rows, start: Rows, tokens: Rows) -> None:
-        """Run a step: row ``rows[i]`` computes its tokens ``start[i]`` .. ``start[i] + tokens[i] - 1``. Raises GarbledBlock."""
+        """Run a step: row ``rows[i]`` computes its tokens ``start[i]`` .. ``start[i] + tokens[i] - 1``.
+        Raises GarbledBlock.
+        """
         self._apply(changes)
         if self._dirty:
             slots = np.concatenate(self._dirty)
@@ -174,7 +176,9 @@ class ModelRunner:
         self.reads.sampled += rows.size
 
     def _attend(self, row: int, start: int, end: int, group: int) -> None:
-        """Compare in full what the tokens from ``start`` on read of the first ``end`` tokens and was not compared yet."""
+        """Compare in full what the tokens from ``start`` on read of the first ``end`` tokens and was not
+        compared yet.
+        """
         size, spec = self.block_size, self.groups[group]
         lowest = 0 if spec.window is None else max(0, start - spec.window + 1)
         first = max(int(self._unread[group, row]), lowest // size)

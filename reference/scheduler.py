@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvfence.reference.changes import Change
 from kvfence.reference.errors import OutOfBlocks
-from kvfence.reference.kv_cache_manager import Change, KVCacheManager
+from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request, State
 from kvfence.reference.scheduler_side import ConnectorMetadata, OffloadScheduler
@@ -39,8 +40,8 @@ _NO_ROWS = np.empty(0, np.int64)
 class StepOutput:
     """What one call of :meth:`Scheduler.schedule` decided. ``step`` is -1 when there is nothing to compute.
 
-    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` tell whether a row still
-    belongs to the same request when the output arrives.
+    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` tell whether a row
+    still belongs to the same request when the output arrives.
     """
 
     metadata: ConnectorMetadata
@@ -55,9 +56,10 @@ class StepOutput:
 class Scheduler:
     """Decides each step; first come, first served.
 
-    Requests that hold blocks come before those that do not: a parked request whose load is over is never behind a
-    waiting one. When a running request gets no block, the last one is preempted, at most once in a step: blocks behind
-    a fence or under a transfer come back later, and preempting more requests does not make them come sooner.
+    Requests that hold blocks come before those that do not: a parked request whose load is over is never
+    behind a waiting one. When a running request gets no block, the last one is preempted, at most once in a
+    step: blocks behind a fence or under a transfer come back later, and preempting more requests does not
+    make them come sooner.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class Scheduler:
         self.next_step = 0
         self._rows: Rows | None = None
         self._retiring: dict[str, tuple[Request, int]] = {}
-        """Holder -> request and generation that ended, while the fence keeps its table or loads write into it."""
+        """Holder -> request and generation that ended, while the fence keeps its table or loads write into
+        it.
+        """
         self._round = 0
         self._preempted_at = -PATIENCE
 
@@ -125,7 +129,9 @@ class Scheduler:
         return self._rows
 
     def _schedule_running(self) -> tuple[Rows, Rows, int]:
-        """Tokens for the running requests, with the blocks for them. Returns rows, tokens and the budget left."""
+        """Tokens for the running requests, with the blocks for them. Returns rows, tokens and the budget
+        left.
+        """
         rows = self._running_rows()
         if not rows.size:
             return rows, rows, self.token_budget
@@ -212,18 +218,20 @@ class Scheduler:
             alone = not (self.running or self.parked or self.ready)
             if not alone and self.manager.pool.num_free < request.needed + self.watermark:
                 break
-            tokens = self._admit_one(request, budget, alone)
-            if tokens is None:
+            share = self._admit_one(request, budget, alone)
+            if share is None:
                 break
             self.waiting.popleft()
-            if tokens:
+            if share:
                 self._run(request)
-                joined.append((request, tokens))
-                budget -= tokens
+                joined.append((request, share))
+                budget -= share
         return joined
 
     def _admit_one(self, request: Request, budget: int, alone: bool) -> int | None:
-        """Tokens the request computes in this step; 0 when it is parked behind a load; None when it has to wait."""
+        """Tokens the request computes in this step; 0 when it is parked behind a load; None when it has to
+        wait.
+        """
         hit = self.manager.get_computed_blocks(request)
         promised, _ = self.connector.get_num_new_matched_tokens(request, hit.tokens)
         external = self._accepted(request, hit.tokens, promised)
@@ -276,7 +284,7 @@ class Scheduler:
     # A step's output.
 
     def update_from_output(self, output: StepOutput | None, reports: list[TransferReport]) -> None:
-        """The output of the oldest step in flight arrived (None: there was none), with the workers' reports."""
+        """The output of the oldest step in flight arrived (None: of none), with the workers' reports."""
         if output is not None:
             self._process(output)
         for request in self.connector.update_connector_output(reports):
@@ -367,7 +375,8 @@ class Scheduler:
         """Forget all cached content, in both tiers or not at all.
 
         Refused while a request has a table, since its blocks would enter the index afterwards, unless
-        ``preempt_running`` gives all of them up first. Transfers in flight are no obstacle: they belong to an older epoch.
+        ``preempt_running`` gives all of them up first. Transfers in flight are no obstacle: they belong to
+        an older epoch.
         """
         holding = [*self.running, *self.ready, *self.parked.values()]
         if holding and not preempt_running:

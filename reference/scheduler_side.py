@@ -61,8 +61,8 @@ class OffloadScheduler:
 
     * A hit is pinned from the lookup that promises it until its load holds the slots, or it is given up.
     * Each transfer holds its sources and destinations under its own name until all ranks have reported.
-    * Eager mode stores blocks as soon as confirmed tokens fill ``store_batch`` of them, and the rest at the end of the
-      generation. Lazy mode stores cached blocks that are about to be evicted from the GPU.
+    * Eager mode stores blocks as soon as confirmed tokens fill ``store_batch`` of them, and the rest at the
+      end of the generation. Lazy mode stores cached blocks that are about to be evicted from the GPU.
     """
 
     table_type: ClassVar[type[TransferTable]] = TransferTable
@@ -101,7 +101,8 @@ class OffloadScheduler:
     # Hits.
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        """Tokens the tier has beyond ``num_computed_tokens``, and whether they come asynchronously. Pins them.
+        """Tokens the tier has beyond ``num_computed_tokens``, and whether they come asynchronously. Pins
+        them.
 
         Asking again replaces the promise; nothing else changes.
         """
@@ -137,7 +138,9 @@ class OffloadScheduler:
         return Hit((top - lowest) * self.block_size, parts)
 
     def _most_blocks(self, request: Request) -> int:
-        """Blocks worth promising: at least one token is computed, and a shorter hit would need another window."""
+        """Blocks worth promising: at least one token is computed, and a shorter hit would need another
+        window.
+        """
         return (request.total - 1) // self.block_size
 
     def _promise(self, request: Request, hit: Hit) -> None:
@@ -166,7 +169,9 @@ class OffloadScheduler:
             self._unpin(request, hit)
 
     def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
-        """The engine allocated blocks for ``num_external_tokens`` of the promise: load them; the pins end here."""
+        """The engine allocated blocks for ``num_external_tokens`` of the promise: load them; the pins end
+        here.
+        """
         hit = self.promises.pop(request.hit_holder, None)
         if hit is None:
             return
@@ -266,7 +271,9 @@ class OffloadScheduler:
     # Stores.
 
     def build_connector_meta(self, rows: Rows) -> ConnectorMetadata:
-        """Decide what to store now (``rows``: the running requests), and hand over what was decided since the last call."""
+        """Decide what to store now (``rows``: the running requests), and hand over what was decided since
+        the last call.
+        """
         if self.mode == "eager":
             self._store_due(rows)
         else:
@@ -279,7 +286,9 @@ class OffloadScheduler:
         return meta
 
     def _store_due(self, rows: Rows) -> None:
-        """Store for the requests that have a batch of full blocks, or whose window is about to slide past some."""
+        """Store for the requests that have a batch of full blocks, or whose window is about to slide past
+        some.
+        """
         tables = self.manager.tables
         confirmed = tables.confirmed[rows]
         full = confirmed // self.block_size
@@ -295,7 +304,8 @@ class OffloadScheduler:
                 self._store_blocks(request, group, int(tables.confirmed[row]) // self.block_size)
 
     def _store_blocks(self, request: Request, group: int, upto: int) -> None:
-        """Move the store cursor towards block ``upto``: each block it passes is queued or dropped with a reason.
+        """Move the store cursor towards block ``upto``: each block it passes is queued or dropped with a
+        reason.
 
         It stops at the first block for which the tier has no slot; that gap is tried again later.
         """
@@ -404,9 +414,7 @@ class OffloadScheduler:
                 which = np.array(chosen, np.int64)
                 self._store(mine[which], keys[which], group, [], None)
 
-    def _drop(
-        self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason
-    ) -> None:
+    def _drop(self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason) -> None:
         self.stats.drops[why] += n
         if self.observer is not None:
             self.observer(Drop(req=request.id, gen=generation, at=at, n=n, why=why, group=group))
@@ -437,7 +445,8 @@ class OffloadScheduler:
     def request_finished(self, request: Request, aborted: bool) -> bool:
         """The request ended, its table is still there: store what is left, or say why not.
 
-        Returns whether the engine must keep the blocks for the connector: never, since transfers hold their own.
+        Returns whether the engine must keep the blocks for the connector: never, since transfers hold their
+        own.
         """
         self.withdraw(request)
         if request.row >= 0:
@@ -457,7 +466,9 @@ class OffloadScheduler:
             self._drop(request, request.generation, group, full - left, left, why)
 
     def request_preempted(self, request: Request) -> None:
-        """The request is about to lose its table: store its full blocks now; they hold their slots themselves."""
+        """The request is about to lose its table: store its full blocks now; they hold their slots
+        themselves.
+        """
         self.withdraw(request)
         if self.mode == "eager" and not self.has_open_loads(request):
             full = int(self.manager.tables.confirmed[request.row]) // self.block_size
@@ -466,7 +477,7 @@ class OffloadScheduler:
                     self._store_blocks(request, group, full)
 
     def reset_cache(self) -> bool:
-        """Forget the tier's labels and begin a new epoch; transfers in flight complete without registering."""
+        """Forget the tier's labels and begin an epoch; transfers in flight will not register."""
         self.epoch += 1
         self.tier.reset_prefix_cache()
         self._scanned = (-1, 0)

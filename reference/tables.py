@@ -22,7 +22,9 @@ class GroupSpec:
 
     @property
     def window_blocks(self) -> int:
-        """Blocks that a token right behind a block boundary reads: the unaligned ``window - 1`` tokens before it."""
+        """Blocks that a token right behind a block boundary reads: the unaligned ``window - 1`` tokens
+        before it.
+        """
         assert self.window is not None
         return -(-(self.window - 1) // self.block_size)
 
@@ -34,8 +36,9 @@ class GroupSpec:
 class BlockTables:
     """Arrays by row, so that a decode step over all rows is a few array operations.
 
-    ``slots[group][row, i]`` is block ``i`` of the request (the null slot where it has none, outside a window), and
-    ``blocks[group, row]`` the table's length. Token counts: ``computed`` are dispatched, ``confirmed`` processed.
+    ``slots[group][row, i]`` is block ``i`` of the request (the null slot where it has none, outside a
+    window), and ``blocks[group, row]`` the table's length. Token counts: ``computed`` are dispatched,
+    ``confirmed`` processed.
     """
 
     def __init__(self, groups: tuple[GroupSpec, ...], rows: int, null: int) -> None:

@@ -12,7 +12,9 @@ from kvfence.spec.events import Complete, Issue, Kind, Queue, Report, Stale
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """Block ``src[i]`` of ``src_pool`` goes to ``dst[i]`` of ``dst_pool``; ``holder`` keeps both from being freed."""
+    """Block ``src[i]`` of ``src_pool`` goes to ``dst[i]`` of ``dst_pool``; ``holder`` keeps both from being
+    freed.
+    """
 
     op: int
     generation: int
@@ -50,7 +52,9 @@ class TransferReport:
 
 
 class TransferTable:
-    """The open transfers. Ids are used again soon, so a report counts only when its generation fits, once a rank."""
+    """The open transfers. Ids are used again soon, so a report counts only when its generation fits, once a
+    rank.
+    """
 
     def __init__(self, ranks: int, observer: Observer | None = None) -> None:
         self.ranks = ranks

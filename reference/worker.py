@@ -8,10 +8,12 @@ from kvfence.reference.transfers import Transfer, TransferReport
 
 
 class OffloadWorker:
-    """Methods have the names of vLLM's ``KVConnectorBase_V1``. One object stands for the workers of all ranks.
+    """Methods have the names of vLLM's ``KVConnectorBase_V1``. One object stands for the workers of all
+    ranks.
 
-    Nothing here waits for a copy. Loads need no wait because their request is not dispatched before they are reported;
-    stores need none because each holds its source, which is written and confirmed before the store is decided.
+    Nothing here waits for a copy. Loads need no wait because their request is not dispatched before they are
+    reported; stores need none because each holds its source, which is written and confirmed before the store
+    is decided.
     """
 
     def __init__(self, device: Device) -> None:

@@ -24,9 +24,9 @@ LARGEST_SIZE: Final = 2**31 - 1
 class RequestSpec:
     """What a request asks for, and what its tokens are.
 
-    Token ``t`` below ``known`` is determined, together with all tokens before it, by ``hash_ids[t // span]``; later
-    ones are this request's own. A production trace knows the prompt; a test may also fix output tokens, so that a
-    later prompt can extend them.
+    Token ``t`` below ``known`` is determined, together with all tokens before it, by ``hash_ids[t //
+    span]``; later ones are this request's own. A production trace knows the prompt; a test may also fix
+    output tokens, so that a later prompt can extend them.
     """
 
     uid: int
@@ -40,7 +40,8 @@ class RequestSpec:
 def synthetic(
     uid: int, prompt: int, output: int, family: int, shared: int | None = None, span: int = 16
 ) -> RequestSpec:
-    """A request whose first ``shared`` tokens (all of its prompt by default) are those of ``family``, the rest its own.
+    """A request whose first ``shared`` tokens (all of its prompt by default) are those of ``family``, the
+    rest its own.
 
     Sizes in tokens; ``shared`` is rounded down to whole spans unless it is the whole prompt.
     """
@@ -64,7 +65,8 @@ def conversations(
 def block_keys(spec: RequestSpec, block_size: int, tokens: int) -> npt.NDArray[np.int64]:
     """64-bit content keys (non-negative) of the full blocks among the first ``tokens`` tokens.
 
-    A block's key is made of what determines its last token's prefix, so equal keys mean equal prefixes for any block size.
+    A block's key is made of what determines its last token's prefix, so equal keys mean equal prefixes for
+    any block size.
     """
     blocks = np.arange(tokens // block_size, dtype=np.int64)
     last = (blocks + 1) * block_size - 1
@@ -95,7 +97,8 @@ class _Line(msgspec.Struct, gc=False):
 def read_mooncake(path: Path, limit: int | None = None) -> Iterator[RequestSpec]:
     """The requests of a Mooncake trace in file order, one line at a time. Raises WorkloadError.
 
-    Arrival times are checked but not kept: the serving loop is closed, a request arrives when there is room to wait.
+    Arrival times are checked but not kept: the serving loop is closed, a request arrives when there is room
+    to wait.
     """
     if limit is not None and limit < 1:
         raise WorkloadError(f"{path}: a limit of {limit} requests leaves nothing to run; give 1 or more")

@@ -13,7 +13,9 @@ from kvfence.reference.transfers import TransferReport
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """Copy block ``src[i]`` of pool ``src_pool`` to block ``dst[i]`` of pool ``dst_pool``; ``load``: towards the GPU."""
+    """Copy block ``src[i]`` of pool ``src_pool`` to block ``dst[i]`` of pool ``dst_pool``; ``load``: towards
+    the GPU.
+    """
 
     op: int
     generation: int
@@ -28,7 +30,9 @@ class Device(Protocol):
     """Memories by pool name, and copies that run beside the compute."""
 
     memory: dict[str, torch.Tensor]
-    """Per pool, [slots, block_size] int64: the content identity of each token (see :mod:`kvfence.reference.content`)."""
+    """Per pool, [slots, block_size] int64: the content identity of each token (see
+    :mod:`kvfence.reference.content`).
+    """
 
     def submit(self, job: CopyJob) -> None:
         """Start a copy; it lands at some later time, in any order relative to others and to compute."""

@@ -1,4 +1,6 @@
-"""A device without hardware: copies land late, out of order, and fail when told to; all of it decided by a seed."""
+"""A device without hardware: copies land late, out of order, and fail when told to; all of it decided by a
+seed.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from kvfence.reference.transfers import TransferReport
 
 
 class VirtualDevice:
-    """Each rank ends a copy after 1 .. ``max_delay`` calls of :meth:`advance`, independently of the other ranks.
+    """Each rank ends a copy after 1 .. ``max_delay`` calls of :meth:`advance`, independently of the other
+    ranks.
 
-    The memory stands for the shard of the rank that ends last: bytes move when the last rank ends. A failing load moves
-    only half of its blocks. ``repeat_rate`` of the reports are given a second time, much later.
+    The memory stands for the shard of the rank that ends last: bytes move when the last rank ends. A failing
+    load moves only half of its blocks. ``repeat_rate`` of the reports are given a second time, much later.
     """
 
     def __init__(

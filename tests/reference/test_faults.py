@@ -1,4 +1,6 @@
-"""Each faulty design is caught: by the ledger before damage is done, and where it garbles content by the oracle too."""
+"""Each faulty design is caught: by the ledger before damage is done, and where it garbles content by the
+oracle too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ import pytest
 
 from kvfence.checker.monitor import InvariantViolation, Ledger
 from kvfence.reference.engine import header
-from kvfence.reference.errors import GarbledBlock, OffloadError, OptionsError, OutOfBlocks, OverPopped, Stalled
+from kvfence.reference.errors import (
+    GarbledBlock,
+    OffloadError,
+    OptionsError,
+    OutOfBlocks,
+    OverPopped,
+    Stalled,
+)
 from kvfence.reference.faults import FAULTS, design_named
 from kvfence.reference.options import Options
 from kvfence.reference.replay import run
@@ -86,7 +95,7 @@ def test_the_ledger_names_the_invariant_that_the_design_breaks(design: str) -> N
     assert first_violation(design, extra) == invariant
 
 
-@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, IMPATIENT, SLIDING_AHEAD], ids=lambda extra: "+".join(extra))
+@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, IMPATIENT, SLIDING_AHEAD], ids="+".join)
 def test_the_sound_design_passes_on_the_same_traffic(extra: dict[str, Any]) -> None:
     assert first_violation("sound", extra) is None
 

@@ -12,7 +12,9 @@ from kvfence.spec.events import Header, Pool
 
 
 def pool(slots: int = 6, groups: int = 1) -> BlockPool:
-    return BlockPool("gpu", slots, 0, groups, Ledger(Header(producer="test", pools=(Pool("gpu", slots, null=0),))))
+    return BlockPool(
+        "gpu", slots, 0, groups, Ledger(Header(producer="test", pools=(Pool("gpu", slots, null=0),)))
+    )
 
 
 def keys(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -1,4 +1,4 @@
-"""Three public reports with their own numbers: the faulty design fails as reported, the sound one does not."""
+"""Three public reports with their own numbers: faulty designs fail as reported, the sound one does not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ HIT_BLOCKS = HIT_TOKENS // 16
 
 
 class TwoPhases:
-    """The tier holds 19,264 tokens of one request, and 50 more slots; another request has 200 blocks to store."""
+    """The tier holds 19,264 tokens of one request, and 50 more slots; another request has 200 blocks to
+    store.
+    """
 
     def __init__(self, design: Design, observer: Callable[[Event], None] | None = None) -> None:
         groups = Options(block_size=16).group_specs
@@ -101,7 +103,9 @@ def two_long_prompts() -> list[RequestSpec]:
 
 
 def long_prompts(design: str) -> Options:
-    return Options(**{**{name: getattr(LONG_PROMPTS, name) for name in LONG_PROMPTS.__slots__}, "design": design})
+    return Options(
+        **{**{name: getattr(LONG_PROMPTS, name) for name in LONG_PROMPTS.__slots__}, "design": design}
+    )
 
 
 def test_a_second_90000_token_prompt_waits_for_the_stores_of_the_first_and_then_runs() -> None:
@@ -141,7 +145,9 @@ def test_the_ledger_objects_to_the_first_list_that_names_a_slot_twice() -> None:
 
 
 def finish_then_extend() -> list[RequestSpec]:
-    """32 tokens get their KV, the last of them in the last step; others sweep the GPU; a longer prompt begins with the 32."""
+    """32 tokens get their KV, the last of them in the last step; others sweep the GPU; a longer prompt
+    begins with the 32.
+    """
     first = RequestSpec(0, 20, 13, np.array([11, 12, 13]), known=33, span=16)
     sweep = synthetic(1, 64, 4, family=7)
     longer = RequestSpec(2, 40, 1, np.array([11, 12, 99]), known=40, span=16)
@@ -155,10 +161,14 @@ def one_at_a_time(design: str) -> Options:
 
 
 @pytest.mark.parametrize(("design", "tokens"), [("sound", 32), ("no_flush_on_finish", 16)])
-def test_the_extended_prompt_hits_the_last_full_block_only_if_it_was_flushed(design: str, tokens: int) -> None:
+def test_the_extended_prompt_hits_the_last_full_block_only_if_it_was_flushed(
+    design: str, tokens: int
+) -> None:
     events: list[Event] = []
     assert run(finish_then_extend(), one_at_a_time(design), events.append).complete
-    hits = [(event.local, event.external) for event in events if isinstance(event, Admit) and event.req == "2"]
+    hits = [
+        (event.local, event.external) for event in events if isinstance(event, Admit) and event.req == "2"
+    ]
     assert hits == [(0, tokens)]
 
 

@@ -1,4 +1,6 @@
-"""The sound engine serves any mix of options to the end, with every invariant asserted and contents compared."""
+"""The sound engine serves any mix of options to the end, with every invariant asserted and contents
+compared.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,14 @@ def test_every_request_ends_whatever_the_seed(seed: int) -> None:
     for trouble, mode, groups, depth in product(
         TROUBLE.values(), ["eager", "lazy"], ["full", "full+sliding"], [1, 2]
     ):
-        options = replace(SMALL, mode=mode, groups=groups, async_depth=depth, seed=seed, **trouble)  # type: ignore[arg-type]
+        options = replace(SMALL, mode=mode, groups=groups, async_depth=depth, seed=seed, **trouble)
         assert serve(options).complete
 
 
 def test_the_traffic_reaches_what_it_is_meant_to_reach() -> None:
-    eager = serve(replace(SMALL, ranks=2, fail_rate=0.2, repeat_rate=0.2, abort_rate=0.1, reset_every=37), 200)
+    eager = serve(
+        replace(SMALL, ranks=2, fail_rate=0.2, repeat_rate=0.2, abort_rate=0.1, reset_every=37), 200
+    )
     stats = eager.stats
     assert min(stats.preemptions, stats.loads, stats.stores, stats.failed_loads, stats.stale_reports) > 0
     assert min(stats.resets, stats.resets_refused, stats.finished["abort"], stats.refusals) > 0
@@ -130,7 +134,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_that_it_is_not_all() -> None:
 
     report = run(conversations(60, 0), SMALL, interrupt)
     assert not report.complete
-    assert 0 < report.stats.steps
+    assert report.stats.steps > 0
 
 
 def test_a_flipped_bit_in_a_block_that_is_read_is_reported_with_its_place() -> None:

@@ -48,7 +48,9 @@ def test_a_limit_stops_reading_before_what_comes_after(tmp_path: Path) -> None:
         ({**GOOD, "input_length": "600"}, r":2: not a request of a Mooncake trace: .*int"),
     ],
 )
-def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: dict[str, object] | str, problem: str) -> None:
+def test_a_bad_line_is_named_with_its_number(
+    tmp_path: Path, line: dict[str, object] | str, problem: str
+) -> None:
     with pytest.raises(WorkloadError, match=problem) as caught:
         list(read_mooncake(write(tmp_path, GOOD, line)))
     assert "\n" not in str(caught.value)

@@ -24,7 +24,7 @@ def seconds(workload: Path, options: dict[str, object], judge: bool) -> tuple[fl
     start = time.process_time()
     found = replay(workload, options, judge=judge)
     if found.verdict != "holds" or found.run is None:
-        raise SystemExit(f"the replay does not hold: {found.violation or found.broke}")
+        raise SystemExit(f"the replay does not hold: {found.violations or found.broke}")
     return time.process_time() - start, found.events
 
 

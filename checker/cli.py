@@ -169,6 +169,12 @@ def replay(
     ] = 0,
     fail_rate: Annotated[float, typer.Option(help="Share of the loads that fail.")] = 0.0,
     abort_rate: Annotated[float, typer.Option(help="Share of the requests that are aborted.")] = 0.0,
+    repeat_rate: Annotated[
+        float, typer.Option(help="Share of the workers' reports given again, late.")
+    ] = 0.0,
+    reset_every: Annotated[
+        int, typer.Option(help="Steps between resets of the prefix caches; 0: never.")
+    ] = 0,
     requests: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     judge: Annotated[
         bool, typer.Option("--assert/--no-assert", help="Judge every event; contents are compared anyway.")
@@ -198,11 +204,15 @@ def replay(
         "seed": seed,
         "fail_rate": fail_rate,
         "abort_rate": abort_rate,
+        "repeat_rate": repeat_rate,
+        "reset_every": reset_every,
         "limit": requests,
     }
     with count_progress("requests finished") as progress:
         shown = (lambda done, _: progress(done, 0)) if progress else None
-        found = run_replay(workload, options, judge=judge, record=record, progress=shown)
+        found = run_replay(
+            workload, options, expected=DESIGNS[design].breaks, judge=judge, record=record, progress=shown
+        )
     typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[Verdict(found.verdict)]
 

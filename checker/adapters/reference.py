@@ -31,11 +31,15 @@ def replay(
     path: Path,
     options: Mapping[str, Any],
     *,
+    expected: str = "",
     judge: bool = True,
     record: Path | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
     """Replays the production trace ``path`` through the reference implementation, up to the first violation.
+
+    With ``expected``, the invariant that a faulty design is known to break, the run goes on after violations
+    of other invariants until that one is violated as well; the first of each invariant is kept.
 
     ``options`` are the fields of :class:`kvfence.reference.options.Options`. Each event is judged by the
     ledger (unless ``judge`` is false), and written to the trace file ``record`` if there is one. Attention
@@ -57,13 +61,13 @@ def replay(
     except (OptionsError, ValueError) as error:
         raise CannotRun(str(error)) from error
     ledger = Ledger(begin, "count")
-    found: list[Violation] = []
+    found: dict[str, Violation] = {}
     report: dict[str, Any] | None = None
     broke = ""
     with ExitStack() as stack:
         writer = stack.enter_context(TraceWriter(record, begin)) if record else None
         try:
-            observer = _observer(ledger.apply if judge else None, writer, found)
+            observer = _observer(ledger.apply if judge else None, writer, found, expected)
             done = run(path, chosen, observer, progress)
             report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
         except (OptionsError, WorkloadError) as error:
@@ -83,14 +87,18 @@ def replay(
         judged=judge,
         events=ledger.events,
         checks=ledger.checks_by_invariant() if judge else {},
-        violation=found[0] if found else None,
+        violations=tuple(found.values()),
+        expected=expected,
         broke=broke,
         recorded=str(record) if record else None,
     )
 
 
 def _observer(
-    apply: Callable[[Event], Violation | None] | None, writer: TraceWriter | None, found: list[Violation]
+    apply: Callable[[Event], Violation | None] | None,
+    writer: TraceWriter | None,
+    found: dict[str, Violation],
+    expected: str,
 ) -> Callable[[Event], None] | None:
     """What the engine tells its events to: records first, so that the event judged is on the trace."""
     if apply is None:
@@ -101,7 +109,8 @@ def _observer(
             writer(event)
         violation = apply(event)
         if violation is not None:
-            found.append(violation)
-            raise _StopRun
+            found.setdefault(violation.invariant, violation)
+            if expected in {violation.invariant, ""}:
+                raise _StopRun
 
     return observe

@@ -18,7 +18,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """One replay.
 
     ``run`` is the connector's own report, None when it broke down; ``broke`` says how. ``checks`` counts the
-    judgements made for each invariant; there are none when ``judged`` is false.
+    judgements made for each invariant; there are none when ``judged`` is false. ``violations``: the first of
+    each invariant that was violated; ``expected``: the one that the design is known to break.
     """
 
     path: str
@@ -28,7 +29,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool
     events: int
     checks: dict[str, int]
-    violation: Violation | None = None
+    violations: tuple[Violation, ...] = ()
+    expected: str = ""
     broke: str = ""
     recorded: str | None = None
 
@@ -42,8 +44,7 @@ def replayed_text(found: Replayed, *, width: int) -> str:
     if found.judged:
         rows = [(invariant, f"{count:,}") for invariant, count in sorted(found.checks.items())]
         parts.append(table(("invariant", "checks made"), rows, width=width))
-    if found.violation is not None:
-        parts.append(violation_text(found.violation, width=width))
+    parts += [violation_text(violation, width=width) for violation in found.violations]
     if found.broke:
         parts.append(paragraph(f"The run broke down. {found.broke}.", width=width, hanging="    "))
     if found.recorded:
@@ -86,12 +87,18 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _summary(found: Replayed) -> str:
     design = found.options.get("design", "sound")
-    if found.violation is not None:
-        return f"{design}: violated. {found.violation.invariant} does not hold on this traffic."
-    if found.broke:
-        return f"{design}: violated. The connector did not survive this traffic."
+    if found.violations or found.broke:
+        broken = ", ".join(violation.invariant for violation in found.violations)
+        what = f"It breaks {broken} on this traffic." if broken else "It did not survive this traffic."
+        if found.judged and found.expected not in {
+            "",
+            *(violation.invariant for violation in found.violations),
+        }:
+            what += f" {found.expected}, which it is known to break, did not show."
+        return f"{design}: violated. {what}"
     judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events" if found.judged else ""
     if found.verdict == "undetermined":
         return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {judged}".strip()
     what = f"No invariant broken in {judged}, and" if found.judged else "Events were not judged;"
-    return f"{design}: holds. {what} no garbled block read."
+    known = f" This traffic does not expose it: {found.expected} should break." if found.expected else ""
+    return f"{design}: holds. {what} no garbled block read.{known}"

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from kvfence.checker.monitor.bulk import Named, add, named
 from kvfence.checker.monitor.pool_state import (
     BUSIES,
     FILLING,
@@ -54,6 +55,7 @@ class Op:
     """An open transfer."""
 
     __slots__ = (
+        "destinations",
         "dst_epoch",
         "event",
         "failed",
@@ -61,6 +63,8 @@ class Op:
         "id",
         "issued",
         "load",
+        "named_dst",
+        "named_src",
         "plain",
         "reported",
         "request",
@@ -79,6 +83,10 @@ class Op:
         self.dst_epoch = dst.epoch
         self.tags = tags
         self.request = request
+        self.named_src: Named = ()
+        self.named_dst: Named = ()
+        """Its slots, as the bulk changes name them; only for a ``plain`` one."""
+        self.destinations: frozenset[int] | None = None
         self.plain = False
         """There was nothing out of the ordinary about its slots when it was queued."""
         self.issued = False
@@ -90,6 +98,12 @@ class Op:
         """Requests that have a destination in their table."""
         self.forgiven: frozenset[tuple[str, int]] = _NONE
         """Slots that a violation took away: they do not count as in use by this transfer any more."""
+
+    def writes(self, slot: int) -> bool:
+        """Whether ``slot`` is a destination."""
+        if self.destinations is None:
+            self.destinations = frozenset(self.event.dst)
+        return slot in self.destinations
 
     def uses(self, pool: str, slot: int) -> bool:
         """Whether it reads or writes ``slot`` of ``pool``."""
@@ -309,6 +323,13 @@ class Books:
             return request.final
         return request.computed - self.unprocessed(request)
 
+    def writer_of(self, pool: PoolState, slot: int) -> Op | None:
+        """The open transfer that writes ``slot``, if any."""
+        for op in self.ops.values():
+            if op.event.dst_pool == pool.name and op.writes(slot) and (pool.name, slot) not in op.forgiven:
+                return op
+        return None
+
     def close_promise(self, request: Request) -> None:
         """End the promise of ``request``, if one is open."""
         promise = request.promise
@@ -316,14 +337,16 @@ class Books:
             return
         request.promise = None
         pool = self.pools[promise.pool]
-        for slot in promise.slots:
-            pool.words[slot] -= PROMISE
+        slots = named(pool, list(promise.slots))
+        if slots is not None:
+            add(pool, slots, -PROMISE)
 
     def open_promise(self, request: Request, pool: PoolState, slots: frozenset[int], external: int) -> None:
-        """Record that ``slots`` of ``pool`` are promised to ``request``."""
+        """Record that ``slots`` of ``pool``, which exist, are promised to ``request``."""
         request.promise = Promise(pool.name, slots, external)
-        for slot in slots:
-            pool.words[slot] += PROMISE
+        promised = named(pool, list(slots))
+        if promised is not None:
+            add(pool, promised, PROMISE)
 
     # After a violation.
 
@@ -332,14 +355,17 @@ class Books:
         for op in self.ops.values():
             if op.uses(pool.name, slot):
                 op.forgiven |= {(pool.name, slot)}
+        self.forgive_promises(pool, slot)
+        pool.frozen.pop(slot, None)
+        pool.words[slot] &= ~(BUSIES | FILLING | FROZEN)
+
+    def forgive_promises(self, pool: PoolState, slot: int) -> None:
+        """No promise names ``slot`` any more."""
         for request in self.requests.values():
             promise = request.promise
             if promise is not None and promise.pool == pool.name and slot in promise.slots:
-                promise_slots = promise.slots - {slot}
-                request.promise = Promise(promise.pool, promise_slots, promise.external)
-        pool.filling.pop(slot, None)
-        pool.frozen.pop(slot, None)
-        pool.words[slot] &= ~(BUSIES | PROMISES | FILLING | FROZEN)
+                request.promise = Promise(promise.pool, promise.slots - {slot}, promise.external)
+        pool.words[slot] &= ~PROMISES
 
     def fail(
         self,

@@ -1,27 +1,30 @@
 """Questions about the words of many slots at once, and changes to them.
 
-Few slots are cheapest one by one; for many, numpy answers at once. Both ways give the same answer, and a slot
-that
-does not exist makes every question false. The changes expect slots that exist, each once.
+Few slots are cheapest one by one, named by a list; many are cheapest for numpy, named by an array of indexes.
+:func:`named` chooses. Both ways give the same answer. The changes expect slots that appear once each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.monitor.pool_state import REF, REFS, PoolState, Tag
+from kvfence.checker.monitor.pool_state import LABEL, REF, REFS, PoolState, Tag
+
+Named: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 
-def distinct(values: Collection[Hashable]) -> bool:
-    """Whether no value appears twice."""
-    return len(values) < 2 or len(set(values)) == len(values)
-
-
-def index_of(pool: PoolState, slots: Sequence[int]) -> npt.NDArray[np.int64] | None:
-    """``slots`` for numpy; None if one of them does not exist."""
+def named(pool: PoolState, slots: Sequence[int]) -> Named | None:
+    """``slots`` for the functions below; None if one of them does not exist."""
+    if len(slots) < pool.long_from:
+        total = pool.total
+        for slot in slots:
+            if not 0 <= slot < total:
+                return None
+        return slots
     try:
         index = np.array(slots, dtype=np.int64)
     except OverflowError:
@@ -32,120 +35,132 @@ def index_of(pool: PoolState, slots: Sequence[int]) -> npt.NDArray[np.int64] | N
     return index
 
 
-def all_are(pool: PoolState, slots: Sequence[int], word: int) -> bool:
+def distinct(pool: PoolState, slots: Named) -> bool:
+    """Whether no slot appears twice."""
+    if not isinstance(slots, np.ndarray):
+        return len(slots) < 2 or len(set(slots)) == len(slots)
+    places = np.arange(len(slots), dtype=np.int32)
+    marks = pool.marks
+    marks[slots] = places
+    return bool((marks[slots] == places).all())
+
+
+def all_are(pool: PoolState, slots: Named, word: int) -> bool:
     """Whether the word of each slot is ``word``."""
-    if len(slots) < pool.long_from:
-        words = pool.words
-        try:
-            for slot in slots:
-                if slot < 0 or words[slot] != word:
-                    return False
-        except IndexError:
+    if isinstance(slots, np.ndarray):
+        return bool((pool.array[slots] == word).all())
+    words = pool.words
+    for slot in slots:  # noqa: SIM110 - a generator costs more than the comparisons
+        if words[slot] != word:
             return False
-        return True
-    index = index_of(pool, slots)
-    return index is not None and bool((pool.array[index] == word).all())
+    return True
 
 
-def all_have(pool: PoolState, slots: Sequence[int], some: int, none: int) -> bool:
+def all_have(pool: PoolState, slots: Named, some: int, none: int) -> bool:
     """Whether the word of each slot has a bit of ``some`` and no bit of ``none``."""
-    if len(slots) < pool.long_from:
-        words = pool.words
-        try:
-            for slot in slots:
-                if slot < 0:
-                    return False
-                word = words[slot]
-                if word & none or not word & some:
-                    return False
-        except IndexError:
+    if isinstance(slots, np.ndarray):
+        found = pool.array[slots]
+        return not (found & none).any() and bool((found & some).all())
+    words = pool.words
+    for slot in slots:
+        word = words[slot]
+        if word & none or not word & some:
             return False
-        return True
-    index = index_of(pool, slots)
-    if index is None:
-        return False
-    found = pool.array[index]
-    return not (found & none).any() and bool((found & some).all())
+    return True
 
 
-def dying(pool: PoolState, slots: Sequence[int], allowed: int) -> int | None:
+def dying(pool: PoolState, slots: Named, allowed: int) -> int | None:
     """How many of the held ``slots`` have one holder; None if such a one has flags beyond ``allowed``."""
+    if isinstance(slots, np.ndarray):
+        left = pool.array[slots] - REF
+        alone = (left & REFS) == 0
+        if (left[alone] & ~allowed).any():
+            return None
+        return int(np.count_nonzero(alone))
     count = 0
-    if len(slots) < pool.long_from:
-        words = pool.words
-        for slot in slots:
-            word = words[slot] - REF
-            if not word & REFS:
-                if word & ~allowed:
-                    return None
-                count += 1
-        return count
-    left = pool.array[index_of(pool, slots)] - REF
-    alone = (left & REFS) == 0
-    if (left[alone] & ~allowed).any():
-        return None
-    return int(np.count_nonzero(alone))
+    words = pool.words
+    for slot in slots:
+        word = words[slot] - REF
+        if not word & REFS:
+            if word & ~allowed:
+                return None
+            count += 1
+    return count
 
 
-def put(pool: PoolState, slots: Sequence[int], word: int) -> None:
+def put(pool: PoolState, slots: Named, word: int) -> None:
     """Make ``word`` the word of each slot."""
-    if len(slots) < pool.long_from:
+    if isinstance(slots, np.ndarray):
+        pool.array[slots] = word
+    else:
         words = pool.words
         for slot in slots:
             words[slot] = word
-    else:
-        pool.array[index_of(pool, slots)] = word
 
 
-def add(pool: PoolState, slots: Sequence[int], amount: int) -> None:
+def add(pool: PoolState, slots: Named, amount: int) -> None:
     """Add ``amount`` to the word of each slot."""
-    if len(slots) < pool.long_from:
+    if isinstance(slots, np.ndarray):
+        pool.array[slots] += amount
+    else:
         words = pool.words
         for slot in slots:
             words[slot] += amount
-    else:
-        pool.array[index_of(pool, slots)] += amount
 
 
-def add_holder(pool: PoolState, slots: Sequence[int]) -> int:
+def add_holder(pool: PoolState, slots: Named) -> int:
     """Add a holder to each slot; how many had none."""
-    if len(slots) < pool.long_from:
-        words = pool.words
-        alone = 0
-        for slot in slots:
-            word = words[slot]
-            if not word & REFS:
-                alone += 1
-            words[slot] = word + REF
-        return alone
-    index = index_of(pool, slots)
-    before = pool.array[index]
-    pool.array[index] = before + REF
-    return int(np.count_nonzero((before & REFS) == 0))
+    if isinstance(slots, np.ndarray):
+        before = pool.array[slots]
+        pool.array[slots] = before + REF
+        return int(np.count_nonzero((before & REFS) == 0))
+    alone = 0
+    words = pool.words
+    for slot in slots:
+        word = words[slot]
+        if not word & REFS:
+            alone += 1
+        words[slot] = word + REF
+    return alone
 
 
-def add_labels(pool: PoolState, slots: Sequence[int], tags: Sequence[Tag]) -> None:
-    """Record labels of slots that have none; the words are not touched."""
-    pool.labels.update(zip(slots, tags, strict=True))
+def add_labels(pool: PoolState, slots: Named, tags: Sequence[Tag]) -> None:
+    """Label ``slots``, which have no label, each with its tag."""
+    if isinstance(slots, np.ndarray):
+        pool.tags[slots] = np.array(tags, dtype=np.uint64)
+        pool.array[slots] |= LABEL
+    else:
+        words, labels = pool.words, pool.tag_words
+        for slot, tag in zip(slots, tags, strict=True):
+            labels[slot] = tag
+            words[slot] |= LABEL
+    pool.labelled += len(tags)
     if not pool.indexed:
         return
     where = pool.where
-    if len(tags) > 1 and where.keys().isdisjoint(tags) and distinct(tags):
-        where.update(dict.fromkeys(tags, 1))
-        return
+    if where.isdisjoint(tags):
+        before = len(where)
+        where.update(tags)
+        if len(where) == before + len(tags):
+            return
+        where.difference_update(tags)
     for tag in tags:
-        where[tag] = where.get(tag, 0) + 1
+        pool.count_tag(tag)
 
 
-def remove_labels(pool: PoolState, slots: Sequence[int]) -> None:
-    """Forget the labels of slots that have one; the words are not touched."""
-    tags = list(map(pool.labels.pop, slots))
+def remove_labels(pool: PoolState, slots: Named) -> None:
+    """Take the label from ``slots``, which have one."""
+    add(pool, slots, -LABEL)
+    pool.labelled -= len(slots)
     if not pool.indexed:
         return
-    where = pool.where
-    for tag in tags:
-        left = where[tag] - 1
-        if left:
-            where[tag] = left
-        else:
-            del where[tag]
+    if isinstance(slots, np.ndarray):
+        tags = pool.tags[slots].tolist()
+    else:
+        labels = pool.tag_words
+        tags = [labels[slot] for slot in slots]
+    if pool.again:
+        for tag in tags:
+            pool.uncount_tag(tag)
+    else:
+        pool.where.difference_update(tags)

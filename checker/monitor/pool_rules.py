@@ -5,7 +5,7 @@ They judge slot by slot and can handle anything; ``pool_shortcuts`` spares most 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.pool_state import (
@@ -138,7 +138,7 @@ class PoolRules:
                 pool,
                 (slot,),
                 slot=slot,
-                key=pool.labels[slot],
+                key=pool.label_of(slot),
             )
         return None
 
@@ -213,14 +213,14 @@ class PoolRules:
             return
         group = self.books.groups.get(event.group)
         first = None if group is None else (event.at + place) * group.block_size
-        op = self.books.ops.get(pool.filling.get(slot, -1))
+        op = self.books.writer_of(pool, slot)
         if op is None:
             request.bad.append((pool.name, (slot,)))
             request.lower_limit(first)
             return
         if first is not None:
             request.suspects[pool.name, slot] = first
-        if op.load:
+        if op.load and op.id not in request.waits:
             request.waits.add(op.id)
             op.waiters.append(request)
             request.update_ready()
@@ -251,7 +251,7 @@ class PoolRules:
         request = holder.request
         promise = request.promise if request is not None and holder.kind == "hit" else None
         promised = promise.slots if promise is not None and promise.pool == pool.name else frozenset[int]()
-        protected = self.protected(pool, holder)
+        protects = self.protection(pool, holder)
         frozen: list[int] = []
         for slot in event.slots:
             if slot not in holder.slots:
@@ -266,6 +266,7 @@ class PoolRules:
                 continue
             word = pool.words[slot] - REF
             dying = not word & REFS
+            read = protects is not None and protects(slot)
             if slot in promised:
                 found = found or books.fail(
                     "PIN",
@@ -276,8 +277,8 @@ class PoolRules:
                     holder=holder.name,
                 )
             if dying:
-                found = found or self.free_fault(pool, holder, slot, word, slot in protected)
-            elif slot in protected and request is not None:
+                found = found or self.free_fault(pool, holder, slot, word, read)
+            elif read and request is not None:
                 pool.frozen[slot] = max(request.last_step, pool.frozen.get(slot, -1))
                 word |= FROZEN
                 frozen.append(slot)
@@ -329,17 +330,18 @@ class PoolRules:
             )
         return None
 
-    def protected(self, pool: PoolState, holder: Holder) -> frozenset[int] | set[int]:
-        """Slots of a table that the request's dispatched steps may still read or write."""
+    def protection(self, pool: PoolState, holder: Holder) -> Callable[[int], bool] | None:
+        """Tells of a table's slots whether the request's dispatched steps may still read or write them.
+
+        None if no step of the request is under way.
+        """
         request = holder.request
         if holder.kind != "req" or request is None or request.last_step <= self.books.processed:
-            return frozenset()
-        protected = holder.slots.difference(*(slots for name, slots in request.fresh if name == pool.name))
-        if holder.reach:
-            start = request.computed - self.books.unprocessed(request)
-            reach = holder.reach
-            protected = {slot for slot in protected if reach.get(slot, start) >= start}
-        return protected
+            return None
+        fresh = {slot for name, slots in request.fresh if name == pool.name for slot in slots}
+        start = request.computed - self.books.unprocessed(request)
+        reach = holder.reach or {}
+        return lambda slot: slot not in fresh and reach.get(slot, start) >= start
 
     def left(self, pool: PoolState, holder: Holder) -> None:
         """A holder holds nothing any more."""
@@ -360,7 +362,7 @@ class PoolRules:
             if pool.has(slot):
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
-                    self.unpromise(pool, slot)
+                    self.books.forgive_promises(pool, slot)
         self.books.count_slots(len(event.slots))
         return found
 
@@ -392,20 +394,6 @@ class PoolRules:
             return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
         return None
 
-    def unpromise(self, pool: PoolState, slot: int) -> None:
-        """A promised slot lost its key, and that was reported: the promises go on without it."""
-        busy = pool.words[slot] & (BUSIES | FROZEN | FILLING)
-        filling, frozen = pool.filling.get(slot), pool.frozen.get(slot)
-        forgiven = [op.forgiven for op in self.books.ops.values()]
-        self.books.forgive(pool, slot)
-        for op, before in zip(self.books.ops.values(), forgiven, strict=True):
-            op.forgiven = before
-        pool.words[slot] |= busy
-        if filling is not None:
-            pool.filling[slot] = filling
-        if frozen is not None:
-            pool.frozen[slot] = frozen
-
     def label(self, event: Label) -> Violation | None:
         """A slot enters the prefix index only when its content is there, whole and current."""
         pool = self.pools[event.pool]
@@ -415,7 +403,7 @@ class PoolRules:
         seen: set[int] = set()
         for slot, tag in zip(event.slots, tags_of(event.keys, event.group), strict=True):
             found = found or self.label_fault(pool, slot, seen)
-            if found is None and pool.words[slot] & LABEL and pool.labels[slot] != tag:
+            if found is None and pool.label_of(slot) not in (None, tag):
                 found = self.books.fail(
                     "UNIQUE",
                     "a slot carries one key",
@@ -423,7 +411,7 @@ class PoolRules:
                     (slot,),
                     slot=slot,
                     key=tag,
-                    labelled=pool.labels[slot],
+                    labelled=pool.label_of(slot),
                 )
             seen.add(slot)
             if pool.has(slot) and not pool.words[slot] & NULL:

@@ -16,6 +16,7 @@ from kvfence.checker.monitor.bulk import (
     all_have,
     distinct,
     dying,
+    named,
     put,
     remove_labels,
 )
@@ -41,7 +42,8 @@ class PoolShortcuts(PoolRules):
         pool = self.pools[event.pool]
         slots = event.slots
         count = len(slots)
-        if not all_are(pool, slots, 0):
+        which = named(pool, slots)
+        if which is None or not all_are(pool, which, 0):
             return super().alloc(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         held = holder.slots
@@ -51,7 +53,7 @@ class PoolShortcuts(PoolRules):
             # One appears twice. None of them was held before, so this undoes it.
             held.difference_update(slots)
             return super().alloc(event)
-        put(pool, slots, REF)
+        put(pool, which, REF)
         pool.free -= count
         if holder.kind == "req":
             self.join(holder, slots, event)
@@ -69,7 +71,8 @@ class PoolShortcuts(PoolRules):
         pool = self.pools[event.pool]
         slots = event.slots
         count = len(slots)
-        if not all_have(pool, slots, REFS | LABEL, FILLING | BAD | NULL):
+        which = named(pool, slots)
+        if which is None or not all_have(pool, which, REFS | LABEL, FILLING | BAD | NULL):
             return super().touch(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         held = holder.slots
@@ -80,7 +83,7 @@ class PoolShortcuts(PoolRules):
         if len(held) != before + count:
             held.difference_update(slots)
             return super().touch(event)
-        pool.free -= add_holder(pool, slots)
+        pool.free -= add_holder(pool, which)
         if holder.kind == "req":
             self.join(holder, slots, event)
         books = self.books
@@ -109,15 +112,16 @@ class PoolShortcuts(PoolRules):
             request.last_step > books.processed if holder.kind == "req" else request.promise is not None
         ):
             return super().free(event)
-        gone = dying(pool, slots, LABEL | BAD)
-        if gone is None:
+        which = named(pool, slots)
+        gone = None if which is None else dying(pool, which, LABEL | BAD)
+        if which is None or gone is None:
             return super().free(event)
         before = len(held)
         held.difference_update(slots)
         if len(held) != before - count:
             held.update(slots)
             return super().free(event)
-        add(pool, slots, -REF)
+        add(pool, which, -REF)
         pool.free += gone
         if holder.reach:
             for slot in slots:
@@ -136,10 +140,10 @@ class PoolShortcuts(PoolRules):
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
         slots = event.slots
-        if not all_are(pool, slots, LABEL) or not distinct(slots):
+        which = named(pool, slots)
+        if which is None or not all_are(pool, which, LABEL) or not distinct(pool, which):
             return super().evict(event)
-        put(pool, slots, 0)
-        remove_labels(pool, slots)
+        remove_labels(pool, which)
         self.books.count_slots(len(slots))
         return None
 
@@ -154,14 +158,15 @@ class PoolShortcuts(PoolRules):
             closed = self.books.closed.get(event.op)
             if closed is None or closed.gen != event.gen or not closed.current(pool):
                 return super().label(event)
+        which = named(pool, slots)
         if (
-            len(event.keys) != len(slots)
-            or not all_have(pool, slots, REFS, LABEL | FILLING | BAD | NULL)
-            or not distinct(slots)
+            which is None
+            or len(event.keys) != len(slots)
+            or not all_have(pool, which, REFS, LABEL | FILLING | BAD | NULL)
+            or not distinct(pool, which)
             or event.op in self.books.ops
         ):
             return super().label(event)
-        add(pool, slots, LABEL)
-        add_labels(pool, slots, tags_of(event.keys, event.group))
+        add_labels(pool, which, tags_of(event.keys, event.group))
         self.books.count_slots(len(slots))
         return None

@@ -30,13 +30,20 @@ REFS: Final = BUSY - REF
 BUSIES: Final = PROMISE - BUSY
 PROMISES: Final = (1 << 63) - PROMISE
 
-Tag: TypeAlias = int | tuple[int, int]
-"""A content key of group 0, or (group, key): plain integers are cheaper, and most traces have one group."""
+Tag: TypeAlias = int
+"""A content key (0 .. 2**64 - 1) and its group, mixed into 64 bits: keys are hashes, so a mixture is as good.
+"""
+
+_MIX: Final = 0x9E3779B97F4A7C15
+_MASK: Final = (1 << 64) - 1
 
 
 def tags_of(keys: Sequence[int], group: int) -> Sequence[Tag]:
     """The tags of ``keys`` in ``group``."""
-    return keys if group == 0 else [(group, key) for key in keys]
+    if group == 0:
+        return keys
+    mix = group * _MIX & _MASK
+    return [key ^ mix for key in keys]
 
 
 class Holder:
@@ -69,20 +76,23 @@ class PoolState:
     """The slots of one pool: words, holders, labels."""
 
     __slots__ = (
+        "again",
         "array",
         "drift",
         "epoch",
-        "filling",
         "free",
         "frozen",
         "holders",
         "indexed",
-        "labels",
+        "labelled",
         "long_from",
+        "marks",
         "name",
         "null",
         "stale",
         "storing",
+        "tag_words",
+        "tags",
         "total",
         "where",
         "words",
@@ -102,14 +112,20 @@ class PoolState:
         self.drift = 0
         """What the pool told minus our own count, after it was reported."""
         self.holders: dict[str, Holder] = {}
-        self.labels: dict[int, Tag] = {}
+        self.tags: npt.NDArray[np.uint64] = np.zeros(pool.slots, dtype=np.uint64)
+        """The tag of each slot that has a label; of others, anything."""
+        self.tag_words = self.tags.data
+        self.labelled = 0
+        """How many slots have a label."""
         self.indexed = indexed
-        self.where: dict[Tag, int] = {}
-        """How many slots carry a tag; kept for pools that stores go to."""
-        self.storing: dict[Tag, int] = {}
-        """Tags that an open store brings here, with the operation."""
-        self.filling: dict[int, int] = {}
-        """The operation that writes a slot, for slots with the FILLING flag."""
+        self.where: set[Tag] = set()
+        """The tags of all labels; kept for pools that stores go to."""
+        self.again: dict[Tag, int] = {}
+        """For a tag that several slots carry, how many beyond the first."""
+        self.storing: set[Tag] = set()
+        """Tags that open stores bring here."""
+        self.marks: npt.NDArray[np.int32] = np.zeros(pool.slots, dtype=np.int32)
+        """Scratch space to find a slot that appears twice."""
         self.frozen: dict[int, int] = {}
         """The last step that may read a slot, for slots with the FROZEN flag."""
         self.epoch = 0
@@ -128,8 +144,12 @@ class PoolState:
             name: holder.copy(None if holder.request is None else requests[holder.request])
             for name, holder in self.holders.items()
         }
-        other.labels, other.where, other.storing = dict(self.labels), dict(self.where), dict(self.storing)
-        other.filling, other.frozen, other.stale = dict(self.filling), dict(self.frozen), set(self.stale)
+        other.tags = self.tags.copy()
+        other.tag_words = other.tags.data
+        other.labelled = self.labelled
+        other.where, other.again, other.storing = set(self.where), dict(self.again), set(self.storing)
+        other.marks = self.marks.copy()
+        other.frozen, other.stale = dict(self.frozen), set(self.stale)
         return other
 
     def has(self, slot: int) -> bool:
@@ -144,40 +164,66 @@ class PoolState:
         """Names of the holders of ``slot``, found by looking at every holder: for reports."""
         return [holder.name for holder in self.holders.values() if slot in holder.slots]
 
+    def label_of(self, slot: int) -> Tag | None:
+        """The tag of ``slot``; None without a label."""
+        return self.tag_words[slot] if self.word(slot) & LABEL else None
+
+    def labelled_slots(self, tag: Tag | None = None) -> list[int]:
+        """Slots with a label, or with the label ``tag``. Looks at the whole pool: for reports and resets."""
+        labelled = (self.array & LABEL) != 0
+        if tag is not None:
+            labelled &= self.tags == np.uint64(tag)
+        found: list[int] = np.flatnonzero(labelled).tolist()
+        return found
+
     def set_label(self, slot: int, tag: Tag) -> None:
         """Give ``slot`` the label ``tag``, instead of the one it has, if any."""
         self.drop_label(slot)
+        self.tag_words[slot] = tag
         self.words[slot] |= LABEL
-        self.labels[slot] = tag
+        self.labelled += 1
         if self.indexed:
-            self.where[tag] = self.where.get(tag, 0) + 1
+            self.count_tag(tag)
 
     def drop_label(self, slot: int) -> None:
         """Take the label from ``slot``, if it has one."""
-        tag = self.labels.pop(slot, None)
-        if tag is None:
-            return
-        self.words[slot] &= ~LABEL
-        if self.indexed:
-            left = self.where[tag] - 1
-            if left:
-                self.where[tag] = left
-            else:
-                del self.where[tag]
+        tag = self.label_of(slot)
+        if tag is not None:
+            self.words[slot] &= ~LABEL
+            self.labelled -= 1
+            if self.indexed:
+                self.uncount_tag(tag)
+
+    def count_tag(self, tag: Tag) -> None:
+        """One slot more carries ``tag``."""
+        if tag in self.where:
+            self.again[tag] = self.again.get(tag, 0) + 1
+        else:
+            self.where.add(tag)
+
+    def uncount_tag(self, tag: Tag) -> None:
+        """One slot less carries ``tag``."""
+        more = self.again.get(tag, 0)
+        if more > 1:
+            self.again[tag] = more - 1
+        elif more:
+            del self.again[tag]
+        else:
+            self.where.discard(tag)
 
     def index(self) -> None:
-        """Start to count the labels by tag."""
+        """Start to keep the tags of all labels."""
         if not self.indexed:
             self.indexed = True
-            for tag in self.labels.values():
-                self.where[tag] = self.where.get(tag, 0) + 1
+            for slot in self.labelled_slots():
+                self.count_tag(self.tag_words[slot])
 
     def clear_labels(self) -> None:
-        """Take the label from every slot. Costs as much as there are labels."""
-        for slot in self.labels:
-            self.words[slot] &= ~LABEL
-        self.labels.clear()
+        """Take the label from every slot."""
+        self.array &= ~LABEL
+        self.labelled = 0
         self.where.clear()
+        self.again.clear()
 
     def thaw(self, slots: Iterable[int], step: int) -> None:
         """``step`` is over: ``slots`` that waited for it, or for an earlier one, may be freed."""

@@ -122,13 +122,13 @@ class StepRules:
             return None
         found: Violation | None = None
         for pool in self.pools.values():
-            if pool.name not in event.pools and pool.labels:
+            if pool.name not in event.pools and pool.labelled:
                 found = found or books.fail(
                     "RESET",
                     "no tier still serves an older key after a reset",
                     pool,
-                    list(pool.labels)[:1],
-                    left=len(pool.labels),
+                    pool.labelled_slots()[:1],
+                    left=pool.labelled,
                     cleared=list(event.pools),
                 )
         for name in event.pools:

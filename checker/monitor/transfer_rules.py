@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
-from kvfence.checker.monitor.bulk import add, all_have, distinct
+from kvfence.checker.monitor.bulk import add, all_have, distinct, named
 from kvfence.checker.monitor.pool_state import BAD, BUSY, FILLING, LABEL, REFS, PoolState, Tag, tags_of
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
@@ -47,24 +47,32 @@ class TransferRules:
             request, wrong = books.request(event.req, event.rgen)
             found = found or wrong
         tags = tags_of(event.keys, event.group)
-        # Nothing out of the ordinary about any slot: no need to look at them one by one.
-        plain = (
-            all_have(src, event.src, REFS, FILLING | BAD)
-            and all_have(dst, event.dst, REFS, FILLING | BAD)
-            and distinct(event.src)
-            and distinct(event.dst)
-        )
-        if found is None and not plain:
+        op = Op(event, tags, src, dst, request)
+        self.look_at(op, src, dst)
+        if found is None and not op.plain:
             found = self.slots_fault(event, src, dst)
-        if event.kind == "store":
+        if not op.load:
             dst.index()
             found = found or self.keys_fault(event, dst, tags)
+            if found is not None:
+                dst.storing.update(tags)
         if request is not None:
             found = found or self.request_fault(event, request, src)
-        op = Op(event, tags, src, dst, request)
-        op.plain = plain
         self.open(op, src, dst)
         return found
+
+    def look_at(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """Find out whether ``op`` is plain: with no slot out of the ordinary, none needs to be looked at."""
+        sources, destinations = named(src, op.event.src), named(dst, op.event.dst)
+        if (
+            sources is not None
+            and destinations is not None
+            and all_have(src, sources, REFS, FILLING | BAD)
+            and all_have(dst, destinations, REFS, FILLING | BAD)
+            and distinct(src, sources)
+            and distinct(dst, destinations)
+        ):
+            op.plain, op.named_src, op.named_dst = True, sources, destinations
 
     def id_fault(self, event: Queue) -> Violation | None:
         """Whether the id is in use, or was used with this generation or a later one."""
@@ -140,30 +148,41 @@ class TransferRules:
         return None
 
     def keys_fault(self, event: Queue, dst: PoolState, tags: Sequence[Tag]) -> Violation | None:
-        """Whether a store moves what is there already, or on its way."""
-        if dst.storing.keys().isdisjoint(tags) and dst.where.keys().isdisjoint(tags) and distinct(tags):
-            return None
+        """Whether a store moves what is there already, or on its way; what it moves is so from here on."""
+        storing = dst.storing
+        if dst.where.isdisjoint(tags):
+            before = len(storing)
+            storing.update(tags)
+            if len(storing) == before + len(tags):
+                return None
+            storing.clear()
+            for other in self.stores_to(dst):
+                storing.update(other.tags)
         fail = self.books.fail
         twice = _repeated(tags)
         if twice is not None:
-            return fail("UNIQUE", "a key appears once in a store", key=twice, op=event.op)
-        for tag in tags:
-            other = dst.storing.get(tag)
-            if other is not None:
+            return fail("UNIQUE", "a key appears once in a store", op=event.op, key=twice)
+        for key, tag in zip(event.keys, tags, strict=True):
+            if tag in storing:
+                others = [op.id for op in self.stores_to(dst) if tag in op.tags]
                 return fail(
                     "UNIQUE",
                     "at most one store of a key to a pool is open",
                     dst,
-                    key=tag,
+                    key=key,
                     op=event.op,
-                    open_store=other,
+                    open_stores=others,
                 )
             if tag in dst.where:
-                at = [slot for slot, label in dst.labels.items() if label == tag]
+                at = dst.labelled_slots(tag)
                 return fail(
-                    "UNIQUE", "a key that the pool has is not stored again", dst, at, key=tag, op=event.op
+                    "UNIQUE", "a key that the pool has is not stored again", dst, at, key=key, op=event.op
                 )
         return None
+
+    def stores_to(self, dst: PoolState) -> list[Op]:
+        """The open stores to ``dst``."""
+        return [op for op in self.books.ops.values() if not op.load and op.event.dst_pool == dst.name]
 
     def request_fault(self, event: Queue, request: Request, src: PoolState) -> Violation | None:
         """What is wrong with this transfer for the request whose blocks it moves."""
@@ -201,7 +220,9 @@ class TransferRules:
             )
         if not event.at:
             return None
-        twice = _repeated(event.at)
+        first, blocks = event.at[0], event.at
+        in_order = blocks == list(range(first, first + len(blocks)))
+        twice = None if in_order else _repeated(blocks)
         if twice is not None:
             return fail(
                 "UNIQUE", "a block appears once in a store", block=twice, op=event.op, req=request.key
@@ -231,19 +252,17 @@ class TransferRules:
         event, id_ = op.event, op.id
         self.books.ops[id_] = op
         self.books.count_slots(len(event.src) + len(event.dst))
-        filling = dst.filling
         if op.plain:
-            add(src, event.src, BUSY)
-            add(dst, event.dst, BUSY | FILLING)
-            for slot in event.dst:
-                filling[slot] = id_
+            add(src, op.named_src, BUSY)
+            add(dst, op.named_dst, BUSY | FILLING)
         else:
             for slot in event.src:
                 self.use(op, src, slot)
             for slot in event.dst:
+                if dst.word(slot) & FILLING:
+                    self.share(op, dst, slot)
                 if self.use(op, dst, slot):
                     dst.words[slot] = (dst.words[slot] | FILLING) & ~BAD
-                    filling[slot] = id_
         request = op.request
         if op.load:
             if request is not None:
@@ -253,13 +272,16 @@ class TransferRules:
                 op.waiters.append(request)
                 self.books.close_promise(request)
             return
-        storing = dst.storing
-        for tag in op.tags:
-            storing[tag] = id_
         if request is not None:
             request.stores += 1
             if event.at:
                 request.cover(event.group).add(event.at)
+
+    def share(self, op: Op, dst: PoolState, slot: int) -> None:
+        """``op`` writes a slot that another transfer writes already: neither is plain."""
+        for other in self.books.ops.values():
+            if other is not op and other.event.dst_pool == dst.name and other.writes(slot):
+                other.plain = False
 
     def use(self, op: Op, pool: PoolState, slot: int) -> bool:
         """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
@@ -416,21 +438,19 @@ class TransferRules:
 
     def release(self, op: Op) -> None:
         """The transfer uses its slots no longer."""
-        event, id_ = op.event, op.id
-        src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
-        filling = dst.filling
-        if op.plain and not op.forgiven and list(map(filling.get, event.dst)).count(id_) == len(event.dst):
-            add(src, event.src, -BUSY)
-            add(dst, event.dst, -(BUSY | FILLING))
-            for slot in event.dst:
-                del filling[slot]
+        src, dst = self.pools[op.event.src_pool], self.pools[op.event.dst_pool]
+        del self.books.ops[op.id]
+        if op.plain and not op.forgiven:
+            add(src, op.named_src, -BUSY)
+            add(dst, op.named_dst, -(BUSY | FILLING))
         else:
             self.release_one_by_one(op, src, dst)
         if not op.load:
-            storing = dst.storing
-            for tag in op.tags:
-                if storing.get(tag) == id_:
-                    del storing[tag]
+            dst.storing.difference_update(op.tags)
+            # After a violation, another open store may bring the same key.
+            if self.books.reported:
+                for other in self.stores_to(dst):
+                    dst.storing.update(other.tags)
 
     def release_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """The same, where a violation or another transfer may have got in between."""
@@ -440,13 +460,11 @@ class TransferRules:
         for slot in op.event.dst:
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] -= BUSY
-                if dst.filling.get(slot) == op.id:
-                    del dst.filling[slot]
+                if self.books.writer_of(dst, slot) is None:
                     dst.words[slot] &= ~FILLING
 
     def settle(self, op: Op, ok: bool) -> None:
         """Tell the requests that waited."""
-        del self.books.ops[op.id]
         owner = op.request
         if op.load:
             for waiter in op.waiters:

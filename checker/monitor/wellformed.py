@@ -67,6 +67,8 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         problem = _slots_problem(sizes, event.pool, event.slots)
         if problem is None and isinstance(event, Label) and len(event.keys) != len(event.slots):
             problem = f"{len(event.keys)} keys for {len(event.slots)} slots"
+        if problem is None and isinstance(event, Label):
+            problem = _keys_problem(event.keys)
         if problem is None and isinstance(event, Alloc | Touch) and event.at < 0:
             problem = f"at is {event.at} (a block index is not negative)"
     elif isinstance(event, Deny):
@@ -105,6 +107,13 @@ def _slots_problem(sizes: dict[str, int], pool: str, slots: Sequence[int]) -> st
     return None
 
 
+def _keys_problem(keys: Sequence[int]) -> str | None:
+    if keys and not 0 <= min(keys) <= max(keys) < 1 << 64:
+        wrong = next(key for key in keys if not 0 <= key < 1 << 64)
+        return f"key {wrong} (a key has 64 bits: 0 to 2**64 - 1)"
+    return None
+
+
 def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
     problem = _slots_problem(sizes, event.src_pool, event.src) or _slots_problem(
         sizes, event.dst_pool, event.dst
@@ -117,4 +126,4 @@ def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
         return f"at names {len(event.at)} blocks for {len(event.src)} sources"
     if event.at and min(event.at) < 0:
         return f"at names block {min(event.at)} (a block index is not negative)"
-    return None
+    return _keys_problem(event.keys)

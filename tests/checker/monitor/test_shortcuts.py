@@ -116,10 +116,11 @@ def state(ledger: Ledger) -> object:
                 list(pool.words),
                 pool.free,
                 pool.drift,
-                pool.labels,
+                [(slot, pool.label_of(slot)) for slot in pool.labelled_slots()],
+                pool.labelled,
                 pool.where,
+                pool.again,
                 pool.storing,
-                pool.filling,
                 pool.frozen,
                 pool.stale,
                 {name: (holder.slots, holder.reach or None) for name, holder in pool.holders.items()},
@@ -190,7 +191,7 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
     op = chance.choice(sorted(books.ops)) if books.ops else 0
     gen = books.ops[op].event.gen if op in books.ops else 0
     unheld = [slot for slot in some if not pool.holders_of(slot)] or some
-    cached = [slot for slot in pool.labels if chance.random() < 0.5] or some
+    cached = [slot for slot in pool.labelled_slots() if chance.random() < 0.5] or some
     return chance.choice(
         [
             lambda: Alloc(name, holder, unheld, group=chance.randrange(2)),

@@ -41,10 +41,12 @@ class OverPopped(OffloadError):
 
 
 class NotHeld(OffloadError):
-    """A holder gave back a slot that it does not hold."""
+    """A holder gave back slots that it does not hold, or one of them twice."""
 
     def __init__(self, pool: str, holder: str, slots: list[int]) -> None:
-        super().__init__(f"pool {pool}: {holder} frees slots {slots[:8]} that it does not hold")
+        super().__init__(
+            f"pool {pool}: {holder} frees slots that it does not hold, or one twice, among {slots[:8]}"
+        )
         self.pool = pool
         self.holder = holder
         self.slots = slots

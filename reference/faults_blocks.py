@@ -46,7 +46,7 @@ class _AsksForEachGroup(KVCacheManager):
         return max(asked)
 
 
-class _ForgivesDoubleFree(BlockPool):
+class ForgivesDoubleFree(BlockPool):
     """Does not look whether the holder has the slots it frees."""
 
     def _forget(self, holder: str, slots: list[int]) -> None:
@@ -174,9 +174,11 @@ class _AwaitsLoadThatIsOver(Scheduler):
 
 
 FAULTS: dict[str, Design] = {
-    "over_pop": Design(connector=_ListsEachSlotTwice),
+    "over_pop": Design(
+        connector=_ListsEachSlotTwice, gpu_pool=ForgivesDoubleFree, cpu_pool=ForgivesDoubleFree
+    ),
     "allocate_unchecked": Design(manager=_AsksForEachGroup, gpu_pool=_TakesHeldSlots),
-    "double_release": Design(connector=_ReleasesTailTwice, cpu_pool=_ForgivesDoubleFree),
+    "double_release": Design(connector=_ReleasesTailTwice, cpu_pool=ForgivesDoubleFree),
     "unpinned_lookup": Design(connector=_DoesNotPin),
     "evict_pinned": Design(cpu_pool=_EvictsPinned),
     "pins_added_not_replaced": Design(connector=_AddsPins),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvfence.reference.design import Design
+from kvfence.reference.faults_blocks import ForgivesDoubleFree
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.pool import Keys
 from kvfence.reference.request import Request
@@ -219,7 +220,9 @@ class _ResetsOneTier(Scheduler):
 
 
 FAULTS: dict[str, Design] = {
-    "duplicate_in_store_list": Design(connector=_ListsBlockTwice),
+    "duplicate_in_store_list": Design(
+        connector=_ListsBlockTwice, gpu_pool=ForgivesDoubleFree, cpu_pool=ForgivesDoubleFree
+    ),
     "duplicate_in_flight_store": Design(connector=_ForgetsStoresInFlight),
     "no_flush_on_finish": Design(connector=_DoesNotFlush),
     "late_flush": Design(connector=_FlushesLate),

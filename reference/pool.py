@@ -170,12 +170,13 @@ class BlockPool:
         self.free_queue.remove(idle)
 
     def _forget(self, holder: str, slots: list[int]) -> None:
-        held = self.holders.get(holder)
-        if held is None or not held.issuperset(slots):
-            raise NotHeld(self.name, holder, [slot for slot in slots if slot not in self.held(holder)])
+        held = self.holders.get(holder, set())
+        before = len(held)
         held.difference_update(slots)
+        if len(held) != before - len(slots):
+            raise NotHeld(self.name, holder, slots)
         if not held:
-            del self.holders[holder]
+            self.holders.pop(holder, None)
 
     def _evict(self, slots: Slots) -> None:
         cached = slots[self.group_of[slots] >= 0]
@@ -190,7 +191,7 @@ class BlockPool:
         for group, (index, spares) in enumerate(zip(self.index, self.spares, strict=True)):
             mine = slots if len(self.index) == 1 else slots[groups == group]
             keys = self.key[mine].tolist()
-            if not spares:
+            if not spares or spares.keys().isdisjoint(keys):
                 for key in keys:
                     del index[key]
                 continue

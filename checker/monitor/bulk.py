@@ -1,7 +1,8 @@
 """Questions about the words of many slots at once, and changes to them.
 
-Few slots are cheapest one by one, named by a list; many are cheapest for numpy, named by an array of indexes.
-:func:`named` chooses. Both ways give the same answer. The changes expect slots that appear once each.
+Few slots are cheapest one by one, named by a list; many are cheapest for numpy, named by an array of
+indexes. :func:`named` chooses. Both ways give the same answer; for a slot that does not exist it is no. The
+changes expect slots that exist, each once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,8 @@ Named: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 
 def named(pool: PoolState, slots: Sequence[int]) -> Named | None:
-    """``slots`` for the functions below; None if one of them does not exist."""
+    """``slots`` for the functions below; None if one of many does not exist (of few, the questions tell)."""
     if len(slots) < pool.long_from:
-        total = pool.total
-        for slot in slots:
-            if not 0 <= slot < total:
-                return None
         return slots
     try:
         index = np.array(slots, dtype=np.int64)
@@ -50,9 +47,12 @@ def all_are(pool: PoolState, slots: Named, word: int) -> bool:
     if isinstance(slots, np.ndarray):
         return bool((pool.array[slots] == word).all())
     words = pool.words
-    for slot in slots:  # noqa: SIM110 - a generator costs more than the comparisons
-        if words[slot] != word:
-            return False
+    try:
+        for slot in slots:
+            if slot < 0 or words[slot] != word:
+                return False
+    except IndexError:
+        return False
     return True
 
 
@@ -62,10 +62,13 @@ def all_have(pool: PoolState, slots: Named, some: int, none: int) -> bool:
         found = pool.array[slots]
         return not (found & none).any() and bool((found & some).all())
     words = pool.words
-    for slot in slots:
-        word = words[slot]
-        if word & none or not word & some:
-            return False
+    try:
+        for slot in slots:
+            word = words[slot]
+            if slot < 0 or word & none or not word & some:
+                return False
+    except IndexError:
+        return False
     return True
 
 

@@ -144,7 +144,10 @@ class PoolShortcuts(PoolRules):
         if which is None or not all_are(pool, which, LABEL) or not distinct(pool, which):
             return super().evict(event)
         remove_labels(pool, which)
-        self.books.count_slots(len(slots))
+        books = self.books
+        books.slots += len(slots)
+        if len(slots) >= LONG:
+            books.count_long(len(slots))
         return None
 
     def label(self, event: Label) -> Violation | None:
@@ -168,5 +171,8 @@ class PoolShortcuts(PoolRules):
         ):
             return super().label(event)
         add_labels(pool, which, tags_of(event.keys, event.group))
-        self.books.count_slots(len(slots))
+        books = self.books
+        books.slots += len(slots)
+        if len(slots) >= LONG:
+            books.count_long(len(slots))
         return None

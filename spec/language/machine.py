@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here
@@ -13,6 +13,7 @@ from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same
 
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
+LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -56,7 +57,9 @@ class Action:
 
 
 class Property:
-    """A condition on states: an invariant (with the ``id`` of the catalogue) or a goal (``id`` empty)."""
+    """A condition on states: an invariant (with the ``id`` of the catalogue), a lemma (``id`` LEMMA) or a goal
+    (``id`` empty).
+    """
 
     def __init__(
         self, id_: str, name: str, doc: str, expr: Expr, late: tuple[LateIndex, ...], *, where: str
@@ -65,6 +68,13 @@ class Property:
 
     def __repr__(self) -> str:
         return f"{self.id} {self.name}".strip()
+
+
+class Acceptance:
+    """A change of the machine that no invariant has to notice, and why; ``mutant`` may hold ``*``."""
+
+    def __init__(self, mutant: str, why: str, where: str) -> None:
+        self.mutant, self.why, self.where = mutant, why, where
 
 
 class Machine:
@@ -85,9 +95,11 @@ class Machine:
         self.functions: dict[str, Function] = {}
         self.actions: dict[str, Action] = {}
         self.invariants: dict[str, Property] = {}
+        self.lemmas: dict[str, Property] = {}
         self.goals: dict[str, Property] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
+        self.accepted: list[Acceptance] = []
         self._consulted: set[str] = set()
 
     def faulty(self, fault: str) -> bool:
@@ -171,11 +183,25 @@ class Machine:
             raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
 
         def declare(body: F) -> F:
-            self._new(body.__name__, self.invariants, "invariant")
+            self._new(body.__name__, self.invariants | self.lemmas, "invariant")
             self.invariants[body.__name__] = self._property(id_, body.__name__, body)
             return body
 
         return declare
+
+    def lemma(self, body: F) -> F:
+        """Declare what proofs may assume besides the invariants, and must prove with them.
+
+        The docstring says why it holds. Lemmas are about the sound design: a machine with faults need not
+        keep them, and engines check them only where no fault is switched on.
+        """
+        if body.__name__ in self.invariants:
+            raise fail(f"{body.__name__} is an invariant already; rename the lemma")
+        self._new(body.__name__, self.lemmas, "lemma")
+        if not (body.__doc__ or "").strip():
+            raise fail(f"lemma {body.__name__} does not say why it holds; give it a docstring of one line")
+        self.lemmas[body.__name__] = self._property(LEMMA, body.__name__, body)
+        return body
 
     def goal(self, body: F) -> F:
         """Declare a condition that some reachable state must meet: the guard against vacuous invariants."""
@@ -192,6 +218,33 @@ class Machine:
     def header(self, body: Callable[[Sizes], object]) -> None:
         """Say what header the trace of a path has, as a function of the sort sizes."""
         self.header_of = body
+
+    def accept_mutant(self, mutant: str, why: str) -> None:
+        """Say why the machine may be changed so without an invariant noticing.
+
+        ``mutant`` is the change as ``kvfence mutate`` names it; ``*`` stands for any text. The command fails
+        when no such change exists, or when something notices it after all.
+        """
+        if not mutant.strip() or not why.strip():
+            raise fail("accept_mutant takes the change as kvfence mutate names it, and why it is harmless")
+        self.accepted.append(Acceptance(mutant, why, here()))
+
+    def assert_discovers(
+        self,
+        invariant: str,
+        actions: Sequence[str | tuple[str, Mapping[str, object]]],
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Pin a counterexample: the last of ``actions``, and none before it, violates ``invariant`` alone.
+
+        Actions are written ``"lookup(r=0, local=0)"`` or as (name, arguments); the invariant by its own name
+        or by its id in the catalogue, which then covers all that carry it. AssertionError, with what happened
+        instead, where the run ends otherwise; SpecError for a name that does not exist, an argument that does
+        not fit, or a step that cannot be taken.
+        """
+        from kvfence.spec.language.replay import assert_discovers
+
+        assert_discovers(self, invariant, actions, sizes)
 
     def _property(self, id_: str, name: str, body: Callable[..., object]) -> Property:
         where = here()
@@ -241,4 +294,4 @@ def _by_name(
     return lambda pre, post, **args: event(pre, post, **{p: args[p] for p in wanted})
 
 
-__all__ = ["Action", "Function", "Machine", "Property", "show"]
+__all__ = ["LEMMA", "Action", "Function", "Machine", "Property", "show"]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from kvfence.spec.language import Grounded, Instance, Machine, SpecError, View, changes, flat
+from kvfence.spec.language import LEMMA, Grounded, Instance, Machine, SpecError, View, changes, flat
 
 Until = Literal["first", "end"]
+Kind = Literal["invariant", "lemma", "check", "range"]
 Bounds = Mapping[str, tuple[int, int]]
 Shown = bool | int | str
 
@@ -74,11 +75,11 @@ class Path:
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on one invariant, step check or range; ``path`` is a shortest counterexample."""
+    """The verdict on one invariant, lemma, step check or range; ``path`` is a shortest counterexample."""
 
     id: str
     name: str
-    kind: Literal["invariant", "check", "range"]
+    kind: Kind
     verdict: Verdict
     path: Path | None = None
 
@@ -242,7 +243,7 @@ class Log:
         complete = self.stopped is None
         findings: dict[str, Finding] = {}
 
-        def settle(id_: str, name: str, kind: Literal["invariant", "check", "range"], text: str) -> None:
+        def settle(id_: str, name: str, kind: Kind, text: str) -> None:
             seen = self.failed.get(name)
             if name in findings:
                 return
@@ -253,7 +254,7 @@ class Log:
                 findings[name] = Finding(id_, name, kind, Verdict.holds if complete else Verdict.undetermined)
 
         for p, _ in g.invariants:
-            settle(p.id, p.name, "invariant", p.doc or p.name)
+            settle(p.id, p.name, "lemma" if p.id == LEMMA else "invariant", p.doc or p.name)
         for i in g.instances:
             for c in i.checks:
                 settle(c.id, c.name, "check", c.text)

@@ -59,7 +59,10 @@ class Instance:
 
 
 class Grounded:
-    """A machine at given sizes: cells, instances that can be taken, and properties as nodes."""
+    """A machine at given sizes: cells, instances that can be taken, and properties as nodes.
+
+    ``invariants`` are the machine's, then, unless a fault is switched on, its lemmas.
+    """
 
     def __init__(self, machine: Machine, sizes: Mapping[str, int] | None = None) -> None:
         self.machine = machine.finished()
@@ -76,7 +79,8 @@ class Grounded:
         self.instances: list[Instance] = []
         for action in machine.actions.values():
             self._instantiate(action)
-        self.invariants = [(p, self._property(p)) for p in machine.invariants.values()]
+        lemmas = () if machine.faults else machine.lemmas.values()
+        self.invariants = [(p, self._property(p)) for p in (*machine.invariants.values(), *lemmas)]
         self.goals = [(p, self._property(p)) for p in machine.goals.values()]
         t = machine.terminal_states
         self.terminal = self._property(t) if t else self.graph.false

@@ -25,7 +25,7 @@ from kvfence.checker.monitor.check import check_trace
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Event, Header
-from kvfence.spec.language import Instance
+from kvfence.spec.language import Instance, changes
 from kvfence.spec.language.view import FieldLayout, Shown
 
 Args: TypeAlias = Mapping[str, Any]
@@ -48,10 +48,12 @@ class CannotHere(Exception):  # noqa: N818 - an answer, not an error
 class Driver(Protocol):
     """The implementation's side."""
 
-    unobserved: Collection[str]
-    """Fields of the machine that the implementation has no equal of; the others are compared."""
     events: list[Event]
     """What the implementation told so far; the ledger judges it."""
+
+    @property
+    def unobserved(self) -> Collection[str]:
+        """Fields of the machine that the implementation has no equal of; the others are compared."""
 
     @property
     def header(self) -> Header | None:
@@ -221,7 +223,7 @@ class Lockstep:
                     break
             else:
                 raise ValueError(
-                    f"the scene's step {_shown((name, args))} is not allowed in {self.spec.view(self.state)}"
+                    f"the scene's step {_shown((name, args))} is not allowed where {self._situation()}"
                 )
 
     def refuse(self, instance: Instance, error: type[Exception]) -> None:
@@ -276,7 +278,7 @@ class Lockstep:
         found = [i for i in self.enabled(name) if i.args == args]
         if not found:
             raise StepNotAllowedError(
-                f"{after}: the specification does not allow {_shown(step)} in {self.spec.view(self.state)}"
+                f"{after}: the specification does not allow {_shown(step)} where {self._situation()}"
             )
         state, failures = self.spec.step(self.state, found[0])
         for failure in failures:
@@ -323,6 +325,11 @@ class Lockstep:
         if rows:
             raise StatesDifferError(after, rows)
 
+    def _situation(self) -> str:
+        """The specification's state, without what is still as it was at the start."""
+        changed = changes(self.spec.view(self.spec.initial()), self.spec.view(self.state))
+        return ", ".join(f"{label}={now}" for label, (_, now) in changed.items()) or "nothing has happened"
+
     def _judge(self, after: str) -> None:
         header = self.driver.header
         if not self.judge or header is None:
@@ -357,8 +364,8 @@ def state_machine(
     A rule draws among the instances that the specification allows. One more rule, ``refused``, draws among
     those that it does not allow and the implementation must refuse. Rules named in ``seldom`` are on offer at
     every fourth step only, and when there is no other: name what ends things, so that runs get somewhere. A
-    run begins with one of ``scenes`` (see :meth:`Lockstep.play`) or from the initial state: give scenes that lead
-    to where the rare steps are.
+    run begins with one of ``scenes`` (see :meth:`Lockstep.play`) or from the initial state: give scenes that
+    lead to where the rare steps are.
 
     ``stateful`` and ``strategies`` are Hypothesis's modules of these names; they are handed in so that the
     checker works without Hypothesis.
@@ -399,8 +406,10 @@ def state_machine(
         return rule(name, take, lambda lockstep: lockstep.enabled(name))
 
     def refused(self: Any, data: Any) -> None:
-        instance, error = data.draw(strategies.sampled_from(self.lockstep.refusals()), label=_REFUSAL)
-        self.lockstep.refuse(instance, error)
+        choices = self.lockstep.refusals()
+        name = data.draw(strategies.sampled_from(sorted({i.name for i, _ in choices})), label=_REFUSAL)
+        mine = [(i, error) for i, error in choices if i.name == name]
+        self.lockstep.refuse(*data.draw(strategies.sampled_from(mine), label=_REFUSAL))
 
     members: dict[str, Any] = {"__init__": set_up, "teardown": tear_down}
     members |= {action: allowed(action) for action in names}

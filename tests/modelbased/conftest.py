@@ -26,10 +26,19 @@ class Run(Protocol):
     ) -> Coverage:
         """Run ``driver`` beside ``spec``, with a rule for each action but ``without``; what the runs came by.
 
-        ``seldom``, ``scenes``: see ``state_machine``. ``judge``: whether the ledger judges the events.
-        ``more``: examples, as a multiple of the profile's.
+        Each of ``scenes`` is played once in any case, and Hypothesis's runs begin with one of them.
+        ``seldom``: see ``state_machine``. ``judge``: whether the ledger judges the events. ``more``: how often
+        the profile's number of examples.
         Raises the first difference.
         """
+
+
+def rehearse(lockstep: Lockstep, scene: Sequence[Step]) -> None:
+    """Play ``scene``, and at its end try everything that must be refused there."""
+    lockstep.play(scene)
+    for instance, error in lockstep.refusals():
+        lockstep.refuse(instance, error)
+    lockstep.finish()
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +56,8 @@ def run() -> Run:
         more: int = 1,
     ) -> Coverage:
         coverage = Coverage()
+        for scene in scenes:
+            rehearse(Lockstep(spec, driver(), coverage, judge=judge), scene)
         machine = state_machine(
             lambda: Lockstep(spec, driver(), coverage, judge=judge),
             [name for name in spec.machine.actions if name not in without],

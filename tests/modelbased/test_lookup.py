@@ -24,20 +24,18 @@ from kvfence.checker.lockstep import (
     Args,
     Coverage,
     LockstepError,
-    NotRefusedError,
     Observed,
-    StatesDifferError,
     Step,
 )
+from kvfence.reference.design import SOUND, Design
 from kvfence.reference.errors import OutOfBlocks
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.kv_cache_manager import KVCacheManager, LocalHit
-from kvfence.reference.pool import BlockPool
+from kvfence.reference.faults import FAULTS
+from kvfence.reference.kv_cache_manager import LocalHit
 from kvfence.reference.request import Request
-from kvfence.reference.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.tables import BlockTables, GroupSpec
 from kvfence.reference.transfers import Transfer, TransferReport
 from kvfence.reference.workload import synthetic
+from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import (
     Admit,
     Event,
@@ -61,8 +59,12 @@ SELDOM = {"abort", "begin_store", "evict", "find_no_room", "finish"}
 FIRST: list[Step] = [("begin_store", {"first": True}), ("end_store", {})]
 SECOND: list[Step] = [("begin_store", {"first": False}), ("end_store", {})]
 LOOKED_UP: list[Step] = [*FIRST, *SECOND, ("submit", {"r": 0}), ("lookup", {"r": 0, "local": 0})]
-LOADING: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 2}), ("submit", {"r": 1})]
-SCENES = [[*FIRST, *SECOND, ("submit", {"r": 0})], LOOKED_UP, LOADING]
+PINNED_TWICE: list[Step] = [*LOOKED_UP, ("submit", {"r": 1}), ("lookup", {"r": 1, "local": 0})]
+PARTLY: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 1})]
+LOADED: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 2}), ("load_lands", {"r": 0})]
+AGAIN: list[Step] = [*LOADED, ("preempt", {"r": 0}), *LOADED[-3:-1]]
+HALF_PINNED: list[Step] = [*LOOKED_UP[:-1], ("lookup", {"r": 0, "local": 1}), ("evict", {})]
+SCENES = [LOOKED_UP, HALF_PINNED, PINNED_TWICE, PARTLY, [*LOADED, ("finish", {"r": 0})], AGAIN]
 PRESSURE = "op:900.0"
 
 
@@ -71,9 +73,7 @@ class LookupDriver:
 
     unobserved: frozenset[str] = frozenset()
 
-    def __init__(
-        self, connector: type[OffloadScheduler] = OffloadScheduler, tier: type[BlockPool] = BlockPool
-    ) -> None:
+    def __init__(self, design: Design = SOUND) -> None:
         self.header = Header(
             producer="lockstep",
             pools=(Pool("gpu", GPU, null=0), Pool("cpu", BLOCKS)),
@@ -81,11 +81,11 @@ class LookupDriver:
         )
         self.events: list[Event] = []
         observer = self.events.append
-        self.gpu = BlockPool("gpu", GPU, 0, observer=observer)
-        self.tier = tier("cpu", BLOCKS, None, observer=observer)
+        self.gpu = design.gpu_pool("gpu", GPU, 0, observer=observer)
+        self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
         self.tables = BlockTables((GroupSpec(block_size=1),), REQUESTS, null=0)
-        self.manager = KVCacheManager(self.gpu, self.tables)
-        self.connector = connector(self.manager, self.tier, "lazy", lazy_horizon=0, observer=observer)
+        self.manager = design.manager(self.gpu, self.tables)
+        self.connector = design.connector(self.manager, self.tier, "lazy", lazy_horizon=0, observer=observer)
         self.requests: dict[int, Request] = {}
         self.where = dict.fromkeys(range(REQUESTS), "new")
         self.local = dict.fromkeys(range(REQUESTS), 0)
@@ -256,64 +256,10 @@ def test_the_lookup_does_what_the_specification_does(run: Callable[..., Coverage
     assert coverage.events > 0
 
 
-# Connectors with one rule broken each.
+BROKEN = [design.name for design in DESIGNS.values() if "lookup" in design.machines and design.breaks]
 
 
-class Unpinned(OffloadScheduler):
-    """The lookup promises without pinning."""
-
-    def _pin(self, request: Request, slots: Slots) -> None:
-        pass
-
-    def _unpin(self, request: Request, hit: Hit) -> None:
-        pass
-
-
-class ForgetsToUnpin(OffloadScheduler):
-    """A promise that is replaced or given up keeps its pins."""
-
-    def withdraw(self, request: Request) -> None:
-        self.promises.pop(request.hit_holder, None)
-
-
-class LeaksOnAbort(OffloadScheduler):
-    """An aborted request keeps its promise."""
-
-    def request_finished(self, request: Request, aborted: bool) -> bool:
-        return not aborted and super().request_finished(request, aborted)
-
-
-class LoadsAllThatWasPromised(OffloadScheduler):
-    """What the allocation did not accept is loaded, too."""
-
-    def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
-        hit = self.promises.get(request.hit_holder)
-        super().update_state_after_alloc(request, hit.tokens if hit and num_external_tokens else 0)
-
-
-class EvictsWhatIsPinned(BlockPool):
-    """Pinned slots stay in the free list."""
-
-    def _leave_queue(self, holder: str, idle: Slots) -> None:
-        if not holder.startswith("hit:"):
-            super()._leave_queue(holder, idle)
-
-
-@pytest.mark.parametrize(
-    ("connector", "tier", "error"),
-    [
-        (Unpinned, BlockPool, StatesDifferError),
-        (ForgetsToUnpin, BlockPool, StatesDifferError),
-        (LeaksOnAbort, BlockPool, StatesDifferError),
-        (LoadsAllThatWasPromised, BlockPool, LockstepError),
-        (OffloadScheduler, EvictsWhatIsPinned, NotRefusedError),
-    ],
-)
-def test_a_broken_lookup_is_found(
-    run: Callable[..., Coverage],
-    connector: type[OffloadScheduler],
-    tier: type[BlockPool],
-    error: type[LockstepError],
-) -> None:
-    with pytest.raises(error):
-        run(SPEC, lambda: LookupDriver(connector, tier), seldom=SELDOM, scenes=SCENES, judge=False)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_design_is_found(run: Callable[..., Coverage], name: str) -> None:
+    with pytest.raises(LockstepError):
+        run(SPEC, lambda: LookupDriver(FAULTS[name]), seldom=SELDOM, scenes=SCENES, judge=False)

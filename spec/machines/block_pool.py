@@ -47,7 +47,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     m.relation("null", Block, init=False)
     m.relation("holds", Holder, Block, init=False)
-    m.function("ref", Block, value=Int(0, 3), init=0)
+    m.function("ref", Block, value=Int(0, lambda sizes: sizes["Holder"] + 1), init=0)
     m.function("entries", Block, value=Int(0, 2), init=1)  # how often the free list names the slot
     m.function("nfree", value=Int(0, lambda sizes: sizes["Block"] + 1), init=0)
     m.relation("label", Block, Key, init=False)
@@ -221,6 +221,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.invariant("UNIQUE")
     def a_slot_has_at_most_one_key(s: State) -> Expr:
         return ForAll(Block, lambda b: Count(Key, lambda k: s.label[b, k]) <= 1)
+
+    @m.lemma
+    def before_the_set_up_no_slot_is_used(s: State) -> Expr:
+        """Every other action waits for the null block, or for a holder, which there is none before."""
+        return ForAll(Block, lambda b: Or(ready(s), And(free(s, b), Not(held(s, b)), Not(cached(s, b)))))
+
+    @m.lemma
+    def the_null_block_has_no_key(s: State) -> Expr:
+        """A key is given to a held slot, and the null block is never held."""
+        return ForAll(Block, lambda b: Implies(s.null[b], Not(cached(s, b))))
 
     @m.goal
     def two_holders_share_a_slot(s: State) -> Expr:

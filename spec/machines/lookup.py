@@ -108,7 +108,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("loading", Request, Block, init=False)  # sources of the request's load, held by it
     m.function("slot", Block, value=Slot, init=Slot.empty)
     m.relation("first", Block, init=False)  # the block has the prompt's first part, else its second
-    m.function("ref", Block, value=Int(0, 4), init=0)
+    m.function("ref", Block, value=Int(0, lambda sizes: 2 * sizes["Request"]), init=0)
     m.header(
         lambda sizes: Header(
             producer="kvfence machine lookup",
@@ -363,6 +363,40 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
                 + If(s.slot[b] == Slot.storing, 1, 0)
             ),
         )
+
+    @m.lemma
+    def promises_and_pins_belong_to_waiting_requests(s: State) -> Expr:
+        """A lookup makes both for a waiting request, and whatever ends the wait ends both."""
+        return ForAll(
+            Request,
+            Block,
+            lambda r, b: Implies(s.promise[r, b] | s.pin[r, b], s.phase[r] == Phase.waiting),
+        )
+
+    @m.lemma
+    def only_a_loading_request_loads(s: State) -> Expr:
+        """The load takes over the accepted pins when the request leaves the wait, and ends before it runs."""
+        return ForAll(Request, Block, lambda r, b: Implies(s.loading[r, b], s.phase[r] == Phase.loading))
+
+    @m.lemma
+    def what_is_promised_is_pinned(s: State) -> Expr:
+        """The lookup pins exactly what it promises."""
+        return ForAll(Request, Block, lambda r, b: Implies(s.promise[r, b], s.pin[r, b]))
+
+    @m.lemma
+    def the_tier_has_each_part_once(s: State) -> Expr:
+        """A store begins only for a part of the prompt that the tier has not and that no store is writing."""
+
+        def same(b: Elem, c: Elem) -> Expr:
+            used = And(s.slot[b] != Slot.empty, s.slot[c] != Slot.empty)
+            return And(used, Or(s.first[b] & s.first[c], Not(s.first[b] | s.first[c])))
+
+        return ForAll(Block, Block, lambda b, c: Implies(same(b, c), b == c))
+
+    @m.lemma
+    def a_promise_starts_after_the_local_prefix(s: State) -> Expr:
+        """A lookup after one local block hits no first part."""
+        return ForAll(Request, Block, lambda r, b: Implies(s.promise[r, b] & s.first[b], s.local[r] == 0))
 
     @m.goal
     def two_requests_pin_one_block(s: State) -> Expr:

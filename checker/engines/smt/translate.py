@@ -1,0 +1,186 @@
+"""Expressions as z3 terms: sorts uninterpreted, labels as an enumeration, every Int as an integer.
+
+Quantifiers over labels, truth values and literal ranges are written out; those over sorts stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import z3
+
+from kvfence.checker.engines.smt.conditions import Question, Unsupported
+from kvfence.checker.engines.smt.counters import Counter, facts
+from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
+from kvfence.spec.language.expr import constant, substitute
+
+Term = Any  # z3 is untyped
+
+
+class Translator:
+    """Translates expressions in one z3 context; equal expressions become one term."""
+
+    def __init__(self, context: Term = None) -> None:
+        self.context = context or z3.Context()
+        self._sorts: dict[int, Term] = {}
+        self._labels: dict[int, list[Term]] = {}
+        self._functions: dict[Function, Term] = {}
+        self._counters: dict[int, tuple[Counter, Term]] = {}  # a counter's uid is its own while it is kept
+        self._terms: dict[int, Term] = {}
+        self._used_sizes: dict[str, Term] = {}
+
+    def sort(self, t: Type) -> Term:
+        """The z3 sort of a type."""
+        if t is Bool:
+            return z3.BoolSort(self.context)
+        if isinstance(t, Int):
+            return z3.IntSort(self.context)
+        if id(t) not in self._sorts:
+            if isinstance(t, Enum):
+                self._sorts[id(t)], self._labels[id(t)] = z3.EnumSort(
+                    t.name, [f"{t.name}.{x}" for x in t.labels], ctx=self.context
+                )
+            else:
+                self._sorts[id(t)] = z3.DeclareSort(t.name, self.context)
+        return self._sorts[id(t)]
+
+    def formulas(self, question: Question) -> list[Term]:
+        """Terms that cannot all be true together exactly when the question's answer is yes."""
+        told = [*question.given, *facts(question)]
+        terms = [self.term(e) for e in told if e.op != "const" or not e.value]
+        bounds = [self.term(inside) for v in question.fixed for inside in _inside(v)]
+        goal = z3.Not(self.term(question.goal), self.context)
+        sizes = [size >= 1 for size in self._used_sizes.values()]
+        return [*bounds, *terms, *sizes, goal]
+
+    def term(self, e: Expr) -> Term:
+        """The z3 term of ``e``. Unsupported for what only finite engines can read."""
+        done = self._terms.get(e.uid)
+        if done is None:
+            done = self._terms[e.uid] = self._build(e)
+        return done
+
+    def _build(self, e: Expr) -> Term:
+        op, value = e.op, e.value
+        if op == "const":
+            return self._constant(e.type, value)
+        if op in ("param", "bound"):
+            return z3.Const(f"{value}!{e.uid}", self.sort(e.type))
+        if op == "limit":
+            return self._limit(e)
+        if op == "index":
+            raise Unsupported("it numbers the elements of a sort, which only a finite size has")
+        if op == "apply":
+            assert isinstance(value, Function)
+            return self._function(value)(*map(self.term, e.args))
+        if op in ("forall", "exists"):
+            return self._quantified(e)
+        if op == "count":
+            return self._count(e)
+        a = [self.term(x) for x in e.args]
+        if op == "and":
+            return z3.And(a)
+        if op == "or":
+            return z3.Or(a)
+        if op == "not":
+            return z3.Not(a[0])
+        if op == "ite":
+            return z3.If(a[0], a[1], a[2])
+        if op == "eq":
+            return a[0] == a[1]
+        return {
+            "lt": lambda: a[0] < a[1],
+            "le": lambda: a[0] <= a[1],
+            "add": lambda: a[0] + a[1],
+            "sub": lambda: a[0] - a[1],
+        }[op]()
+
+    def _constant(self, t: Type, value: object) -> Term:
+        assert isinstance(value, int)
+        if t is Bool:
+            return z3.BoolVal(bool(value), self.context)
+        if isinstance(t, Int):
+            return z3.IntVal(value, self.context)
+        self.sort(t)
+        return self._labels[id(t)][value]
+
+    def _limit(self, e: Expr) -> Term:
+        assert callable(e.value)
+        try:
+            bound = e.value(_Sizes(self))
+        except Exception as problem:
+            raise Unsupported(f"a bound is not a sum of sort sizes and numbers ({problem})") from problem
+        return z3.IntVal(bound, self.context) if isinstance(bound, int) else bound
+
+    def size(self, sort: str) -> Term:
+        """The number of elements of a sort."""
+        if sort not in self._used_sizes:
+            self._used_sizes[sort] = z3.Int(f"size of {sort}", self.context)
+        return self._used_sizes[sort]
+
+    def _function(self, f: Function) -> Term:
+        if f not in self._functions:
+            self._functions[f] = z3.Function(f.name, *(self.sort(t) for t in (*f.domain, f.value)))
+        return self._functions[f]
+
+    def _quantified(self, e: Expr) -> Term:
+        assert isinstance(e.value, tuple)
+        finite = [v for v in e.value if _values(v.type) is not None]
+        join = z3.And if e.op == "forall" else z3.Or
+        if finite:
+            kept = tuple(v for v in e.value if _values(v.type) is None)
+            bodies = []
+            for choice in itertools.product(*(_values(v.type) or () for v in finite)):
+                body = substitute(e.args[0], {v.uid: c for v, c in zip(finite, choice, strict=True)})
+                bodies.append(self._over(e.op, kept, self.term(body)))
+            return join(bodies)
+        return self._over(e.op, e.value, self.term(e.args[0]))
+
+    def _over(self, op: str, variables: tuple[Expr, ...], body: Term) -> Term:
+        if not variables:
+            return body
+        inside = [self.term(c) for v in variables for c in _inside(v)]
+        consts = [self.term(v) for v in variables]
+        if op == "forall":
+            return z3.ForAll(consts, z3.Implies(z3.And(inside), body) if inside else body)
+        return z3.Exists(consts, z3.And(*inside, body) if inside else body)
+
+    def _count(self, e: Expr) -> Term:
+        counter = Counter(e)
+        known = self._counters.get(counter.term.uid)
+        if known is None:
+            sorts = [self.sort(v.type) for v in counter.formals]
+            declared = z3.Function(f"count {len(self._counters)}", *sorts, z3.IntSort(self.context))
+            known = self._counters[counter.term.uid] = (counter, declared)
+        return known[1](*(self.term(v) for v in counter.actuals))
+
+
+class _Sizes(dict[str, Any]):
+    """Sort sizes as unknown integers, for bounds that are functions of them."""
+
+    def __init__(self, translator: Translator) -> None:
+        super().__init__()
+        self.translator = translator
+
+    def __missing__(self, sort: str) -> Term:
+        return self.translator.size(sort)
+
+
+def _values(t: Type) -> list[Expr] | None:
+    """All values of a type that has few and known ones."""
+    if isinstance(t, Sort):
+        return None
+    if isinstance(t, Int) and t.literal is None:
+        return None
+    ends = t.range({})
+    assert ends is not None
+    return [constant(t, v) for v in range(ends[0], ends[1] + 1)]
+
+
+def _inside(v: Expr) -> Iterator[Expr]:
+    """What is known of a variable by its type."""
+    from kvfence.spec.language.state import within
+
+    yield from within(v, v.type)

@@ -109,6 +109,11 @@ def _value(node: Node, state: Values, known: dict[int, int]) -> int:
     return known[node.id]
 
 
+def node_value(node: Node, state: Values) -> int:
+    """The value of a grounded node in ``state``."""
+    return _value(node, state, {})
+
+
 def _evaluate(node: Node, state: Values, known: dict[int, int]) -> int:
     match node.op:
         case "const":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,8 @@ from kvfence.checker.engines.base import (
 from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.pack import WORD, WORD_BITS, Packing, Words
 from kvfence.checker.engines.table import Seen, seen
-from kvfence.spec.language import Instance, Machine
+from kvfence.spec.language import Grounded, Instance, Machine
+from kvfence.spec.language.nodes import Node
 
 CHUNK = 1 << 15  # states expanded at a time: their columns stay in the second-level cache
 BATCH = 4  # successors entered at a time, in chunks
@@ -141,11 +142,16 @@ class _Search:
     def finish(self) -> dict[int, list[Instance]]:
         """Complete the log; the steps to each sighting, by its ``id``."""
         log = self.log
+        self.settle()
+        return self.retrace([*log.failed.values(), *log.reached.values(), *([log.dead] if log.dead else [])])
+
+    def settle(self) -> None:
+        """Complete the log."""
+        log = self.log
         if log.stopped and log.stopped != FIRST:
             self._look()
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)
-        return self._retrace([*log.failed.values(), *log.reached.values(), *([log.dead] if log.dead else [])])
 
     def _stop_if_violated(self, until: Until) -> None:
         if until == "first" and self.log.bad:
@@ -225,7 +231,7 @@ class _Search:
         if self.max_states is not None and self.seen.count > self.max_states:
             raise Stop(f"more than {self.max_states} states")
 
-    def _retrace(self, sightings: list[Sighting]) -> dict[int, list[Instance]]:
+    def retrace(self, sightings: list[Sighting]) -> dict[int, list[Instance]]:
         """A shortest way to each sighting, found by expanding the levels again, last to first."""
         steps = {id(s): [s.instance] if s.instance else [] for s in sightings}
         at = {id(s): int(s.state) for s in sightings if isinstance(s.state, int)}
@@ -300,6 +306,49 @@ class _Back:
                 found = int(states[k - place]), instance
                 self.came[t] = min(found, self.came.get(t, found))
         self.batch.count, self.marks = 0, []
+
+
+class Reachable:
+    """Every reachable state of a grounded machine, in the order of discovery, to ask questions about.
+
+    ``log`` says what was seen on the way, without paths; ``log.stopped`` why states are missing, if any are.
+    ``memory`` is in bytes. Ctrl-C is passed on.
+    """
+
+    def __init__(
+        self,
+        grounded: Grounded,
+        *,
+        memory: int | None = None,
+        max_states: int | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self.log = Log(grounded)
+        limits = cell_bounds(grounded, None, required=True)
+        search = _Search(self.log, limits, chunk=chunk, max_states=max_states, memory=memory, progress=None)
+        try:
+            search.explore("end")
+        except Stop as stop:
+            self.log.stopped = str(stop)
+        search.settle()
+        self._search = search
+
+    def __len__(self) -> int:
+        return self._search.seen.count
+
+    def first(self, conditions: Sequence[Node]) -> dict[int, list[Instance]]:
+        """By position, a shortest way to the first state in which the condition holds, where one does."""
+        search, words = self._search, self._search.seen.words
+        graph = search.grounded.graph
+        judge = kernels.look(search.packing, [(k, graph.negation(n)) for k, n in enumerate(conditions)])
+        sightings: dict[int, Sighting] = {}
+        for a in range(0, len(self), search.chunk):
+            found: dict[int, int] = {}
+            judge(words[:, a : min(a + search.chunk, len(self))], found.__setitem__)
+            for k, state in found.items():
+                sightings.setdefault(k, Sighting(a + state, 0))
+        ways = search.retrace(list(sightings.values()))
+        return {k: ways[id(s)] for k, s in sightings.items()}
 
 
 def _ignore(*_: object) -> None:

@@ -46,8 +46,18 @@ class Interpreter:
     """
 
     def __init__(self, machine: Machine, sizes: Mapping[str, int] | None = None) -> None:
-        self.grounded: Grounded = ground(machine, sizes)
-        self.machine, self.sizes, self.instances = machine, self.grounded.sizes, self.grounded.instances
+        self._begin(machine, ground(machine, sizes))
+
+    @classmethod
+    def of(cls, grounded: Grounded) -> Interpreter:
+        """The interpreter of a machine that is grounded already."""
+        run = cls.__new__(cls)
+        run._begin(grounded.machine, grounded)
+        return run
+
+    def _begin(self, machine: Machine, grounded: Grounded) -> None:
+        self.grounded = grounded
+        self.machine, self.sizes, self.instances = machine, grounded.sizes, grounded.instances
         self._compiled: dict[str, Callable[[Values], Any]] = {}
         self._steps: dict[int, Callable[[Values], tuple[Values, tuple[int, ...]]]] = {}
 

@@ -342,13 +342,14 @@ def substitute(e: Expr, by: dict[int, Expr]) -> Expr:
             return by[x.uid]
         done = memo.get(x.uid)
         if done is None:
-            done = memo[x.uid] = _rebuilt(x, tuple(go(a) for a in x.args))
+            done = memo[x.uid] = rebuilt(x, tuple(go(a) for a in x.args))
         return done
 
     return go(e)
 
 
-def _rebuilt(x: Expr, args: tuple[Expr, ...]) -> Expr:
+def rebuilt(x: Expr, args: tuple[Expr, ...]) -> Expr:
+    """``x`` with other arguments, simplified."""
     build: dict[str, Callable[..., Expr]] = {"and": And, "or": Or, "not": Not, "eq": equal, "ite": If}
     if x.op in build:
         return build[x.op](*args)

@@ -89,6 +89,10 @@ class Grounded:
         """A state tuple, readable by name."""
         return View(self.layout, state)
 
+    def now(self, cell: int) -> Node:
+        """The value of a cell before a step, as a node."""
+        return self._nodes[cell]
+
     def ends(self, t: Type, what: str) -> tuple[int, int]:
         """Smallest and largest value of a finite type at these sizes."""
         ends = t.range(self.sizes)

@@ -1,0 +1,1 @@
+"""Mutation testing of the specification: does each invariant notice what it is there to notice?"""

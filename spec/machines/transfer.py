@@ -64,6 +64,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
+from kvfence.spec.machines import transfer_lemmas
 
 Status = Enum("Status", "waiting loading running finishing aborting gone")
 Op = Enum("Op", "idle queued issued")
@@ -739,6 +740,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.invariant("UNIQUE")
     def the_tier_has_a_key_once(s: State) -> Expr:
         return ForAll(Host, Host, lambda g, h: Implies(s.resident[g] & s.resident[h], g == h))
+
+    transfer_lemmas.declare(m, Status, Op, FULL)
 
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:

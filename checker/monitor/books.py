@@ -183,6 +183,8 @@ class Books:
         self.slots = 0
         """Slots named by the events so far."""
         self.ring: deque[Event] = deque(maxlen=RING)
+        self.long: deque[tuple[int, int]] = deque()
+        """Of the long events that are remembered: their numbers (from 1) and how many slots they name."""
         self.long_slots = 0
         self.reported = 0
         self.judged: dict[str, int] = {}
@@ -214,7 +216,7 @@ class Books:
             twin = Step(step.number, [copies[request] for request in step.requests], step.tokens)
             twin.frozen = [(other.pools[pool.name], list(slots)) for pool, slots in step.frozen]
             other.steps.append(twin)
-        other.ring = self.ring.copy()
+        other.ring, other.long = self.ring.copy(), self.long.copy()
         other.judged = dict(self.judged)
         return other
 
@@ -284,9 +286,13 @@ class Books:
 
     def count_long(self, count: int) -> None:
         """A long event is remembered: forget old ones if that makes too many numbers."""
+        self.long.append((self.events, count))
         self.long_slots += count
-        if self.long_slots > RING_SLOTS:
-            self.trim_ring()
+        while self.long_slots > RING_SLOTS:
+            number, slots = self.long.popleft()
+            self.long_slots -= slots
+            while self.events - len(self.ring) < number < self.events:
+                self.ring.popleft()
 
     def judge(self, invariant: str) -> None:
         """Count a judgement of a rule that does not apply to each event of its kind."""
@@ -412,21 +418,6 @@ class Books:
                     break
             number -= 1
         return tuple(reversed(found))
-
-    def trim_ring(self) -> None:
-        """Forget the oldest remembered events when the remembered ones name very many slots."""
-        self.long_slots = 0
-        total = sum(map(_weight, self.ring))
-        while total > RING_SLOTS and len(self.ring) > 1:
-            total -= _weight(self.ring.popleft())
-
-
-def _weight(event: Event) -> int:
-    """Numbers in a long event."""
-    if type(event) is Queue:
-        return 4 * len(event.src) if len(event.src) >= LONG else 0
-    slots = getattr(event, "slots", ())
-    return len(slots) if len(slots) >= LONG else 0
 
 
 def queue_names(event: Queue, pool: str, slot: int) -> bool:

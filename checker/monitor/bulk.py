@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.monitor.pool_state import LABEL, REF, REFS, PoolState, Tag
+from kvfence.checker.monitor.pool_state import LABEL, REF, REFS, Holder, PoolState, Tag
 
 Named: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
@@ -40,6 +40,18 @@ def distinct(pool: PoolState, slots: Named) -> bool:
     marks = pool.marks
     marks[slots] = places
     return bool((marks[slots] == places).all())
+
+
+def all_of(pool: PoolState, slots: npt.NDArray[np.int64], holder: Holder) -> bool:
+    """Whether ``slots``, as many as ``holder`` has, are its slots."""
+    if not distinct(pool, slots):
+        return False
+    # ``distinct`` left in the marks where each slot is in ``slots``.
+    last = len(slots) - 1
+    parts = holder.parts
+    if holder.own:
+        parts = [*parts, np.fromiter(holder.own, np.int64, len(holder.own))]
+    return all(bool((slots[np.minimum(pool.marks[part], last)] == part).all()) for part in parts)
 
 
 def all_are(pool: PoolState, slots: Named, word: int) -> bool:
@@ -140,15 +152,14 @@ def add_labels(pool: PoolState, slots: Named, tags: Sequence[Tag]) -> None:
     pool.labelled += len(tags)
     if not pool.indexed:
         return
-    where = pool.where
-    if where.isdisjoint(tags):
-        before = len(where)
-        where.update(tags)
-        if len(where) == before + len(tags):
-            return
-        where.difference_update(tags)
-    for tag in tags:
-        pool.count_tag(tag)
+    if pool.again:
+        for tag in tags:
+            pool.count_tag(tag)
+        return
+    before = len(pool.where)
+    pool.where.update(tags)
+    if len(pool.where) != before + len(tags):
+        pool.recount_tags()
 
 
 def remove_labels(pool: PoolState, slots: Named) -> None:

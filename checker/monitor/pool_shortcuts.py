@@ -7,13 +7,19 @@ takes the event over; if not, it leaves the books untouched, and the full rule j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from kvfence.checker.monitor.books import LONG
 from kvfence.checker.monitor.bulk import (
+    Named,
     add,
     add_holder,
     add_labels,
     all_are,
     all_have,
+    all_of,
     distinct,
     dying,
     named,
@@ -28,6 +34,8 @@ from kvfence.checker.monitor.pool_state import (
     NULL,
     REF,
     REFS,
+    Holder,
+    PoolState,
     tags_of,
 )
 from kvfence.checker.monitor.violation import Violation
@@ -46,12 +54,7 @@ class PoolShortcuts(PoolRules):
         if which is None or not all_are(pool, which, 0):
             return super().alloc(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        held = holder.slots
-        before = len(held)
-        held.update(slots)
-        if len(held) != before + count:
-            # One appears twice. None of them was held before, so this undoes it.
-            held.difference_update(slots)
+        if not _join(pool, holder, slots, which):
             return super().alloc(event)
         put(pool, which, REF)
         pool.free -= count
@@ -75,13 +78,9 @@ class PoolShortcuts(PoolRules):
         if which is None or not all_have(pool, which, REFS | LABEL, FILLING | BAD | NULL):
             return super().touch(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        held = holder.slots
-        before = len(held)
-        if before and not held.isdisjoint(slots):
+        if (holder.own or holder.parts) and not holder.slots.isdisjoint(slots):
             return super().touch(event)
-        held.update(slots)
-        if len(held) != before + count:
-            held.difference_update(slots)
+        if not _join(pool, holder, slots, which):
             return super().touch(event)
         pool.free -= add_holder(pool, which)
         if holder.kind == "req":
@@ -104,29 +103,23 @@ class PoolShortcuts(PoolRules):
         holder = pool.holders.get(event.holder)
         if holder is None:
             return super().free(event)
-        held = holder.slots
-        if not held.issuperset(slots):
-            return super().free(event)
         request = holder.request
         if request is not None and (
             request.last_step > books.processed if holder.kind == "req" else request.promise is not None
         ):
             return super().free(event)
         which = named(pool, slots)
-        gone = None if which is None else dying(pool, which, LABEL | BAD)
-        if which is None or gone is None:
+        if which is None or not _holds(pool, holder, slots, which):
             return super().free(event)
-        before = len(held)
-        held.difference_update(slots)
-        if len(held) != before - count:
-            held.update(slots)
+        gone = dying(pool, which, LABEL | BAD)
+        if gone is None or not _leave(holder, slots):
             return super().free(event)
         add(pool, which, -REF)
         pool.free += gone
         if holder.reach:
             for slot in slots:
                 holder.reach.pop(slot, None)
-        if not held:
+        if not holder.own and not holder.parts:
             self.left(pool, holder)
         books.slots += count
         if count >= LONG:
@@ -176,3 +169,43 @@ class PoolShortcuts(PoolRules):
         if len(slots) >= LONG:
             books.count_long(len(slots))
         return None
+
+
+def _join(pool: PoolState, holder: Holder, slots: Sequence[int], which: Named) -> bool:
+    """Give ``holder`` the slots, none of which it has. False, and nothing changed, if one appears twice."""
+    if isinstance(which, np.ndarray):
+        if not distinct(pool, which):
+            return False
+        holder.parts.append(which)
+        holder.in_parts += len(slots)
+        return True
+    own = holder.own
+    before = len(own)
+    own.update(slots)
+    if len(own) == before + len(slots):
+        return True
+    own.difference_update(slots)
+    return False
+
+
+def _holds(pool: PoolState, holder: Holder, slots: Sequence[int], which: Named) -> bool:
+    """Whether ``holder`` holds each of ``slots``; one that appears twice may count."""
+    if isinstance(which, np.ndarray) and holder.parts and len(slots) == len(holder.own) + holder.in_parts:
+        return all_of(pool, which, holder)
+    return holder.slots.issuperset(slots)
+
+
+def _leave(holder: Holder, slots: Sequence[int]) -> bool:
+    """Take ``slots``, which it holds, from ``holder``. False, and nothing changed, if one appears twice."""
+    if holder.parts:  # then these are all of its slots
+        holder.own.clear()
+        holder.parts.clear()
+        holder.in_parts = 0
+        return True
+    own = holder.own
+    before = len(own)
+    own.difference_update(slots)
+    if len(own) == before - len(slots):
+        return True
+    own.update(slots)
+    return False

@@ -49,7 +49,7 @@ def tags_of(keys: Sequence[int], group: int) -> Sequence[Tag]:
 class Holder:
     """One holder's slots in one pool."""
 
-    __slots__ = ("kind", "leaked", "name", "reach", "request", "slots")
+    __slots__ = ("in_parts", "kind", "leaked", "name", "own", "parts", "reach", "request")
 
     def __init__(self, name: str, kind: str, request: Request | None) -> None:
         self.name = name
@@ -57,7 +57,10 @@ class Holder:
         """``req``, ``hit``, ``op``, or whatever precedes the colon."""
         self.request = request
         """The request generation of a ``req`` or ``hit`` holder."""
-        self.slots: set[int] = set()
+        self.own: set[int] = set()
+        self.parts: list[npt.NDArray[np.int64]] = []
+        """Many slots that joined at once are kept as they came: most leave together, and no set is built."""
+        self.in_parts = 0
         self.reach: dict[int, int] | None = None
         """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
         self.leaked = False
@@ -66,10 +69,21 @@ class Holder:
     def copy(self, request: Request | None) -> Holder:
         """A copy that belongs to ``request``."""
         other = Holder(self.name, self.kind, request)
-        other.slots = set(self.slots)
+        other.own = set(self.own)
+        other.parts, other.in_parts = list(self.parts), self.in_parts
         other.reach = None if self.reach is None else dict(self.reach)
         other.leaked = self.leaked
         return other
+
+    @property
+    def slots(self) -> set[int]:
+        """All of its slots."""
+        if self.parts:
+            for part in self.parts:
+                self.own.update(part.tolist())
+            self.parts.clear()
+            self.in_parts = 0
+        return self.own
 
 
 class PoolState:
@@ -215,8 +229,14 @@ class PoolState:
         """Start to keep the tags of all labels."""
         if not self.indexed:
             self.indexed = True
-            for slot in self.labelled_slots():
-                self.count_tag(self.tag_words[slot])
+            self.recount_tags()
+
+    def recount_tags(self) -> None:
+        """Count the labels by tag from the start. Looks at the whole pool."""
+        self.where.clear()
+        self.again.clear()
+        for slot in self.labelled_slots():
+            self.count_tag(self.tag_words[slot])
 
     def clear_labels(self) -> None:
         """Take the label from every slot."""

@@ -27,8 +27,8 @@ class Run(Protocol):
         """Run ``driver`` beside ``spec``, with a rule for each action but ``without``; what the runs came by.
 
         Each of ``scenes`` is played once in any case, and Hypothesis's runs begin with one of them.
-        ``seldom``: see ``state_machine``. ``judge``: whether the ledger judges the events. ``more``: how often
-        the profile's number of examples.
+        ``seldom``: see ``state_machine``. ``judge``: whether the ledger judges the events. ``more``: how
+        many times the profile's number of examples.
         Raises the first difference.
         """
 

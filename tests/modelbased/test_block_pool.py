@@ -159,7 +159,7 @@ class PoolDriver:
 
 
 def test_the_pool_does_what_the_specification_does(run: Callable[..., Coverage]) -> None:
-    coverage = run(SPEC, PoolDriver, seldom={"deny"}, scenes=SCENES, more=2)
+    coverage = run(SPEC, PoolDriver, seldom={"deny"}, scenes=SCENES)
     assert set(coverage.taken) == set(SPEC.machine.actions), str(coverage)
     assert set(coverage.goals) == set(SPEC.machine.goals), str(coverage)
     assert set(coverage.refused) == {"allocate", "allocate_for_two_groups", "evict", "release"}, str(coverage)

@@ -248,7 +248,7 @@ class LookupDriver:
 
 
 def test_the_lookup_does_what_the_specification_does(run: Callable[..., Coverage]) -> None:
-    coverage = run(SPEC, LookupDriver, seldom=SELDOM, scenes=SCENES, more=2)
+    coverage = run(SPEC, LookupDriver, seldom=SELDOM, scenes=SCENES)
     assert set(coverage.taken) == set(SPEC.machine.actions), str(coverage)
     assert set(coverage.goals) == set(SPEC.machine.goals), str(coverage)
     assert set(coverage.refused) == {"evict"}, str(coverage)

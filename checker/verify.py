@@ -158,6 +158,7 @@ def _facts(result: Result) -> MachineFacts:
         conditions=tuple(conditions),
         taken=result.coverage,
         goals=result.goals,
+        vacuous=result.vacuous,
         stopped=result.stopped,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from kvfence.spec.language import LEMMA, Grounded, Instance, Machine, SpecError, View, changes, flat
+from kvfence.spec.language import LEMMA, PREMISE, Grounded, Instance, Machine, SpecError, View, changes, flat
 
 Until = Literal["first", "end"]
 Kind = Literal["invariant", "lemma", "check", "range"]
@@ -90,7 +90,9 @@ class Result:
 
     ``findings`` and ``goals`` are by name; a goal maps to the depth at which it was first reached, or None,
     and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
-    ``stopped`` says why not all reachable states were seen; None when they were.
+    ``premises`` says the same of the invariants of the form "if a then b": whether some state meets ``a``;
+    an invariant whose premise is never met is undetermined. ``stopped`` says why not all reachable states
+    were seen; None when they were.
     """
 
     machine: str
@@ -107,6 +109,7 @@ class Result:
     witnesses: dict[str, Path] = field(default_factory=dict)
     deadlock: Path | None = None
     stopped: str | None = None
+    premises: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def violated(self) -> tuple[Path, ...]:
@@ -115,11 +118,19 @@ class Result:
         return tuple(sorted([*paths, *([self.deadlock] if self.deadlock else [])], key=len))
 
     @property
+    def vacuous(self) -> tuple[str, ...]:
+        """Invariants whose premise no reachable state meets; none while the search is incomplete."""
+        if self.stopped:
+            return ()
+        return tuple(name for name, depth in self.premises.items() if depth is None)
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Why the answer cannot be ``holds`` though nothing is violated."""
         never = [f"action {name} was never taken" for name, n in self.coverage.items() if n == 0]
         unreached = [f"goal {name} was never reached" for name, depth in self.goals.items() if depth is None]
-        return (*([f"stopped: {self.stopped}"] if self.stopped else []), *never, *unreached)
+        vacuous = [f"invariant {name} holds only because no state meets its premise" for name in self.vacuous]
+        return (*([f"stopped: {self.stopped}"] if self.stopped else []), *never, *unreached, *vacuous)
 
     @property
     def verdict(self) -> Verdict:
@@ -150,6 +161,7 @@ class Result:
             "seconds",
             "coverage",
             "goals",
+            "premises",
         )
         return {
             **{name: getattr(self, name) for name in plain},
@@ -241,6 +253,8 @@ class Log:
         """The result; ``path(sighting, id, name, text)`` retraces a sighting."""
         g = self.grounded
         complete = self.stopped is None
+        depths = {p: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals}
+        premises = {p.name.removeprefix("premise of "): d for p, d in depths.items() if p.id == PREMISE}
         findings: dict[str, Finding] = {}
 
         def settle(id_: str, name: str, kind: Kind, text: str) -> None:
@@ -251,7 +265,8 @@ class Log:
                 found = path(seen, id_, name, seen.text or text)
                 findings[name] = Finding(id_, name, kind, Verdict.violated, found)
             else:
-                findings[name] = Finding(id_, name, kind, Verdict.holds if complete else Verdict.undetermined)
+                sure = complete and premises.get(name, 0) is not None
+                findings[name] = Finding(id_, name, kind, Verdict.holds if sure else Verdict.undetermined)
 
         for p, _ in g.invariants:
             settle(p.id, p.name, "lemma" if p.id == LEMMA else "invariant", p.doc or p.name)
@@ -278,13 +293,12 @@ class Log:
             seconds=seconds,
             findings=findings,
             coverage=coverage,
-            goals={
-                p.name: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals
-            },
+            goals={p.name: depth for p, depth in depths.items() if p.id != PREMISE},
+            premises=premises,
             witnesses={
                 p.name: path(self.reached[p.name], "", p.name, p.doc or p.name)
                 for p, _ in g.goals
-                if p.name in self.reached
+                if p.name in self.reached and p.id != PREMISE
             },
             deadlock=path(
                 self.dead, "DEADLOCK", "deadlock", "no action is enabled in a state that is not terminal"

@@ -95,7 +95,7 @@ class Interpreter:
         return [self.grounded.invariants[k][0] for k in wrong]
 
     def reached(self, state: Values) -> list[Property]:
-        """The goals that hold in ``state``."""
+        """The goals that hold in ``state``, premises of invariants (with the id PREMISE) among them."""
         unmet = set(self._false("unmet", [n for _, n in self.grounded.goals], state))
         return [p for k, (p, _) in enumerate(self.grounded.goals) if k not in unmet]
 

@@ -71,7 +71,10 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine at one size: how far it was explored and what was found."""
+    """One machine at one size: how far it was explored and what was found.
+
+    ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing.
+    """
 
     machine: str
     sizes: dict[str, int]
@@ -84,6 +87,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...]
     taken: dict[str, int]
     goals: dict[str, int | None]
+    vacuous: tuple[str, ...] = ()
     stopped: str | None = None
 
     @property

@@ -65,6 +65,9 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
             remarks.append(f"{machine.machine} never took: {', '.join(machine.never_taken)}.")
         if machine.goals_missed:
             remarks.append(f"{machine.machine} never reached its goal: {', '.join(machine.goals_missed)}.")
+        if machine.vacuous:
+            why = "holds only because no state meets its premise"
+            remarks += [f"{machine.machine}: {name} {why}." for name in machine.vacuous]
     if found.not_begun:
         remarks.append(f"Interrupted before {', '.join(found.not_begun)}.")
     named = {condition.invariant for machine in found.machines for condition in machine.conditions}

@@ -17,13 +17,14 @@ from kvfence.spec.language.expr import (
     Or,
 )
 from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, ground
-from kvfence.spec.language.machine import LEMMA, Action, Function, Machine, Property
+from kvfence.spec.language.machine import LEMMA, PREMISE, Action, Function, Machine, Property
 from kvfence.spec.language.state import Check, Guard, State
 from kvfence.spec.language.types import Bool, Enum, Int, Sort, Type
 from kvfence.spec.language.view import View, changes, flat
 
 __all__ = [
     "LEMMA",
+    "PREMISE",
     "Action",
     "And",
     "Bool",

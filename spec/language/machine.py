@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here
-from kvfence.spec.language.expr import Expr, lift, lift_bool, show, variable
+from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
 from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
 
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
+PREMISE = "PREMISE"  # the same, for the premise of an invariant, which some state has to meet
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -57,8 +58,8 @@ class Action:
 
 
 class Property:
-    """A condition on states: an invariant (with the ``id`` of the catalogue), a lemma (``id`` LEMMA) or a goal
-    (``id`` empty).
+    """A condition on states: an invariant (with the ``id`` of the catalogue), a lemma (LEMMA), a goal (no id),
+    or the premise of an invariant (PREMISE).
     """
 
     def __init__(
@@ -68,6 +69,23 @@ class Property:
 
     def __repr__(self) -> str:
         return f"{self.id} {self.name}".strip()
+
+
+def premise(p: Property) -> Property | None:
+    """What ``p`` says nothing without: that some choice of its variables meets the ``a`` of ``a implies b``.
+
+    None for a condition of another shape than ``ForAll(…, Implies(a, b))``, where ``a`` is not a negation.
+    """
+    body, quantifiers = p.expr, []
+    while body.op == "forall":
+        quantifiers.append(body)
+        body = body.args[0]
+    if body.op != "or" or body.args[0].op != "not":
+        return None
+    met = body.args[0].args[0]
+    for q in reversed(quantifiers):
+        met = make("exists", Bool, (met,), q.value)
+    return Property(PREMISE, f"premise of {p.name}", f"what {p.name} is about", met, p.late, where=p.where)
 
 
 class Acceptance:

@@ -20,7 +20,7 @@ from kvfence.spec.events import Event, Header
 Mode: TypeAlias = Literal["raise", "log", "count"]
 
 KEPT_VIOLATIONS: Final = 1000
-LONG_FROM: Final = 128  # slots; measured: from about here on numpy is faster than a loop
+LONG_FROM: Final = 64  # slots; measured: from about here on numpy is faster than a loop
 
 JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
     "alloc": ("CONSERVE", "FREEZE", "PIN"),

@@ -58,7 +58,7 @@ class Action:
 
 
 class Property:
-    """A condition on states: an invariant (with the ``id`` of the catalogue), a lemma (LEMMA), a goal (no id),
+    """A condition on states: an invariant (``id`` as in the catalogue), a lemma (LEMMA), a goal (no id),
     or the premise of an invariant (PREMISE).
     """
 

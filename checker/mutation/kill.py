@@ -1,0 +1,279 @@
+"""Runs the mutants of a machine: which condition notices each, and what the unnoticed ones do.
+
+A mutant is explored at growing sizes until something notices it. A search goes on to its end, so that every
+condition it breaks is known, not only the first. Without a new step in any state that the machine reaches, a
+mutant is the machine, and is not explored.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvfence.checker.engines.base import Log, Stop
+from kvfence.checker.engines.explore import Reachable
+from kvfence.checker.mutation.behaviour import Comparison
+from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.language import PREMISE, Machine, SpecError, ground
+from kvfence.spec.machines import MACHINES
+
+Sizes = Mapping[str, int]
+Report = Callable[[str, int, int], None]  # machine, mutants done, mutants in all
+
+# Smallest first: a mutant that is noticed at one size is not tried at the next.
+STAGES: dict[str, tuple[dict[str, int], ...]] = {
+    "block_pool": ({"Block": 3}, {}),
+    "lookup": ({"Block": 2}, {}),
+    "transfer": (
+        {"Block": 1, "Operation": 1},
+        {"Block": 2, "Operation": 1, "Rank": 1},
+        {"Block": 1, "Rank": 1},
+        {"Request": 1, "Rank": 1, "Host": 2},
+        {"Rank": 1},
+    ),
+}
+MAX_STATES = 8_000_000
+MEMORY = 2 << 30
+DEADLOCK, RANGE = "deadlock", "a value stays in its range"
+
+class Fate(StrEnum):
+    """What became of a mutant."""
+
+    killed = "killed"
+    same = "same behaviour"
+    accepted = "accepted"
+    survived = "survived"
+    undetermined = "undetermined"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A mutant's fate. ``noticed``: the depth at which each condition first fails, by the condition's name.
+
+    ``sizes``: those at which it was noticed, or the last ones tried. ``new``: its first new step, ``why``: the
+    machine's reason to accept it, or what stopped the search.
+    """
+
+    name: str
+    kind: Kind
+    fate: Fate
+    sizes: dict[str, int]
+    noticed: dict[str, int] = field(default_factory=dict)
+    new: str = ""
+    why: str = ""
+
+
+@dataclass
+class Campaign:
+    """All mutants of one machine.
+
+    ``conditions``: the machine's invariants and checks by name, with their ids. ``vacuous``: invariants whose
+    premise no state meets at any of the sizes. ``stale``: acceptances that fit no surviving mutant.
+    ``missing``: mutants not tried when the run was stopped.
+    """
+
+    machine: str
+    conditions: dict[str, str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    vacuous: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    states: list[tuple[dict[str, int], int]] = field(default_factory=list)
+    missing: int = 0
+    stopped: str | None = None
+    seconds: float = 0.0
+
+    def of(self, fate: Fate) -> list[Outcome]:
+        """The mutants with this fate."""
+        return [o for o in self.outcomes if o.fate is fate]
+
+
+class _Stage:
+    """The machine at one of its sizes, its mutants compared with it."""
+
+    def __init__(self, machine: Machine, given: Sequence[Mutant], sizes: Sizes, memory: int) -> None:
+        self.grounded = ground(machine, sizes)
+        self.sizes, self.memory = self.grounded.sizes, memory
+        self.base = Reachable(self.grounded, memory=memory).log
+        if self.base.stopped:
+            raise Stop(self.base.stopped)
+        fitting = [m for m in given if m.kind is not Kind.design and _fits(m, sizes)]
+        self.unfit = {m.name for m in given} - {m.name for m in fitting}
+        self.comparison = Comparison(machine, fitting, sizes, memory)
+        self.ways = self.comparison.differing([m.name for m in fitting])
+
+    def differs(self, m: Mutant) -> bool:
+        """Whether the mutant has a new step at these sizes, as far as that is known beforehand."""
+        return m.name in self.ways or m.name in self.unfit
+
+    def noticed(self, m: Mutant) -> tuple[dict[str, int], str | None]:
+        """Which conditions fail, with the depth; and why the search was stopped, if it was."""
+        sizes = {**self.sizes, **(DESIGNS[m.name].sizes if m.kind is Kind.design else {})}
+        try:
+            grounded = ground(m.machine, sizes)
+        except SpecError:
+            return {"a step that cannot be evaluated": 0}, None
+        log = Reachable(grounded, memory=self.memory, max_states=MAX_STATES).log
+        found = _violations(log)
+        if not log.stopped and m.kind is not Kind.design:
+            found |= _missing(log, self.base)
+        return found, log.stopped
+
+
+def _fits(m: Mutant, sizes: Sizes) -> bool:
+    try:
+        ground(m.machine, sizes)
+    except SpecError:
+        return False
+    return True
+
+
+def _violations(log: Log) -> dict[str, int]:
+    ranges = {c.name for i in log.grounded.instances for c in i.ranges}
+    found: dict[str, int] = {}
+    for name, seen in log.failed.items():
+        depth = seen.depth + (seen.instance is not None)
+        key = RANGE if name in ranges else name
+        found[key] = min(depth, found.get(key, depth))
+    if log.dead is not None:
+        found[DEADLOCK] = log.dead.depth
+    return found
+
+
+def _missing(log: Log, base: Log) -> dict[str, int]:
+    """Goals and actions that the machine reaches and the mutant does not; as deep as the search went."""
+    taken, once = _taken(log), _taken(base)
+    found = {f"goal {name}": log.depth for name in base.reached if name not in log.reached}
+    return found | {f"action {name}": log.depth for name in once if name not in taken}
+
+
+def _taken(log: Log) -> set[str]:
+    return {i.name for i, n in zip(log.grounded.instances, log.taken, strict=True) if n}
+
+
+def run(
+    machine: Machine,
+    stages: Sequence[Sizes] | None = None,
+    *,
+    memory: int = MEMORY,
+    progress: Report | None = None,
+    only: str | None = None,
+) -> Campaign:
+    """Try every mutant of ``machine``, and the named designs that touch it.
+
+    ``stages``: the sizes, smallest first; those of STAGES, or the machine's own, where nothing is said.
+    ``memory`` in bytes for one search. ``only``: mutants whose name fits this pattern. Ctrl-C keeps what was
+    found. SpecError for sizes that do not exist.
+    """
+    start = time.perf_counter()
+    # a lemma is there for proofs; what it notices, the specification does not state
+    machine = copy.copy(machine)
+    machine.lemmas = {}
+    given = [*mutants(machine), *_designs(machine.name)]
+    if only is not None:
+        given = [m for m in given if fnmatch.fnmatchcase(m.name, only)]
+    checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
+    out = Campaign(machine.name, {**{p.name: p.id for p in machine.invariants.values()}, **checks})
+    todo = {m.name: m for m in given}
+    differed: dict[str, str] = {}
+    stopped: dict[str, str] = {}
+    vacuous: set[str] | None = None
+    sizes: dict[str, int] = {}
+    try:
+        for wanted in stages if stages is not None else STAGES.get(machine.name, ({},)):
+            stage = _Stage(machine, list(todo.values()), wanted, memory)
+            sizes = stage.sizes
+            out.states.append((sizes, stage.comparison.states))
+            unmet = _vacuous(stage.base)
+            vacuous = unmet if vacuous is None else vacuous & unmet
+            for m in list(todo.values()):
+                if progress is not None:
+                    progress(machine.name, len(given) - len(todo), len(given))
+                if not stage.differs(m):
+                    continue
+                found, why = stage.noticed(m)
+                if found:
+                    out.outcomes.append(Outcome(m.name, m.kind, Fate.killed, sizes, found))
+                    del todo[m.name]
+                    continue
+                if why:
+                    stopped[m.name] = why
+                if m.name in stage.ways and m.name not in differed:
+                    differed[m.name] = str(stage.comparison.behaviour(m.name, stage.ways[m.name]))
+    except KeyboardInterrupt:
+        out.stopped = "interrupted"
+    except Stop as stop:
+        out.stopped = str(stop)
+    if out.stopped:
+        out.missing = len(todo)
+    else:
+        out.outcomes += _rest(machine, todo, differed, stopped, sizes)
+    order = {m.name: k for k, m in enumerate(given)}
+    out.outcomes.sort(key=lambda o: order[o.name])
+    out.vacuous = sorted(vacuous or ())
+    if only is None and not out.stopped:
+        out.stale = _stale(machine, out.outcomes)
+    out.seconds = time.perf_counter() - start
+    return out
+
+
+def _designs(machine: str) -> list[Mutant]:
+    return [
+        Mutant(d.name, Kind.design, "", MACHINES[machine](d.faults))
+        for d in DESIGNS.values()
+        if d.breaks and machine in d.machines
+    ]
+
+
+def _vacuous(base: Log) -> set[str]:
+    """Invariants whose premise no state met."""
+    return {
+        p.name.removeprefix("premise of ")
+        for p, _ in base.grounded.goals
+        if p.id == PREMISE and p.name not in base.reached
+    }
+
+
+def _rest(
+    machine: Machine,
+    todo: Mapping[str, Mutant],
+    differed: Mapping[str, str],
+    stopped: Mapping[str, str],
+    sizes: dict[str, int],
+) -> list[Outcome]:
+    """The fates of the mutants that nothing noticed at any size."""
+    out = []
+    for name, m in todo.items():
+        accepted = next((a for a in machine.accepted if _fits_name(name, a.mutant)), None)
+        if name in stopped:
+            fate, why = Fate.undetermined, stopped[name]
+        elif name not in differed and m.kind is not Kind.design:
+            fate, why = Fate.same, ""
+        elif accepted is not None:
+            fate, why = Fate.accepted, accepted.why
+        else:
+            fate, why = Fate.survived, ""
+        out.append(Outcome(name, m.kind, fate, sizes, new=differed.get(name, ""), why=why))
+    return out
+
+
+def _fits_name(name: str, pattern: str) -> bool:
+    # fnmatch would read the brackets of an index as a set of characters
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def _stale(machine: Machine, outcomes: Sequence[Outcome]) -> list[str]:
+    """Acceptances that accept nothing, or something that is noticed."""
+    out = []
+    for a in machine.accepted:
+        fitting = [o for o in outcomes if _fits_name(o.name, a.mutant)]
+        killed = [o.name for o in fitting if o.fate is Fate.killed]
+        if killed:
+            out.append(f"{a.mutant!r} ({a.where}) is noticed: {killed[0]}; drop the acceptance or narrow it")
+        elif not any(o.fate is Fate.accepted for o in fitting):
+            out.append(f"{a.mutant!r} ({a.where}) fits no mutant that survives; drop the acceptance")
+    return out

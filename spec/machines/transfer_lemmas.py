@@ -27,7 +27,7 @@ from kvfence.spec.language import (
 def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
     """Add the lemmas to the machine.
 
-    ``status`` and ``op`` are the types of its functions ``status`` and ``state``; a block has ``full`` tokens.
+    ``status`` and ``op`` are the types of its ``status`` and ``state``; a block has ``full`` tokens.
     """
     Status, Op = status, op
     Request, Block, Host = m.sorts["Request"], m.sorts["Block"], m.sorts["Host"]

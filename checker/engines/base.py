@@ -92,7 +92,7 @@ class Result:
     and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
     ``premises`` says the same of the invariants of the form "if a then b": whether some state meets ``a``;
     an invariant whose premise is never met is undetermined. ``stopped`` says why not all reachable states
-    were seen; None when they were.
+    were seen; None when they were. ``symmetry`` names the sorts up to whose renaming states were counted.
     """
 
     machine: str
@@ -110,6 +110,7 @@ class Result:
     deadlock: Path | None = None
     stopped: str | None = None
     premises: dict[str, int | None] = field(default_factory=dict)
+    symmetry: tuple[str, ...] = ()
 
     @property
     def violated(self) -> tuple[Path, ...]:
@@ -172,6 +173,7 @@ class Result:
             "witnesses": {name: p.to_dict() for name, p in self.witnesses.items()},
             "deadlock": self.deadlock.to_dict() if self.deadlock else None,
             "stopped": self.stopped,
+            "symmetry": list(self.symmetry),
         }
 
 
@@ -249,7 +251,13 @@ class Log:
         """Whether anything is violated."""
         return bool(self.failed) or self.dead is not None
 
-    def result(self, engine: str, seconds: float, path: Callable[[Sighting, str, str, str], Path]) -> Result:
+    def result(
+        self,
+        engine: str,
+        seconds: float,
+        path: Callable[[Sighting, str, str, str], Path],
+        symmetry: tuple[str, ...] = (),
+    ) -> Result:
         """The result; ``path(sighting, id, name, text)`` retraces a sighting."""
         g = self.grounded
         complete = self.stopped is None
@@ -306,6 +314,7 @@ class Log:
             if self.dead
             else None,
             stopped=self.stopped,
+            symmetry=symmetry,
         )
 
 

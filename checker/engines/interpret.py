@@ -75,6 +75,10 @@ class Interpreter:
             raise ValueError(f"{instance} is not enabled in {self.view(state)}")
         return self._step(state, instance)
 
+    def failures(self, state: Values, instance: Instance) -> list[Failure]:
+        """The checks that fail when an enabled ``instance`` is taken."""
+        return self._step(state, instance)[1]
+
     def _step(self, state: Values, instance: Instance) -> tuple[Values, list[Failure]]:
         step = self._steps.get(instance.index)
         if step is None:

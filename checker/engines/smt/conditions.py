@@ -81,7 +81,9 @@ def conditions(machine: Machine, lemmas: bool = True) -> list[Condition]:
             value = apply(f, f.formals)
             inside = And(limit(f.value.lo) <= value, value <= limit(f.value.hi))
             body = make("forall", inside.type, (inside,), f.formals) if f.formals else inside
-            out.append(Condition("RANGE", f"range of {f.name}", "range", f"{f.name} stays in its range", body))
+            out.append(
+                Condition("RANGE", f"range of {f.name}", "range", f"{f.name} stays in its range", body)
+            )
     return out
 
 

@@ -113,9 +113,7 @@ def facts(question: Question) -> list[Expr]:
 def thresholds(counter: Counter) -> Iterator[Expr]:
     """At least k, exactly when there are k different ones."""
     for k in range(1, THRESHOLDS + 1):
-        copies = [
-            tuple(variable("bound", v.type, f"{v.value}_{j}") for v in counter.over) for j in range(k)
-        ]
+        copies = [tuple(variable("bound", v.type, f"{v.value}_{j}") for v in counter.over) for j in range(k)]
         have = [
             substitute(counter.body, {v.uid: c for v, c in zip(counter.over, copy, strict=True)})
             for copy in copies

@@ -88,7 +88,8 @@ class Engine:
         self._in_flight: deque[StepOutput] = deque()
         self._aborts: list[tuple[int, int, Request]] = []
         self._exhausted = False
-        self._resets = 0
+        self._forced_next = False
+        self._finished_at_reset = 0
 
     def rounds(self) -> Iterator[int]:
         """Run until the workload is done and everything is quiet; yields the number of each round.
@@ -153,5 +154,9 @@ class Engine:
 
     def _reset_due(self) -> None:
         if self.options.reset_every and self.round % self.options.reset_every == 0:
-            self._resets += 1
-            self.scheduler.reset_prefix_cache(preempt_running=self._resets % 2 == 0)
+            # A forced reset throws work away: only after some request ended, or none ever would.
+            forced = self._forced_next and self.stats.finished.total() > self._finished_at_reset
+            if forced:
+                self._finished_at_reset = self.stats.finished.total()
+            self._forced_next = not forced
+            self.scheduler.reset_prefix_cache(preempt_running=forced)

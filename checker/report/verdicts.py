@@ -8,9 +8,11 @@ from kvfence.checker.engines.base import Verdict
 from kvfence.checker.report.facts import Counterexample, Value, Verification
 from kvfence.checker.report.table import paragraph, table
 from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.language import LEMMA
 
-# Conditions that every machine has, whatever it states.
+# Conditions that are in no catalogue.
 BUILT_IN = {
+    LEMMA: "what proofs assume besides the invariants",
     "DEADLOCK": "no state is stuck that may not be the last",
     "RANGE": "no value leaves its declared range",
 }

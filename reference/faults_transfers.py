@@ -10,7 +10,8 @@ from kvfence.reference.free_queue import Slots
 from kvfence.reference.pool import Keys
 from kvfence.reference.request import Request
 from kvfence.reference.scheduler import Scheduler
-from kvfence.reference.scheduler_side import ConnectorMetadata, Hit, OffloadScheduler
+from kvfence.reference.scheduler_side import Hit, OffloadScheduler
+from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.tables import Rows
 from kvfence.reference.transfers import Transfer, TransferReport, TransferTable
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from kvfence.reference.errors import OptionsError
-from kvfence.reference.scheduler_side import Mode
+from kvfence.reference.stores import Mode
 from kvfence.reference.tables import GroupSpec
 
 Groups: TypeAlias = Literal["full", "full+sliding"]

@@ -12,8 +12,9 @@ from kvfence.reference.errors import OutOfBlocks
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request, State
-from kvfence.reference.scheduler_side import ConnectorMetadata, OffloadScheduler
+from kvfence.reference.scheduler_side import OffloadScheduler
 from kvfence.reference.stats import Stats
+from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.tables import Rows
 from kvfence.reference.transfers import TransferReport
 from kvfence.reference.workload import RequestSpec

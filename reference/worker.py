@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvfence.reference.device.protocol import CopyJob, Device
-from kvfence.reference.scheduler_side import ConnectorMetadata
+from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.transfers import Transfer, TransferReport
 
 

@@ -38,7 +38,7 @@ from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance, Machine
 
 SLICE = 0.1  # seconds in C between two looks at the clock, the limits and Ctrl-C
-FULL = 0.6  # a table fuller than this is doubled,
+FULL = 0.5  # a table fuller than this is doubled,
 FULLEST = 0.88  # or, where memory forbids that, filled up to here
 SMALLEST_BLOCKS = 4 << 20  # bytes of levels that must fit beside the table
 UNLIMITED = 1 << 62

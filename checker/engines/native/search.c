@@ -6,7 +6,7 @@
 
 #define NONE UINT64_MAX
 #define PIECE 256             /* states a thread takes at a time */
-#define AHEAD 24              /* table entries fetched ahead */
+#define AHEAD 40              /* table entries fetched ahead */
 #define OCCUPIED (1ull << 63) /* in the first word of an entry: it holds a state, */
 #define READY (1ull << 62)    /* and all words of it are written */
 #define KEY_FLAGS (WORDS == 1 ? OCCUPIED : OCCUPIED | READY)
@@ -107,9 +107,91 @@ static inline int same_rest(const u64 *entry, const u64 *state) {
   return 1;
 }
 
-/* Whether the state is new; enters it if so. ``first`` is its slot of choice. */
+/* Where an entry is looked for first. With eight lanes, entries that divide a cache line are compared a line at
+ * a time; else one after another. In both cases the search ends at an empty entry, and the order of the places
+ * is that of the hashes, which makes the table grow from front to back. */
+#define BY_LINE (LANES == 8 && (WORDS == 1 || WORDS == 2 || WORDS == 4))
+#define PER_LINE (8 / WORDS)
+
+static inline u64 place(const Search *s, u64 hash) {
+  const u64 slot = hash >> (64 - s->log2);
+  return BY_LINE ? slot & ~(u64)(PER_LINE - 1) : slot;
+}
+
+#if BY_LINE
+/* The words of a state, again and again. */
+static inline V repeated(const u64 *state) {
+  const i64 key = (i64)(state[0] | KEY_FLAGS);
+#if WORDS == 1
+  return K(key);
+#elif WORDS == 2
+  return (V)_mm512_broadcast_i64x2(_mm_set_epi64x((i64)state[1], key));
+#else
+  return (V)_mm512_broadcast_i64x4(_mm256_set_epi64x((i64)state[3], (i64)state[2], (i64)state[1], key));
+#endif
+}
+
+/* The lanes at which an entry begins that equals the state. */
+static inline M equal_entries(V line, V state) {
+  M equal = EQ(line, state);
+  if (WORDS >= 2) equal &= equal >> 1;
+  if (WORDS >= 4) equal &= equal >> 2;
+  return WORDS == 1 ? equal : WORDS == 2 ? equal & 0x55 : equal & 0x11;
+}
+
+static inline M empty_entries(V line) {
+  const M empty = EQ(line, K(0));
+  return WORDS == 1 ? empty : WORDS == 2 ? empty & 0x55 : empty & 0x11;
+}
+#endif
+
+/* Whether the state is new; enters it if so. ``first`` is its place. */
 static inline int insert(Search *s, u64 first, const u64 *state, const int shared) {
   const u64 last = s->slots - 1, key = state[0] | KEY_FLAGS;
+  const u64 claim = WORDS == 1 ? key : state[0] | OCCUPIED;
+#if BY_LINE
+  const V wanted = repeated(state);
+  for (u64 at = first;;) {
+    u64 *entries = s->table + at * WORDS;
+    V line;
+    memcpy(&line, entries, sizeof line);
+    if (equal_entries(line, wanted)) return 0;
+    const M empty = empty_entries(line);
+    if (!shared) {
+      if (empty) {
+        u64 *entry = entries + __builtin_ctz(empty);
+        entry[0] = key;
+        for (int k = 1; k < WORDS; k++) entry[k] = state[k];
+        return 1;
+      }
+    } else {
+#if WORDS > 1
+      const M begins = WORDS == 2 ? 0x55 : 0x11;
+      if (EQ(line, K((i64)claim)) & begins) { /* perhaps this state, being written by another thread */
+        pause_a_little();
+        __atomic_signal_fence(__ATOMIC_SEQ_CST); /* read the line again */
+        continue;
+      }
+      for (M m = EQ(line, K((i64)key)) & begins; m; m &= m - 1) { /* the rest may have been read too early */
+        const u64 *entry = entries + __builtin_ctz(m);
+        if (__atomic_load_n(entry, __ATOMIC_ACQUIRE) == key && same_rest(entry, state)) return 0;
+      }
+#endif
+      if (empty) {
+        u64 *entry = entries + __builtin_ctz(empty), found = 0;
+        if (__atomic_compare_exchange_n(entry, &found, claim, 0, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+          if (WORDS > 1) {
+            for (int k = 1; k < WORDS; k++) __atomic_store_n(entry + k, state[k], __ATOMIC_RELAXED);
+            __atomic_store_n(entry, key, __ATOMIC_RELEASE);
+          }
+          return 1;
+        }
+        continue; /* taken meanwhile: look at the line again */
+      }
+    }
+    at = (at + PER_LINE) & last;
+  }
+#else
   for (u64 at = first;; at = (at + 1) & last) {
     u64 *entry = s->table + at * WORDS;
     if (!shared) {
@@ -123,7 +205,6 @@ static inline int insert(Search *s, u64 first, const u64 *state, const int share
     }
     u64 found = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
     if (found == 0) {
-      const u64 claim = WORDS == 1 ? key : state[0] | OCCUPIED;
       if (__atomic_compare_exchange_n(entry, &found, claim, 0, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
         if (WORDS > 1) {
           for (int k = 1; k < WORDS; k++) entry[k] = state[k];
@@ -132,15 +213,16 @@ static inline int insert(Search *s, u64 first, const u64 *state, const int share
         return 1;
       }
     }
-    if (WORDS > 1 && found == (state[0] | OCCUPIED)) /* another thread is writing what may be this state */
+    if (WORDS > 1 && found == claim) /* another thread is writing what may be this state */
       while ((found = __atomic_load_n(entry, __ATOMIC_ACQUIRE)) != key) pause_a_little();
     if (found == key && same_rest(entry, state)) return 0;
   }
+#endif
 }
 
 static u64 slot_of(const Search *s, const u64 *state) {
   const u64 last = s->slots - 1, key = state[0] | KEY_FLAGS;
-  for (u64 at = hash_of(state) >> (64 - s->log2);; at = (at + 1) & last) {
+  for (u64 at = place(s, hash_of(state));; at = (at + 1) & last) {
     const u64 *entry = s->table + at * WORDS;
     if (entry[0] == key && same_rest(entry, state)) return at;
     if (entry[0] == 0) return NONE;
@@ -165,7 +247,7 @@ static void *move_range(void *argument) {
       u64 state[WORDS];
       memcpy(state, entry, sizeof state);
       state[0] &= ~(u64)KEY_FLAGS;
-      const u64 first = hash_of(state) >> (64 - s->log2);
+      const u64 first = place(s, hash_of(state));
       if (s->active > 1)
         insert(s, first, state, 1);
       else
@@ -431,14 +513,12 @@ static inline int append(Worker *t, const u64 *state) {
 
 static inline u64 enter_all(Worker *t, u64 n, const int shared) {
   Search *s = t->search;
-  const int shift = 64 - s->log2;
   u64 fresh = 0;
   for (u64 j = 0; j < n && j < AHEAD; j++) __builtin_prefetch(s->table + t->hashes[j] * WORDS, 1);
-  (void)shift;
   for (u64 j = 0; j < n; j++) {
     const u64 *next = s->table + t->hashes[j + AHEAD] * WORDS; /* past n the hashes are 0 */
     __builtin_prefetch(next, 1);
-    if (WORDS > 1 && ((uintptr_t)next & 63) + WORDS * 8 > 64) __builtin_prefetch(next + WORDS - 1, 1);
+    if (!BY_LINE && WORDS > 1 && ((uintptr_t)next & 63) + WORDS * 8 > 64) __builtin_prefetch(next + WORDS - 1, 1);
     u64 state[WORDS];
     for (int k = 0; k < WORDS; k++) state[k] = t->out[k][j];
     if (insert(s, t->hashes[j], state, shared)) {
@@ -470,8 +550,7 @@ static void enter(Worker *t) {
   Search *s = t->search;
   canonical_all(t);
   const u64 n = t->n;
-  const int shift = 64 - s->log2;
-  for (u64 j = 0; j < n; j++) t->hashes[j] = hash_at(t->out, j) >> shift;
+  for (u64 j = 0; j < n; j++) t->hashes[j] = place(s, hash_at(t->out, j));
   memset(t->hashes + n, 0, AHEAD * sizeof(u64));
   t->n = 0;
   const u64 fresh = s->active > 1 ? enter_all(t, n, 1) : enter_all(t, n, 0);
@@ -648,7 +727,7 @@ Search *open_search(int threads, int log2, int file) {
 /* Enters the initial state as level 0 and goes on to it. 0, or -1 when there is no memory. */
 int begin(Search *s, const u64 *state) {
   Worker *t = &s->workers[0];
-  insert(s, hash_of(state) >> (64 - s->log2), state, 0);
+  insert(s, place(s, hash_of(state)), state, 0);
   s->states = 1;
   if (append(t, state)) return -1;
   judge(t);
@@ -714,8 +793,8 @@ i64 restore(Search *s, u64 levels, const u64 *counts, u64 expanded) {
       if (fetch_block(s, b)) return -1;
       for (u64 i = 0; i < n; i++, number++) {
         const u64 *state = b->data + i * WORDS;
-        if (i + AHEAD < n) __builtin_prefetch(s->table + (hash_of(state + AHEAD * WORDS) >> (64 - s->log2)) * WORDS, 1);
-        if (!insert(s, hash_of(state) >> (64 - s->log2), state, 0)) return number + 1;
+        if (i + AHEAD < n) __builtin_prefetch(s->table + place(s, hash_of(state + AHEAD * WORDS)) * WORDS, 1);
+        if (!insert(s, place(s, hash_of(state)), state, 0)) return number + 1;
       }
       drop_data(s, b);
       s->states += n;

@@ -31,6 +31,8 @@ from kvfence.spec.language import (
     View,
 )
 
+EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
+
 
 def slot(view: View, block: int) -> int:
     """The slot number of a block in traces: the null block is slot 0 there, whichever block was chosen."""
@@ -94,6 +96,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def allocate(s: State, h: Elem, b: Elem) -> None:
         """h gets the free, unlabelled slot b."""
         s.require(ready(s), s.nfree >= 1, free(s, b), Not(cached(s, b)))
+        s.check("CONSERVE", Not(cached(s, b)), EVICTED_FIRST)
         take(s, h, b)
 
     @m.action(
@@ -112,6 +115,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         else:
             s.require(s.nfree >= 2, free(s, c))
         s.check("CONSERVE", free(s, c), "each slot that an allocation pops is in the free list")
+        s.check("CONSERVE", Not(cached(s, b) | cached(s, c)), EVICTED_FIRST)
         take(s, h, b)
         take(s, h, c)
 
@@ -190,6 +194,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         if not m.faulty("evict_pinned"):
             s.require(Not(held(s, b)))
         s.check("PIN", Not(held(s, b)), "a slot that somebody holds is not evicted")
+        s.check("CONSERVE", cached(s, b), "an evicted slot carries a key")
         s.label.update(lambda c, k: s.label[c, k] & (c != b))
 
     @m.invariant("CONSERVE")

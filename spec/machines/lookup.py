@@ -153,6 +153,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Another request's store takes the empty block b for the first or second part of the prompt."""
         s.require(s.slot[b] == Slot.empty, s.ref[b] == 0)
         s.require(ForAll(Block, lambda c: Implies(s.slot[c] != Slot.empty, s.first[c] != first)))
+        s.check(
+            "CONSERVE", s.slot[b] == Slot.empty, "a store takes an empty block: a cached one is evicted first"
+        )
         s.slot[b] = Slot.storing
         s.first[b] = first
         s.ref[b] = 1
@@ -351,6 +354,27 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(
             Request, lambda r: Implies(admitted(r), s.local[r] + s.external[r] + s.compute[r] == PROMPT)
         )
+
+    @m.invariant("COUNT")
+    def a_request_counts_nothing_before_it_is_admitted(s: State) -> Expr:
+        def before(r: Elem) -> Expr:
+            return Or(s.phase[r] == Phase.new, s.phase[r] == Phase.waiting)
+
+        return ForAll(Request, lambda r: Implies(before(r), And(s.external[r] == 0, s.compute[r] == 0)))
+
+    @m.invariant("COUNT")
+    def a_new_request_has_no_local_block(s: State) -> Expr:
+        return ForAll(Request, lambda r: Implies(s.phase[r] == Phase.new, s.local[r] == 0))
+
+    @m.invariant("COUNT")
+    def a_promise_continues_the_local_prefix(s: State) -> Expr:
+        """What is promised after a local block is no first part; what is promised without one has a first."""
+
+        def continues(r: Elem, b: Elem) -> Expr:
+            starts = Exists(Block, lambda c: s.promise[r, c] & s.first[c])
+            return If(s.local[r] == 0, starts, Not(s.first[b]))
+
+        return ForAll(Request, Block, lambda r, b: Implies(s.promise[r, b], continues(r, b)))
 
     @m.invariant("CONSERVE")
     def ref_count_is_the_number_of_holders(s: State) -> Expr:

@@ -154,7 +154,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.slot[b] == Slot.empty, s.ref[b] == 0)
         s.require(ForAll(Block, lambda c: Implies(s.slot[c] != Slot.empty, s.first[c] != first)))
         s.check(
-            "CONSERVE", s.slot[b] == Slot.empty, "a store takes an empty block: a cached one is evicted first"
+            "CONSERVE", s.slot[b] == Slot.empty, "a cached block is evicted before a store takes it"
         )
         s.slot[b] = Slot.storing
         s.first[b] = first

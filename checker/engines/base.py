@@ -85,6 +85,25 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """How an answer for sorts of any size was proved.
+
+    ``questions`` were asked of z3, and ``seconds`` says how long they took for each condition. ``open`` says
+    why a condition is not proved, with a counterexample to induction if one was found. ``rechecked`` questions
+    were decided again by a fresh z3, and ``second`` names another solver that decided all but ``second_open``.
+    ``exported`` is the folder that the questions were written to.
+    """
+
+    questions: int
+    seconds: dict[str, float]
+    open: dict[str, str] = field(default_factory=dict)
+    rechecked: int = 0
+    second: str | None = None
+    second_open: tuple[str, ...] = ()
+    exported: str | None = None
+
+
+@dataclass(frozen=True)
 class Result:
     """What an exploration found.
 
@@ -111,6 +130,7 @@ class Result:
     stopped: str | None = None
     premises: dict[str, int | None] = field(default_factory=dict)
     symmetry: tuple[str, ...] = ()
+    proof: Proof | None = None
 
     @property
     def violated(self) -> tuple[Path, ...]:

@@ -22,7 +22,7 @@ from kvfence.checker.engines.base import (
 )
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.smt.finite import Target, Unrolled
-from kvfence.spec.language import Grounded, Instance, Machine
+from kvfence.spec.language import PREMISE, Grounded, Instance, Machine
 
 DEPTH = 12
 INTERRUPTED = "interrupted"
@@ -31,7 +31,10 @@ INTERRUPTED = "interrupted"
 class BMC(Engine):
     """Searches all runs up to ``depth`` steps, or until ``seconds`` are over.
 
-    It never proves by itself: what was not violated is undetermined, except where no longer run exists.
+    ``only`` restricts the search to conditions of one id.
+
+    It never proves by itself: what was not violated is undetermined, except where no longer run exists. Goals
+    that were not reached are left out of the result.
     """
 
     name = "bmc"
@@ -50,9 +53,7 @@ class BMC(Engine):
         memory: int | None = None,  # noqa: ARG002
         progress: Report | None = None,
     ) -> Result:
-        """See ``Engine.run``; states are neither stored nor counted. With ``only`` set, nothing but conditions
-        of that id is searched for.
-        """
+        """See ``Engine.run``; states are neither stored nor counted."""
         start = time.perf_counter()
         search = Search(Interpreter(machine, sizes), only=self.only)
         deadline = None if self.seconds is None else start + self.seconds
@@ -71,6 +72,7 @@ class Search:
         self.depth = -1
         self.complete = False  # no run is longer than ``depth``
         self.stopped: str | None = None
+        self.ignored: set[str] = set()  # conditions that are not looked for
         self.found: dict[str, Path] = {}
         self.goals: dict[str, Path] = {}
         self.targets: dict[str, Target] = {}
@@ -115,24 +117,25 @@ class Search:
             wanted = {
                 name: z3.Not(holds)
                 for name, (target, holds) in conditions.items()
-                if target.extra == extra and name not in self.found and self.only in ("", target.id)
+                if target.extra == extra
+                and name not in self.found
+                and name not in self.ignored
+                and self.only in ("", target.id)
             }
             self._collect(wanted, k, lambda name, model: self._violation(conditions[name][0], model, k))
             if self.stopped is None and until == "first" and self.found:
                 self.stopped = FIRST
             if self.stopped is not None:
                 return
-        goals = {} if self.only else {p.name: runs.truth(n, k) for p, n in self.grounded.goals}
+        goals = [] if self.only else [(p, n) for p, n in self.grounded.goals if p.id != PREMISE]
         self._collect(
-            {name: term for name, term in goals.items() if name not in self.goals},
+            {p.name: runs.truth(n, k) for p, n in goals if p.name not in self.goals},
             k,
             lambda name, model: self._goal(name, model, k),
         )
         self.depth = k
 
-    def _collect(
-        self, wanted: dict[str, object], k: int, record: Callable[[str, z3.ModelRef], None]
-    ) -> None:
+    def _collect(self, wanted: dict[str, object], k: int, record: Callable[[str, z3.ModelRef], None]) -> None:
         """Asks for all of ``wanted`` at once, and again for those that the answers did not show."""
         while wanted and self.stopped is None:
             some = z3.Bool(f"some {k} {len(wanted)} {next(iter(wanted))}", self.runs.context)
@@ -193,7 +196,10 @@ class Search:
             seconds=seconds,
             findings=findings,
             coverage={},
-            goals={p.name: len(self.goals[p.name]) if p.name in self.goals else None for p, _ in g.goals},
+            goals={
+                name: len(self.goals[name]) if name in self.goals else None
+                for name in (g.machine.goals if self.complete else self.goals)
+            },
             witnesses=dict(self.goals),
             deadlock=self.found.get("deadlock"),
             stopped=stopped,

@@ -8,7 +8,7 @@ leaves alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvfence.checker.engines.base import Kind
@@ -16,9 +16,7 @@ from kvfence.spec.language import (
     LEMMA,
     Action,
     And,
-    Exists,
     Expr,
-    ForAll,
     Function,
     If,
     Int,
@@ -26,10 +24,8 @@ from kvfence.spec.language import (
     Not,
     Or,
     Property,
-    Sort,
-    Type,
 )
-from kvfence.spec.language.expr import FALSE, TRUE, apply, equal, limit, make, substitute, variable
+from kvfence.spec.language.expr import FALSE, apply, equal, limit, make, substitute, variable
 
 
 class Unsupported(Exception):  # noqa: N818 (not a fault: the reason why an answer stays undetermined)
@@ -94,7 +90,7 @@ def _text(p: Property) -> str:
 def rewrite(
     e: Expr, read: Callable[[Function, tuple[Expr, ...]], Expr], counts: list[tuple[Expr, Expr]] | None = None
 ) -> Expr:
-    """``e`` with every read of a function replaced; ``counts`` gathers (before, after) of the counts in it."""
+    """``e`` with every read of a function replaced; ``counts`` gathers its counts as (before, after)."""
     memo: dict[int, Expr] = {}
 
     def go(x: Expr) -> Expr:
@@ -170,15 +166,25 @@ def start_question(c: Condition) -> Question:
 
 
 def step_question(c: Condition, action: Action, given: Sequence[Condition]) -> Question | None:
-    """Whether ``action`` keeps ``c`` when all of ``given`` hold before it; None when it cannot touch ``c``."""
+    """Whether ``action`` keeps ``c`` when all of ``given`` hold before it; None when it cannot touch ``c``.
+
+    That an Int stays in its range may follow from what it counts, so for ranges the conditions with counts
+    are assumed after the step too: they are proved without any range after the step.
+    """
     body, fixed = arbitrary(c.expr)
     counts: list[tuple[Expr, Expr]] = []
     goal = after(body, action, counts)
     if goal is body:
         return None
-    assumed = (*(g.expr for g in action.guards), *(d.expr for d in given))
-    goal, more = arbitrary(goal)
-    return Question(c.name, action.name, assumed, goal, (*action.params, *fixed, *more), tuple(counts))
+    assumed = [*(g.expr for g in action.guards), *(d.expr for d in given)]
+    if c.kind == "range":
+        for d in given:
+            pairs: list[tuple[Expr, Expr]] = []
+            then = after(d.expr, action, pairs)
+            if pairs and d.kind != "range":
+                assumed.append(then)
+                counts += pairs
+    return Question(c.name, action.name, tuple(assumed), goal, (*action.params, *fixed), tuple(counts))
 
 
 def check_questions(machine: Machine, given: Sequence[Condition]) -> Iterator[Question]:
@@ -211,35 +217,9 @@ def supported(machine: Machine) -> None:
     for action in machine.actions.values():
         if action.late:
             raise Unsupported(
-                f"action {action.name} has an index whose range depends on the sort sizes ({action.late[0].where})"
+                f"an index in action {action.name} has a range that depends on the sort sizes "
+                f"({action.late[0].where})"
             )
     for p in (*machine.invariants.values(), *machine.lemmas.values()):
         if p.late:
             raise Unsupported(f"{p.name} has an index whose range depends on the sort sizes")
-
-
-__all__ = [
-    "DEADLOCK",
-    "FALSE",
-    "START",
-    "TRUE",
-    "Condition",
-    "Exists",
-    "ForAll",
-    "Mapping",
-    "Question",
-    "Sort",
-    "Type",
-    "Unsupported",
-    "after",
-    "arbitrary",
-    "check_questions",
-    "conditions",
-    "deadlock_question",
-    "initially",
-    "rewrite",
-    "some",
-    "start_question",
-    "step_question",
-    "supported",
-]

@@ -1,7 +1,7 @@
-"""Counting over sorts of any size: each count is an integer, tied to its set by facts that hold of every finite set.
+"""Counting over sorts of any size: each count is an integer, tied to its set by what holds of finite sets.
 
-``Count(Block, lambda b: P(b))`` is outside first-order logic. Here it becomes an unknown integer (a function of
-its free variables) of which a question is told facts, each true of any finite sets:
+``Count(Block, lambda b: P(b))`` is outside first-order logic. Here it becomes an unknown integer (a function
+of its free variables) of which a question is told facts, each true of any finite sets:
 
 * ``threshold``: it is at least k exactly when k different elements have P, for small k;
 * ``size``: it lies between 0 and the number of elements of the sort;
@@ -33,7 +33,10 @@ def _canonical(role: str, t: Type, number: int) -> Expr:
 
 
 class Counter:
-    """A count up to the names of its variables: ``term`` over ``formals``; ``actuals`` are those of one use."""
+    """A count up to the names of its variables: ``term`` over ``formals``; ``actuals`` are those of one use.
+
+    Parameters that are labels, truth values or integers stay what they are.
+    """
 
     def __init__(self, count: Expr) -> None:
         order: list[Expr] = []
@@ -50,7 +53,8 @@ class Counter:
 def _outer(e: Expr, inner: set[int], order: list[Expr]) -> None:
     """The free variables of ``e`` in the order in which they are met."""
     if e.op in ("param", "bound"):
-        if e.uid not in inner and e not in set(order):
+        plain = e.op == "param" and not isinstance(e.type, Sort)
+        if not plain and e.uid not in inner and all(e is not v for v in order):
             order.append(e)
         return
     within = inner | {v.uid for v in e.value} if isinstance(e.value, tuple) else inner

@@ -1,8 +1,8 @@
 """A machine at given sizes as z3 terms: states of one term per cell, and the step between two of them.
 
-Values are bit-vectors just wide enough for every number that can occur; with an unbounded Int in the state they
-are integers. What must hold is always a predicate of one state: a check of a step is asked of every step that
-the state allows.
+Values are bit-vectors just wide enough for every number that can occur; with an unbounded Int in the state
+they are integers. What must hold is always a predicate of one state: a check of a step is asked of every step
+that the state allows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Unrolled:
 
     def number(self, value: int) -> Term:
         """An integer constant."""
-        return z3.IntVal(value, self.context) if self.integers else z3.BitVecVal(value, self.width, self.context)
+        if self.integers:
+            return z3.IntVal(value, self.context)
+        return z3.BitVecVal(value, self.width, self.context)
 
     def equals(self, k: int, number: int, value: int) -> Term:
         """Whether a cell of state ``k`` has that value."""
@@ -102,21 +104,16 @@ class Unrolled:
     def step(self, k: int) -> Term:
         """Whether state ``k + 1`` follows state ``k`` by the instance that ``choices[k]`` names."""
         g, here, there = self.grounded, self.states[k], self.states[k + 1]
-        bits = max(1, len(g.instances).bit_length())
-        choice = (
-            z3.Int(f"choice@{k}", self.context) if self.integers else z3.BitVec(f"choice@{k}", bits, self.context)
-        )
+        bits, name = max(1, len(g.instances).bit_length()), f"choice@{k}"
+        choice = z3.Int(name, self.context) if self.integers else z3.BitVec(name, bits, self.context)
         self.choices.append(choice)
         taken = [choice == i.index for i in g.instances]
-        parts = [self.some([z3.And(t, self.truth(i.guard, k)) for t, i in zip(taken, g.instances, strict=True)])]
-        parts += [
-            z3.Implies(t, self.truth(r.holds, k))
-            for t, i in zip(taken, g.instances, strict=True)
-            for r in i.ranges
-        ]
+        both = list(zip(taken, g.instances, strict=True))
+        parts = [self.some([z3.And(t, self.truth(i.guard, k)) for t, i in both])]
+        parts += [z3.Implies(t, self.truth(r.holds, k)) for t, i in both for r in i.ranges]
         for c in g.cells:
             by_value: dict[int, tuple[Node, list[Term]]] = {}
-            for t, i in zip(taken, g.instances, strict=True):
+            for t, i in both:
                 if c.number in i.updates:
                     node = i.updates[c.number]
                     by_value.setdefault(node.id, (node, []))[1].append(t)
@@ -191,9 +188,8 @@ class Unrolled:
 
     def taken(self, model: Term, upto: int) -> list[Instance]:
         """The instances that lead to state ``upto`` in a model."""
-        return [
-            self.grounded.instances[model.eval(c, model_completion=True).as_long()] for c in self.choices[:upto]
-        ]
+        chosen = (model.eval(c, model_completion=True).as_long() for c in self.choices[:upto])
+        return [self.grounded.instances[i] for i in chosen]
 
     def read(self, model: Term, k: int) -> Values:
         """State ``k`` of a model."""
@@ -207,7 +203,7 @@ class Unrolled:
         return tuple(out)
 
     def culprit(self, model: Term, k: int, name: str) -> tuple[Instance, str] | None:
-        """An instance that state ``k`` of a model allows and whose check or range ``name`` fails, with its text."""
+        """An instance that state ``k`` allows and whose check or range ``name`` fails, and what it says."""
         for i in self.grounded.instances:
             for c in (*i.checks, *i.ranges):
                 if c.name == name and z3.is_true(

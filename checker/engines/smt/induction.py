@@ -1,0 +1,135 @@
+"""Why an induction fails: a smallest state from which one step breaks what held, and that step.
+
+Such a state need not be reachable. It says what a lemma must exclude.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import z3
+
+from kvfence.checker.engines.base import Step
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.smt.conditions import DEADLOCK, START
+from kvfence.checker.engines.smt.finite import Unrolled
+from kvfence.spec.language import Machine, SpecError, View, changes, flat
+from kvfence.spec.language.ground import Grounded, ground
+
+LARGEST = 3  # elements of a sort
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A counterexample to induction: ``before`` meets every condition, and ``step`` breaks ``of``."""
+
+    of: str
+    sizes: dict[str, int]
+    initial: View
+    before: View
+    step: Step | None
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{sort} {size}" for sort, size in self.sizes.items())
+        start = flat(self.initial)
+        unusual = [f"{name} = {_text(v)}" for name, v in flat(self.before).items() if v != start[name]]
+        state = ", ".join(unusual) or "the initial state"
+        if self.step is None:
+            return f"{self.of} fails in a state with {sizes}: {state}"
+        changed = changes(self.before, self.step.after)
+        effect = ", ".join(f"{name}: {_text(a)} -> {_text(b)}" for name, (a, b) in changed.items())
+        end = f" ({effect})" if effect else ""
+        return f"{self.of} is not kept by {self.step}{end} from a state with {sizes}: {state}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def counterexample(
+    machine: Machine, of: str, case: str, assumed: Sequence[str], seconds: float = 10.0
+) -> Counterexample | None:
+    """The smallest state in which all ``assumed`` hold and ``of`` fails, or fails after action ``case``.
+
+    Sizes up to ``LARGEST`` of every sort are tried, small ones first, for some ``seconds``; None if none has
+    such a state. ``case`` may be ``START``, for which there is no such state, or anything for conditions that
+    are about one state only.
+    """
+    if case == START:
+        return None
+    deadline = time.perf_counter() + seconds
+    for sizes in _growing(machine):
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            return None
+        try:
+            grounded = ground(machine, sizes)
+        except SpecError:  # a machine may need larger sizes
+            continue
+        found = _search(grounded, of, case, assumed, left)
+        if found is not None:
+            return found
+    return None
+
+
+def _growing(machine: Machine) -> Iterator[Mapping[str, int]]:
+    every = itertools.product(range(1, LARGEST + 1), repeat=len(machine.sorts))
+    for sizes in sorted(every, key=lambda s: (sum(s), s)):
+        yield dict(zip(machine.sorts, sizes, strict=True))
+
+
+def _search(
+    grounded: Grounded, of: str, case: str, assumed: Sequence[str], seconds: float
+) -> Counterexample | None:
+    runs = Unrolled(grounded)
+    runs.add_state()
+    solver = runs.solver(seconds)
+    solver.add(runs.in_range(0))
+    here = runs.conditions(0)
+    solver.add(*(here[name][1] for name in assumed if name in here))
+    alone = of == DEADLOCK or (of in here and here[of][0].kind == "check")
+    if alone:
+        if of not in here:
+            return None
+        solver.add(z3.Not(here[of][1]))
+    elif of in here and here[of][0].kind == "range":
+        solver.add(z3.Not(here[of][1]))
+    else:
+        runs.add_state()
+        solver.add(runs.step(0))
+        solver.add(runs.some([runs.choices[0] == i.index for i in grounded.instances if i.name == case]))
+        there = runs.conditions(1)
+        if of not in there:
+            return None
+        solver.add(z3.Not(there[of][1]))
+    if solver.check() != z3.sat:
+        return None
+    model = solver.model()
+    for cell in grounded.cells:  # as much as possible is as it was at the start
+        usual = runs.equals(0, cell.number, cell.init)
+        if z3.is_true(model.eval(usual, True)):
+            solver.add(usual)
+        elif solver.check(usual) == z3.sat:
+            solver.add(usual)
+            model = solver.model()
+    return _told(runs, model, of, case)
+
+
+def _told(runs: Unrolled, model: z3.ModelRef, of: str, case: str) -> Counterexample:
+    g = runs.grounded
+    interpreter = Interpreter(g.machine, g.sizes)
+    before = runs.read(model, 0)
+    step = None
+    if len(runs.states) > 1:
+        instance = runs.taken(model, 1)[0]
+    else:
+        blamed = runs.culprit(model, 0, of)
+        instance = blamed[0] if blamed else None
+    if instance is not None:
+        taken = interpreter.find(case if instance.name == case else instance.name, **instance.args)
+        after, _ = interpreter.step(before, taken)
+        step = Step(taken.name, dict(taken.args), taken.action.doc, interpreter.view(after))
+    return Counterexample(of, g.sizes, interpreter.view(g.initial), interpreter.view(before), step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -102,6 +103,16 @@ def verify(
             help="Stop at the first violation or go on to the end. Default: by whether the design is faulty."
         ),
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the native engine. Default: one for each core.")
+    ] = None,
+    symmetry: Annotated[
+        bool, typer.Option("--symmetry", help="Count states that differ in names of elements only once.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the search to this folder as it goes, and go on from there."),
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Write the first counterexample as a trace.")] = None,
     output: FormatOption = "text",
 ) -> int:
@@ -115,6 +126,10 @@ def verify(
             engine=engine,
             memory=limit,
             until=until,
+            threads=threads or len(os.sched_getaffinity(0)),
+            symmetry=symmetry,
+            checkpoint=checkpoint,
+            note=lambda line: print(f"kvfence: {line}", file=sys.stderr),
             progress=progress,
         )
     typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))

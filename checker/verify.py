@@ -19,14 +19,32 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 SOUND = "sound"
-ENGINES = ("explore", "interpret")
+ENGINES = ("native", "explore", "interpret")
 INTERRUPTED = "interrupted"
 
 MachineProgress = Callable[[str, Progress], None]
 
 
-def engine_named(name: str) -> Engine:
-    """The engine of that name; CannotRun for another name than those of ENGINES."""
+def engine_named(
+    name: str,
+    *,
+    threads: int = 1,
+    symmetry: bool = False,
+    checkpoint: FilePath | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Engine:
+    """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
+
+    ``note`` gets a line when the native engine has to make do with numpy.
+    """
+    if name == "native":
+        from kvfence.checker.engines.native import Native
+
+        more = {"note": note} if note is not None else {}
+        return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, **more)
+    if symmetry or checkpoint is not None:
+        option = "--symmetry" if symmetry else "--checkpoint"
+        raise CannotRun(f"engine {name} has no {option}: use --engine native")
     if name == "explore":
         from kvfence.checker.engines.explore import Explore
 
@@ -64,9 +82,13 @@ def verify(
     *,
     machine: str | None = None,
     sizes: Mapping[str, int] | None = None,
-    engine: str = "explore",
+    engine: str = ENGINES[0],
     memory: int | None = None,
     until: Literal["first", "end"] | None = None,
+    threads: int = 1,
+    symmetry: bool = False,
+    checkpoint: FilePath | None = None,
+    note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
 ) -> Verification:
     """Explores every machine of ``design`` (or the one named) and sums up.
@@ -74,14 +96,26 @@ def verify(
     ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
     machine.
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
-    unless something else than the invariant it is known to break was violated first. CannotRun for names and
+    unless something else than the invariant it is known to break was violated first. ``threads``,
+    ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine, and
+    ``note`` gets its lines. CannotRun for names and
     sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
     sizes = {**DESIGNS[design].sizes, **(sizes or {})}
     expected = DESIGNS[design].breaks
-    runner = engine_named(engine)
+    said: set[str] = set()
+
+    def once(line: str) -> None:
+        if note is not None and line not in said:
+            said.add(line)
+            note(line)
+
+    def runner(name: str) -> Engine:
+        folder = checkpoint / name if checkpoint is not None else None
+        return engine_named(engine, threads=threads, symmetry=symmetry, checkpoint=folder, note=once)
+
     facts: list[MachineFacts] = []
     examples: list[Counterexample] = []
     skipped: list[str] = []
@@ -98,7 +132,7 @@ def verify(
         def run(
             mode: Literal["first", "end"], built: Machine = built, own: dict[str, int] = own_sizes
         ) -> Result:
-            return runner.run(built, own, until=mode, memory=memory, progress=report)
+            return runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
 
         result = run(until or ("first" if expected else "end"))
         if until is None and expected and result.violated and not _breaks(result, expected):

@@ -80,7 +80,9 @@ class Checkpoint:
             raise CannotRun(f"{self.folder} is in use by another run; give each its own folder") from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self.file)
 
     def load(self) -> Saved | None:
@@ -92,7 +94,9 @@ class Checkpoint:
             os.ftruncate(self.file, 0)
             return None
         except msgspec.DecodeError as error:
-            raise CannotRun(f"{path} is not a checkpoint ({error}); delete the folder to begin anew") from None
+            raise CannotRun(
+                f"{path} is not a checkpoint ({error}); delete the folder to begin anew"
+            ) from None
         way_out = "give another folder, or delete this one"
         if saved.format != FORMAT:
             raise CannotRun(

@@ -206,7 +206,9 @@ class Exploration:
         saved = checkpoint.load() if checkpoint is not None else None
         waiting = int(self.model.library.buffers()) // (8 * (self.model.packing.words + 1)) * self.threads
         self.slack = 2 * waiting  # successors that may be entered after a run was asked to stop
-        log2 = max(12, (2 * self.slack).bit_length(), int(sum(saved.levels) / FULL).bit_length() if saved else 0)
+        log2 = max(
+            12, (2 * self.slack).bit_length(), int(sum(saved.levels) / FULL).bit_length() if saved else 0
+        )
         table = 8 * self.model.packing.words << log2
         self._reserve(table + int(self.model.library.buffers()) * self.threads)
         search = self.search = Search(
@@ -329,7 +331,9 @@ class Exploration:
                 self._spill(SMALLEST_BLOCKS // 2)
             search.grow(times)
             slots, table = slots << times, table << times
-        full_at = int(FULL * slots) if self._fits(2 * table) else min(int(FULLEST * slots), slots - self.slack)
+        full_at = (
+            int(FULL * slots) if self._fits(2 * table) else min(int(FULLEST * slots), slots - self.slack)
+        )
         if now.states >= full_at:
             self._limit_reached()
         blocks = UNLIMITED

@@ -40,8 +40,7 @@ def engine_named(
     if name == "native":
         from kvfence.checker.engines.native import Native
 
-        more = {"note": note} if note is not None else {}
-        return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, **more)
+        return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
     if symmetry or checkpoint is not None:
         option = "--symmetry" if symmetry else "--checkpoint"
         raise CannotRun(f"engine {name} has no {option}: use --engine native")
@@ -97,9 +96,9 @@ def verify(
     machine.
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
     unless something else than the invariant it is known to break was violated first. ``threads``,
-    ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine, and
-    ``note`` gets its lines. CannotRun for names and
-    sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
+    ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
+    and ``note`` gets its lines. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found
+    and leaves out the machines that were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})

@@ -18,7 +18,7 @@ MOST_PERMUTATIONS = 50_000
 
 @dataclass(frozen=True)
 class Exchange:
-    """Exchanging elements ``i`` and ``i + 1`` of a sort: cells that change places, and cells whose value does.
+    """Exchanging elements ``i`` and ``i + 1`` of a sort: which cells change places, and which values change.
 
     ``pairs`` are cell numbers. A cell of ``values`` holds an element: ``i`` becomes ``i + 1`` and back, after
     the cells have changed places.

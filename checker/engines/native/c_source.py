@@ -6,7 +6,7 @@ The C is written over lanes (``lanes.h``): one statement for each node, computed
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from kvfence.checker.engines.columns import below
@@ -261,7 +261,7 @@ class NativeSource:
 
 
 class Scope:
-    """Statements of one C block. A node is computed before its first use, once in a block and those inside."""
+    """Statements of one C block. A node is computed before its first use: once, for blocks inside too."""
 
     def __init__(self, packing: Dense, indent: int, outer: Scope | None = None) -> None:
         self.packing, self.indent = packing, indent

@@ -68,14 +68,19 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
 }
 
 
+def bound(library: c.CDLL) -> c.CDLL:
+    """The library, its functions given their types."""
+    for name, (arguments, result) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
 class Search:
     """One search. MemoryError when there is no memory, OSError when the file cannot be written or read."""
 
     def __init__(self, library: c.CDLL, words: int, *, threads: int, log2: int) -> None:
         self._library, self.words = library, words
-        for name, (arguments, result) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, result
         self.buffer_bytes = threads * int(library.buffers())
         self._search = c.c_void_p(library.open_search(threads, log2, -1))
         if not self._search:

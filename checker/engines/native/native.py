@@ -32,7 +32,7 @@ from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import CannotCompile, library
 from kvfence.checker.engines.native.c_source import NativeSource
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.native.library import Search, Sight
+from kvfence.checker.engines.native.library import Search, Sight, bound
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance, Machine
@@ -67,11 +67,11 @@ class Native(Engine):
         symmetry: bool = False,
         checkpoint: FilePath | str | None = None,
         checkpoint_every: float = 30.0,
-        note: Note = _to_stderr,
+        note: Note | None = None,
     ) -> None:
         if threads < 1:
             raise CannotRun(f"{threads} threads cannot search; give 1 or more")
-        self.threads, self.symmetry, self.note = threads, symmetry, note
+        self.threads, self.symmetry, self.note = threads, symmetry, note or _to_stderr
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
 
@@ -156,7 +156,7 @@ class Model:
         self.packing = Dense(self.grounded, limits)
         self.source = NativeSource(self.grounded, self.packing, limits, symmetry)
         self.limits = limits
-        self.library = library(self.source.text())
+        self.library = bound(library(self.source.text()))
 
     def pack(self, state: tuple[int, ...]) -> tuple[int, ...]:
         """The words of a state."""
@@ -204,13 +204,13 @@ class Exploration:
     def open(self, checkpoint: Checkpoint | None = None) -> None:
         """Begin, or go on from a checkpoint. Stop when the memory limit is too small for that."""
         saved = checkpoint.load() if checkpoint is not None else None
-        waiting = int(self.model.library.buffers()) // (8 * (self.model.packing.words + 1)) * self.threads
-        self.slack = 2 * waiting  # successors that may be entered after a run was asked to stop
-        log2 = max(
-            12, (2 * self.slack).bit_length(), int(sum(saved.levels) / FULL).bit_length() if saved else 0
-        )
-        table = 8 * self.model.packing.words << log2
-        self._reserve(table + int(self.model.library.buffers()) * self.threads)
+        entry = 8 * self.model.packing.words
+        buffers = int(self.model.library.buffers()) * self.threads
+        self.slack = 2 * buffers // (entry + 8)  # successors that may be entered after a run has to stop
+        known = int(sum(saved.levels) / FULL) if saved else 0
+        log2 = max(12, (2 * self.slack).bit_length(), known.bit_length())
+        if self.memory is not None and (entry << log2) + buffers > self.memory:
+            self._limit_reached()
         search = self.search = Search(
             self.model.library, self.model.packing.words, threads=self.threads, log2=log2
         )
@@ -347,10 +347,6 @@ class Exploration:
 
     def _fits(self, table: int) -> bool:
         return self.memory is None or table + self._search().buffer_bytes + SMALLEST_BLOCKS <= self.memory
-
-    def _reserve(self, smallest: int) -> None:
-        if self.memory is not None and smallest > self.memory:
-            self._limit_reached()
 
     def _limit_reached(self) -> None:
         raise Stop(f"the memory limit of {self.memory} bytes was reached")

@@ -113,10 +113,19 @@ def verify(
         Path | None,
         typer.Option(metavar="DIR", help="Save the search to this folder as it goes, and go on from there."),
     ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the proofs of engine smt there as SMT-LIB 2.")
+    ] = None,
+    second_solver: Annotated[
+        str | None, typer.Option(help="Decide the proofs of engine smt again by another solver: cvc5.")
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Write the first counterexample as a trace.")] = None,
     output: FormatOption = "text",
 ) -> int:
-    """Check the machines of the specification: every state that they can reach at the given sizes."""
+    """Check the machines of the specification: every state that they can reach at the given sizes.
+
+    Engine smt proves them for sorts of any size instead.
+    """
     sizes, limit = parse_sizes(size or []), parse_memory(memory)
     with machine_progress() as progress:
         found = run_verify(
@@ -129,6 +138,8 @@ def verify(
             threads=threads or len(os.sched_getaffinity(0)),
             symmetry=symmetry,
             checkpoint=checkpoint,
+            export=export,
+            second_solver=second_solver,
             note=lambda line: print(f"kvfence: {line}", file=sys.stderr),
             progress=progress,
         )

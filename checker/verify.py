@@ -9,6 +9,7 @@ from pathlib import Path as FilePath
 from typing import Literal
 
 from kvfence.checker.engines.base import Engine, Path, Progress, Result, Verdict
+from kvfence.checker.engines.smt import SMT_ENGINES, smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
 from kvfence.checker.report.facts import Condition, Counterexample, MachineFacts, Verification, worst
@@ -19,7 +20,7 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 SOUND = "sound"
-ENGINES = ("native", "explore", "interpret")
+ENGINES = ("native", "explore", "interpret", *SMT_ENGINES)
 INTERRUPTED = "interrupted"
 
 MachineProgress = Callable[[str, Progress], None]
@@ -31,12 +32,17 @@ def engine_named(
     threads: int = 1,
     symmetry: bool = False,
     checkpoint: FilePath | None = None,
+    export: FilePath | None = None,
+    second_solver: str | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Engine:
     """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
 
     ``note`` gets a line when the native engine has to make do with numpy.
     """
+    if name != "smt" and (export is not None or second_solver is not None):
+        option = "--export" if export is not None else "--second-solver"
+        raise CannotRun(f"engine {name} has no {option}: use --engine smt")
     if name == "native":
         from kvfence.checker.engines.native import Native
 
@@ -44,6 +50,8 @@ def engine_named(
     if symmetry or checkpoint is not None:
         option = "--symmetry" if symmetry else "--checkpoint"
         raise CannotRun(f"engine {name} has no {option}: use --engine native")
+    if name in SMT_ENGINES:
+        return smt_engine(name, export=export, second_solver=second_solver)
     if name == "explore":
         from kvfence.checker.engines.explore import Explore
 
@@ -87,6 +95,8 @@ def verify(
     threads: int = 1,
     symmetry: bool = False,
     checkpoint: FilePath | None = None,
+    export: FilePath | None = None,
+    second_solver: str | None = None,
     note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
 ) -> Verification:
@@ -97,8 +107,9 @@ def verify(
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
-    and ``note`` gets its lines. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found
-    and leaves out the machines that were not begun.
+    and ``note`` gets its lines; ``export`` (a folder) and ``second_solver`` are for the engine smt.
+    CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that
+    were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
@@ -113,7 +124,15 @@ def verify(
 
     def runner(name: str) -> Engine:
         folder = checkpoint / name if checkpoint is not None else None
-        return engine_named(engine, threads=threads, symmetry=symmetry, checkpoint=folder, note=once)
+        return engine_named(
+            engine,
+            threads=threads,
+            symmetry=symmetry,
+            checkpoint=folder,
+            export=export,
+            second_solver=second_solver,
+            note=once,
+        )
 
     facts: list[MachineFacts] = []
     examples: list[Counterexample] = []
@@ -177,7 +196,11 @@ def _told(result: Result, expected: str) -> list[Path]:
 
 def _facts(result: Result) -> MachineFacts:
     conditions = [Condition(found.id, found.name, found.verdict) for found in result.findings.values()]
-    stuck = Verdict.violated if result.deadlock else Verdict.undetermined if result.stopped else Verdict.holds
+    proved = (
+        result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open
+    )
+    unsure = result.stopped is not None and not proved
+    stuck = Verdict.violated if result.deadlock else Verdict.undetermined if unsure else Verdict.holds
     conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
     return MachineFacts(
         machine=result.machine,
@@ -193,6 +216,7 @@ def _facts(result: Result) -> MachineFacts:
         goals=result.goals,
         vacuous=result.vacuous,
         stopped=result.stopped,
+        proof=result.proof,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.base import Proof, Verdict
 from kvfence.spec.events import Event, Header
 
 Value = bool | int | str
@@ -73,7 +73,8 @@ class Condition(msgspec.Struct, frozen=True):
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One machine at one size: how far it was explored and what was found.
 
-    ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing.
+    ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
+    answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
     """
 
     machine: str
@@ -89,6 +90,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     goals: dict[str, int | None]
     vacuous: tuple[str, ...] = ()
     stopped: str | None = None
+    proof: Proof | None = None
 
     @property
     def never_taken(self) -> tuple[str, ...]:

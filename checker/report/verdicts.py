@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.report.facts import Counterexample, Value, Verification
+from kvfence.checker.report.facts import Counterexample, MachineFacts, Value, Verification
+from kvfence.checker.report.proofs import proof_remarks, verdict_with_time, work_rows
 from kvfence.checker.report.table import paragraph, table
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.language import LEMMA
@@ -40,27 +41,40 @@ def _table(found: Verification, width: int) -> str:
     rows = []
     for id_, title in titles.items():
         if id_ in stated:
-            rows.append((id_, *(machine.verdict_on(id_) or NOT_STATED for machine in machines), title))
+            rows.append(
+                (id_, *(verdict_with_time(machine, id_) or NOT_STATED for machine in machines), title)
+            )
         elif id_ in found.not_yet:
             rows.append((id_, *("not yet" for _ in machines), title))
+    rows.append(("", *("" for _ in machines), ""))
+    if all(machine.proof for machine in machines):
+        rows += work_rows(machines)
+    else:
+        rows += _explored(machines)
     rows += [
-        ("", *("" for _ in machines), ""),
-        ("states", *(f"{machine.states:,}" for machine in machines), "reached, each judged"),
-        ("transitions", *(f"{machine.transitions:,}" for machine in machines), "steps taken from them"),
-        ("depth", *(str(machine.depth) for machine in machines), "steps to the farthest state"),
         ("seconds", *(f"{machine.seconds:.1f}" for machine in machines), ""),
         ("verdict", *(str(machine.verdict) for machine in machines), ""),
     ]
     return table(("invariant", *(machine.machine for machine in machines), "meaning"), rows, width=width)
 
 
+def _explored(machines: tuple[MachineFacts, ...]) -> list[tuple[str, ...]]:
+    return [
+        ("states", *(f"{machine.states:,}" for machine in machines), "reached, each judged"),
+        ("transitions", *(f"{machine.transitions:,}" for machine in machines), "steps taken from them"),
+        ("depth", *(str(machine.depth) for machine in machines), "steps to the farthest state"),
+    ]
+
+
 def _remarks(found: Verification, width: int) -> Iterator[str]:
     remarks = []
     for machine in found.machines:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
+        sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
         if machine.stopped:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
+        remarks += proof_remarks(machine)
         if machine.stopped and machine.verdict is Verdict.violated:
             continue
         if machine.never_taken:
@@ -138,17 +152,26 @@ def _summary(found: Verification, width: int) -> str:
     states = sum(machine.states for machine in found.machines)
     transitions = sum(machine.transitions for machine in found.machines)
     work = f"{states:,} states, {transitions:,} transitions, {found.seconds:.1f} s."
+    if _proved(found):
+        questions = sum(machine.proof.questions for machine in found.machines if machine.proof)
+        work = f"{questions:,} questions, {found.seconds:.1f} s."
     return paragraph(f"{found.design}: {found.verdict}. {_meaning(found)} {work}", width=width)
+
+
+def _proved(found: Verification) -> bool:
+    return bool(found.machines) and all(machine.proof for machine in found.machines)
 
 
 def _meaning(found: Verification) -> str:
     broken = sorted({example.invariant for example in found.counterexamples})
     if found.expected in broken:
         return f"It breaks {found.expected}, as it is known to."
+    if found.verdict is Verdict.holds and _proved(found):
+        return "Every condition of these machines is proved for sorts of any size and runs of any length."
     meaning = {
         Verdict.holds: "Every condition of these machines holds in every state reachable at these sizes.",
         Verdict.violated: f"It breaks {', '.join(broken)}.",
-        Verdict.undetermined: "The question is open: the remarks above say what was not reached.",
+        Verdict.undetermined: "The question is open: the remarks above say what is missing.",
     }[found.verdict]
     return (
         f"{meaning} {found.expected}, which it is known to break, did not break."

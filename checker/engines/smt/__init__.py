@@ -1,0 +1,37 @@
+"""Engines that ask z3: proofs for sorts of any size, and bounded search and k-induction at given sizes."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from kvfence.checker.engines.base import Engine
+from kvfence.checker.errors import CannotRun, unknown
+
+SMT_ENGINES = ("smt", "bmc", "kinduction", "spacer")
+
+
+def smt_engine(name: str, *, export: Path | None = None, second_solver: str | None = None) -> Engine:
+    """The engine of that name; CannotRun without z3, or for another name.
+
+    ``export`` (a folder) and ``second_solver`` are for the engine smt.
+    """
+    if find_spec("z3") is None:
+        raise CannotRun(f"engine {name} asks z3, which is not installed: pip install 'kvfence[smt]'")
+    if name == "smt":
+        from kvfence.checker.engines.smt.unbounded import Unbounded
+
+        return Unbounded(folder=export, second=second_solver)
+    if name == "bmc":
+        from kvfence.checker.engines.smt.bmc import BMC
+
+        return BMC()
+    if name == "kinduction":
+        from kvfence.checker.engines.smt.kinduction import KInduction
+
+        return KInduction()
+    if name == "spacer":
+        from kvfence.checker.engines.smt.spacer import Spacer
+
+        return Spacer()
+    raise unknown("engine", name, SMT_ENGINES, f"there is {', '.join(SMT_ENGINES)}")

@@ -196,7 +196,9 @@ class Attempt:
     second: recheck.Checked = field(default_factory=recheck.Checked)
 
     def __post_init__(self) -> None:
-        self.conditions = say.conditions(self.machine, lemmas=not self.machine.faults)
+        # Lemmas are about the sound design, but may help with others: there they are tried, and not judged.
+        self.conditions = say.conditions(self.machine)
+        self.judged = {c.name for c in self.conditions if c.kind != "lemma" or not self.machine.faults}
         self.done = 0
 
     def stated(self) -> list[tuple[str, str, Kind]]:
@@ -204,7 +206,7 @@ class Attempt:
         checks: list[tuple[str, str, Kind]] = [
             (c.id, c.name, "check") for a in self.machine.actions.values() for c in a.checks
         ]
-        rest = [(c.id, c.name, c.kind) for c in self.conditions]
+        rest = [(c.id, c.name, c.kind) for c in self.conditions if c.name in self.judged]
         return [*(r for r in rest if r[2] != "range"), *checks, *(r for r in rest if r[2] == "range")]
 
     def prove(self) -> None:
@@ -265,6 +267,8 @@ class Attempt:
         if answer.outcome is Outcome.yes:
             return True
         q = answer.question
+        if q.of in {c.name for c in self.conditions} - self.judged:
+            return False
         why = answer.reason or f"z3 has a state in which it fails ({q.case})"
         self.failures.setdefault(q.of, answer)
         self.open.setdefault(q.of, why)

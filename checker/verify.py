@@ -108,8 +108,8 @@ def verify(
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
     and ``note`` gets its lines; ``export`` (a folder) and ``second_solver`` are for the engine smt.
-    CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines that
-    were not begun.
+    CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines
+    that were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})

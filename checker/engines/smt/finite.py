@@ -176,7 +176,7 @@ class Unrolled:
         for i in g.instances:
             for kind, checks in (("check", i.checks), ("range", i.ranges)):
                 for c in checks:
-                    target = Target(c.id, c.name, kind, c.text, 1)  # type: ignore[arg-type]
+                    target = Target(c.id, c.name, kind, c.text, 1)
                     allowed = z3.Implies(self.truth(i.guard, k), self.truth(c.holds, k))
                     steps.setdefault(c.name, (target, []))[1].append(allowed)
         for name, (target, parts) in steps.items():

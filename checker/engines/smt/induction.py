@@ -16,7 +16,7 @@ from kvfence.checker.engines.base import Step
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.smt.conditions import DEADLOCK, START
 from kvfence.checker.engines.smt.finite import Unrolled
-from kvfence.spec.language import Machine, SpecError, View, changes, flat
+from kvfence.spec.language import Instance, Machine, SpecError, View, changes, flat
 from kvfence.spec.language.ground import Grounded, ground
 
 LARGEST = 3  # elements of a sort
@@ -122,14 +122,15 @@ def _told(runs: Unrolled, model: z3.ModelRef, of: str, case: str) -> Counterexam
     g = runs.grounded
     interpreter = Interpreter(g.machine, g.sizes)
     before = runs.read(model, 0)
-    step = None
+    step: Step | None = None
+    instance: Instance | None
     if len(runs.states) > 1:
         instance = runs.taken(model, 1)[0]
     else:
         blamed = runs.culprit(model, 0, of)
         instance = blamed[0] if blamed else None
     if instance is not None:
-        taken = interpreter.find(case if instance.name == case else instance.name, **instance.args)
+        taken = interpreter.find(instance.name, **instance.args)
         after, _ = interpreter.step(before, taken)
         step = Step(taken.name, dict(taken.args), taken.action.doc, interpreter.view(after))
     return Counterexample(of, g.sizes, interpreter.view(g.initial), interpreter.view(before), step)

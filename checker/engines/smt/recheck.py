@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
 from collections.abc import Callable
@@ -63,12 +64,11 @@ def by_cvc5(text: str, seconds: float = SECOND_SECONDS) -> bool | None:
 
 def _cvc5() -> Any:
     try:
-        import cvc5
+        return importlib.import_module("cvc5")
     except ImportError as missing:
         raise CannotRun(
             "the second solver cvc5 is not installed: pip install cvc5, or leave out --second-solver"
         ) from missing
-    return cvc5
 
 
 def second_solver(name: str) -> Decide:

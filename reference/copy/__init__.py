@@ -1,0 +1,1 @@
+"""Copy engines: blocks between GPU memory and registered host memory, by DMA or by kernels."""

@@ -1,0 +1,277 @@
+"""The CUDA driver, as far as copies need it: registration of host memory, kernels, and the batched copy.
+
+Nothing of CUDA is imported before :func:`open_driver`; without a GPU, its driver or the packages that reach it,
+that raises NoDevice, which names the way out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvfence.reference.errors import OffloadError
+
+Addresses = npt.NDArray[np.uint64]
+
+WAY_OUT: Final = "the virtual device (--device virtual) needs no GPU"
+
+BATCH_SINCE: Final = 12080
+"""CUDA version whose driver has cuMemcpyBatchAsync; the signature without ``failIdx`` came with 13000."""
+
+SRC_STREAM: Final = 1
+"""CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: the source is read in stream order."""
+SRC_ANY: Final = 3
+"""CU_MEMCPY_SRC_ACCESS_ORDER_ANY: the source may be read before earlier work of the stream, and at any later
+time until the copy is over.
+"""
+
+
+class NoDevice(OffloadError):  # noqa: N818 - the name says what happened
+    """There is no usable CUDA device; says why, and what works without one."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"no CUDA device: {why}; {WAY_OUT}")
+
+
+class DriverError(OffloadError):
+    """A call of the CUDA driver failed."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call} failed: {name} ({code})")
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+class HostMemory(Protocol):
+    """The part of the driver that a host pool needs."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock host memory and map it for the GPU. Raises DriverError."""
+
+    def unregister(self, address: int) -> None:
+        """Undo :meth:`register`. Raises DriverError."""
+
+
+class _Attributes(ctypes.Structure):
+    """CUmemcpyAttributes: the order of source accesses, two location hints that only managed memory uses,
+    flags.
+    """
+
+    _fields_ = [("order", ctypes.c_int), ("hints", ctypes.c_int * 4), ("flags", ctypes.c_uint)]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a measurement is of."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    driver: str
+    """The newest CUDA version that the driver serves, for instance 13.0."""
+
+
+class Driver:
+    """Calls of the CUDA driver on one device, through cuda-python. Raises DriverError."""
+
+    def __init__(self, cu: Any, ordinal: int, version: int) -> None:
+        self._cu = cu
+        self.ordinal = ordinal
+        self.version = version
+        self._batch, self._fails_at = self._find_batch()
+        self._attributes = {order: _Attributes(order, (0, 0, 0, 0), 0) for order in (SRC_STREAM, SRC_ANY)}
+        self._zero = ctypes.c_size_t(0)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Call ``name``; its results without the status."""
+        status, *results = getattr(self._cu, name)(*arguments)
+        if int(status):
+            raise DriverError(name, int(status), getattr(status, "name", str(status)))
+        return results[0] if len(results) == 1 else results
+
+    # The device.
+
+    def attribute(self, name: str) -> int:
+        """A ``CU_DEVICE_ATTRIBUTE_...`` of the device."""
+        which = getattr(self._cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._call("cuDeviceGetAttribute", which, self._device()))
+
+    def _device(self) -> Any:
+        return self._call("cuDeviceGet", self.ordinal)
+
+    @property
+    def card(self) -> Card:
+        """Name, capability and driver of the device."""
+        name = self._call("cuDeviceGetName", 128, self._device())
+        text = name.split(b"\0")[0].decode()
+        capability = (
+            self.attribute("COMPUTE_CAPABILITY_MAJOR"),
+            self.attribute("COMPUTE_CAPABILITY_MINOR"),
+        )
+        version = f"{self.version // 1000}.{self.version % 1000 // 10}"
+        return Card(text, capability, self.attribute("MULTIPROCESSOR_COUNT"), version)
+
+    # Host memory.
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock host memory, for all contexts, and map it for the GPU."""
+        flags = self._cu.CU_MEMHOSTREGISTER_PORTABLE | self._cu.CU_MEMHOSTREGISTER_DEVICEMAP
+        self._call("cuMemHostRegister", address, nbytes, flags)
+
+    def unregister(self, address: int) -> None:
+        """Undo :meth:`register`."""
+        self._call("cuMemHostUnregister", address)
+
+    @property
+    def maps_host_memory(self) -> bool:
+        """Whether kernels reach registered host memory under its own address."""
+        return bool(self.attribute("CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM"))
+
+    # Copies.
+
+    @property
+    def has_batched_copy(self) -> bool:
+        """Whether the driver has cuMemcpyBatchAsync."""
+        return self._batch is not None
+
+    def _find_batch(self) -> tuple[Any, bool]:
+        """The entry point of cuMemcpyBatchAsync, and whether it has the parameter ``failIdx``.
+
+        Called directly, since the binding makes an object of each of the thousands of addresses.
+        """
+        if self.version < BATCH_SINCE:
+            return None, False
+        wanted = 13000 if self.version >= 13000 else BATCH_SINCE
+        address, _ = self._call("cuGetProcAddress", b"cuMemcpyBatchAsync", wanted, 0)
+        if not address:
+            return None, False
+        size, pointer = ctypes.c_size_t, ctypes.c_void_p
+        more = (pointer,) if wanted < 13000 else ()
+        signature = ctypes.CFUNCTYPE(
+            ctypes.c_int, pointer, pointer, pointer, size, pointer, pointer, size, *more, pointer
+        )
+        return signature(int(address)), bool(more)
+
+    def copy_batch(self, dst: Addresses, src: Addresses, nbytes: Addresses, order: int, stream: int) -> None:
+        """Start the copies as one operation of ``stream``, which must not be the default stream.
+
+        ``order`` is SRC_STREAM or SRC_ANY. The three arrays, contiguous and equally long, may be reused at once.
+        """
+        if not dst.size:
+            return
+        failed = (ctypes.byref(ctypes.c_size_t(0)),) if self._fails_at else ()
+        status = self._batch(
+            dst.ctypes.data,
+            src.ctypes.data,
+            nbytes.ctypes.data,
+            dst.size,
+            ctypes.byref(self._attributes[order]),
+            ctypes.byref(self._zero),
+            1,
+            *failed,
+            stream,
+        )
+        if status:
+            raise DriverError("cuMemcpyBatchAsync", status, str(self._cu.CUresult(status).name))
+
+    def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """Start one copy in the order of ``stream``."""
+        self._call("cuMemcpyAsync", dst, src, nbytes, stream)
+
+    # Kernels.
+
+    def load_kernels(self, image: bytes, names: Sequence[str]) -> dict[str, Any]:
+        """The functions ``names`` of a compiled module."""
+        module = self._call("cuModuleLoadData", image)
+        return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
+
+    def allow_shared(self, function: Any, nbytes: int) -> None:
+        """Let ``function`` be launched with up to ``nbytes`` of dynamic shared memory."""
+        attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._call("cuFuncSetAttribute", function, attribute, nbytes)
+
+    def launch(
+        self,
+        function: Any,
+        grid: int,
+        threads: int,
+        shared: int,
+        stream: int,
+        arguments: Sequence[int],
+        types: Sequence[Any],
+    ) -> None:
+        """Launch ``function`` on ``grid`` thread blocks of ``threads`` threads."""
+        parameters = (tuple(arguments), tuple(types))
+        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, shared, stream, parameters, 0)
+
+
+def compile_cuda(source: str, capability: tuple[int, int], defines: Sequence[str] = ()) -> bytes:
+    """Machine code of CUDA C++ for a device of ``capability``, by NVRTC. Raises NoDevice, DriverError."""
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise NoDevice(f"{error.name} is missing: run pip install 'kvfence[reference]'") from error
+
+    def call(name: str, *arguments: Any) -> Any:
+        status, *results = getattr(nvrtc, name)(*arguments)
+        if int(status):
+            raise DriverError(name, int(status), status.name)
+        return results[0] if results else None
+
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(), b"--std=c++17"]
+    options += [f"-D{define}".encode() for define in defines]
+    try:
+        program = call("nvrtcCreateProgram", source.encode(), b"kvfence.cu", 0, [], [])
+    except RuntimeError as error:
+        raise NoDevice(f"NVRTC, CUDA's run-time compiler, cannot be loaded ({error})") from error
+    try:
+        call("nvrtcCompileProgram", program, len(options), options)
+    except DriverError as error:
+        log = bytearray(call("nvrtcGetProgramLogSize", program))
+        call("nvrtcGetProgramLog", program, log)
+        raise OffloadError(f"the copy kernels do not compile: {log.decode()}") from error
+    image = bytearray(call("nvrtcGetCUBINSize", program))
+    call("nvrtcGetCUBIN", program, image)
+    return bytes(image)
+
+
+@cache
+def open_driver(ordinal: int = 0) -> Driver:
+    """The driver, on the context that torch uses on device ``ordinal``. Raises NoDevice."""
+    try:
+        import torch
+        from cuda.bindings import driver as cu
+    except ImportError as error:
+        raise NoDevice(f"{error.name} is missing: run pip install 'kvfence[reference]'") from error
+    try:
+        (status,) = cu.cuInit(0)
+    except RuntimeError as error:
+        raise NoDevice(f"no NVIDIA driver is installed ({error})") from error
+    if int(status):
+        raise NoDevice(f"the NVIDIA driver does not start ({status.name})")
+    status, version = cu.cuDriverGetVersion()
+    if torch.version.cuda is None:
+        raise NoDevice("this torch is a CPU build; install one for CUDA")
+    built = [int(part) for part in torch.version.cuda.split(".")]
+    if int(version) // 1000 < built[0]:
+        has = f"{int(version) // 1000}.{int(version) % 1000 // 10}"
+        raise NoDevice(
+            f"the NVIDIA driver serves CUDA {has} and torch was built for {torch.version.cuda}: "
+            "install a newer driver, or torch for an older CUDA"
+        )
+    count = torch.cuda.device_count()
+    if ordinal >= count:
+        raise NoDevice(f"device {ordinal} was asked for and there are {count}")
+    try:
+        torch.cuda.set_device(ordinal)
+        torch.zeros(1, device="cuda")
+    except RuntimeError as error:
+        raise NoDevice(str(error).partition("\n")[0]) from error
+    return Driver(cu, ordinal, int(version))

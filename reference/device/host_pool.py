@@ -1,0 +1,95 @@
+"""Host memory that the GPU can reach: exactly as much as was asked for, or none at all.
+
+Torch's pinned allocator rounds each allocation up to a power of two. Here plain memory is mapped and then
+registered in chunks; when a chunk is refused, everything is given back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kvfence.reference.device.driver import DriverError, HostMemory
+from kvfence.reference.errors import OffloadError
+
+CHUNK: Final = 2**30
+"""Bytes registered at a time, at most, unless a block and a page fit no smaller chunk."""
+
+
+class HostMemoryRefused(OffloadError):  # noqa: N818 - the name says what happened
+    """Host memory could not be had or registered. Nothing of it is kept."""
+
+    def __init__(self, asked: int, granted: int, why: str) -> None:
+        super().__init__(
+            f"{asked} bytes of registered host memory asked, {granted} granted before it was refused ({why}); "
+            "all of it was given back. Ask for fewer blocks, or raise the limit on locked memory (ulimit -l)"
+        )
+        self.asked = asked
+        self.granted = granted
+
+
+def chunk_bytes(block_bytes: int, page: int = mmap.PAGESIZE, most: int = CHUNK) -> int:
+    """Bytes of a chunk: whole blocks and whole pages, so that no block lies across two registrations.
+
+    A copy across two registrations is refused by the driver even where their addresses are contiguous.
+    """
+    both = math.lcm(block_bytes, page)
+    return max(1, most // both) * both
+
+
+class HostPool:
+    """``blocks`` blocks of ``block_bytes`` each, page-aligned, registered with the driver.
+
+    Raises HostMemoryRefused. Close it only when no copy that touches it is in flight.
+    """
+
+    def __init__(self, memory: HostMemory, blocks: int, block_bytes: int, most: int = CHUNK) -> None:
+        self.nbytes = blocks * block_bytes
+        self.chunk = chunk_bytes(block_bytes, most=most)
+        self._memory = memory
+        self._registered: list[int] = []
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._map: mmap.mmap | None = mmap.mmap(-1, self.nbytes, flags=flags)
+        except (OSError, ValueError, OverflowError) as error:
+            raise HostMemoryRefused(self.nbytes, 0, str(error)) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                # Fewer, larger pages register faster; where the kernel has none, small ones do.
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:
+                pass
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._register()
+
+    def _register(self) -> None:
+        granted = 0
+        try:
+            for at in range(0, self.nbytes, self.chunk):
+                size = min(self.chunk, self.nbytes - at)
+                self._memory.register(self.address + at, size)
+                self._registered.append(self.address + at)
+                granted += size
+        except DriverError as error:
+            self.close()
+            raise HostMemoryRefused(self.nbytes, granted, str(error)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The memory as bytes; valid until the pool is closed."""
+        if self._map is None:
+            raise OffloadError("the host pool is closed")
+        return np.frombuffer(self._map, np.uint8)
+
+    def close(self) -> None:
+        """Unregister everything and give the memory back once no array refers to it. Repeating it is harmless."""
+        while self._registered:
+            self._memory.unregister(self._registered.pop())
+        self._map = None

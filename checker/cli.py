@@ -119,6 +119,10 @@ def verify(
     second_solver: Annotated[
         str | None, typer.Option(help="Decide the proofs of engine smt again by another solver: cvc5.")
     ] = None,
+    infer_lemmas: Annotated[
+        bool,
+        typer.Option("--infer-lemmas", help="Let engine smt look for lemmas where those given fall short."),
+    ] = False,
     record: Annotated[Path | None, typer.Option(help="Write the first counterexample as a trace.")] = None,
     output: FormatOption = "text",
 ) -> int:
@@ -140,6 +144,7 @@ def verify(
             checkpoint=checkpoint,
             export=export,
             second_solver=second_solver,
+            infer_lemmas=infer_lemmas,
             note=lambda line: print(f"kvfence: {line}", file=sys.stderr),
             progress=progress,
         )

@@ -34,14 +34,17 @@ def engine_named(
     checkpoint: FilePath | None = None,
     export: FilePath | None = None,
     second_solver: str | None = None,
+    infer_lemmas: bool = False,
     note: Callable[[str], None] | None = None,
 ) -> Engine:
     """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
 
     ``note`` gets a line when the native engine has to make do with numpy.
     """
-    if name != "smt" and (export is not None or second_solver is not None):
-        option = "--export" if export is not None else "--second-solver"
+    if name != "smt" and (export is not None or second_solver is not None or infer_lemmas):
+        option = (
+            "--export" if export is not None else "--second-solver" if second_solver else "--infer-lemmas"
+        )
         raise CannotRun(f"engine {name} has no {option}: use --engine smt")
     if name == "native":
         from kvfence.checker.engines.native import Native
@@ -51,7 +54,7 @@ def engine_named(
         option = "--symmetry" if symmetry else "--checkpoint"
         raise CannotRun(f"engine {name} has no {option}: use --engine native")
     if name in SMT_ENGINES:
-        return smt_engine(name, export=export, second_solver=second_solver)
+        return smt_engine(name, export=export, second_solver=second_solver, infer_lemmas=infer_lemmas)
     if name == "explore":
         from kvfence.checker.engines.explore import Explore
 
@@ -97,6 +100,7 @@ def verify(
     checkpoint: FilePath | None = None,
     export: FilePath | None = None,
     second_solver: str | None = None,
+    infer_lemmas: bool = False,
     note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
 ) -> Verification:
@@ -107,7 +111,7 @@ def verify(
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
-    and ``note`` gets its lines; ``export`` (a folder) and ``second_solver`` are for the engine smt.
+    and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine smt.
     CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines
     that were not begun.
     """
@@ -131,6 +135,7 @@ def verify(
             checkpoint=folder,
             export=export,
             second_solver=second_solver,
+            infer_lemmas=infer_lemmas,
             note=once,
         )
 

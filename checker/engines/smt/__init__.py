@@ -11,17 +11,19 @@ from kvfence.checker.errors import CannotRun, unknown
 SMT_ENGINES = ("smt", "bmc", "kinduction", "spacer")
 
 
-def smt_engine(name: str, *, export: Path | None = None, second_solver: str | None = None) -> Engine:
+def smt_engine(
+    name: str, *, export: Path | None = None, second_solver: str | None = None, infer_lemmas: bool = False
+) -> Engine:
     """The engine of that name; CannotRun without z3, or for another name.
 
-    ``export`` (a folder) and ``second_solver`` are for the engine smt.
+    ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine smt.
     """
     if find_spec("z3") is None:
         raise CannotRun(f"engine {name} asks z3, which is not installed: pip install 'kvfence[smt]'")
     if name == "smt":
         from kvfence.checker.engines.smt.unbounded import Unbounded
 
-        return Unbounded(folder=export, second=second_solver)
+        return Unbounded(folder=export, second=second_solver, infer=infer_lemmas)
     if name == "bmc":
         from kvfence.checker.engines.smt.bmc import BMC
 

@@ -115,10 +115,10 @@ def _search(
         elif solver.check(usual) == z3.sat:
             solver.add(usual)
             model = solver.model()
-    return _told(runs, model, of, case)
+    return _told(runs, model, of)
 
 
-def _told(runs: Unrolled, model: z3.ModelRef, of: str, case: str) -> Counterexample:
+def _told(runs: Unrolled, model: z3.ModelRef, of: str) -> Counterexample:
     g = runs.grounded
     interpreter = Interpreter(g.machine, g.sizes)
     before = runs.read(model, 0)

@@ -15,6 +15,7 @@ from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.counters import Counter, facts
 from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
 from kvfence.spec.language.expr import constant, substitute
+from kvfence.spec.language.types import INTEGER
 
 Term = Any  # z3 is untyped
 
@@ -176,7 +177,8 @@ def _values(t: Type) -> list[Expr] | None:
         return None
     ends = t.range({})
     assert ends is not None
-    return [constant(t, v) for v in range(ends[0], ends[1] + 1)]
+    # Integers are one kind of constant whatever their range: equal numbers must be one node.
+    return [constant(INTEGER if isinstance(t, Int) else t, v) for v in range(ends[0], ends[1] + 1)]
 
 
 def _inside(v: Expr) -> Iterator[Expr]:

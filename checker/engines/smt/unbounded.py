@@ -33,6 +33,7 @@ from kvfence.checker.engines.smt import induction, recheck
 from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search
 from kvfence.checker.engines.smt.conditions import DEADLOCK, Condition, Question, Unsupported
 from kvfence.checker.engines.smt.export import export
+from kvfence.checker.engines.smt.houdini import infer, with_lemmas
 from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, ask
 from kvfence.spec.language import Machine
 
@@ -46,7 +47,8 @@ class Unbounded(Engine):
 
     ``folder``: where the proof goes as SMT-LIB 2 files. ``second``: the solver that decides it a second time.
     ``seconds``: the most that one question may take in one attempt. The sizes that a run is given are those
-    of the finite runs in which counterexamples are looked for.
+    of the finite runs in which counterexamples are looked for. ``infer``: when the machine's own lemmas are
+    not enough, look for others.
     """
 
     name = "smt"
@@ -57,9 +59,10 @@ class Unbounded(Engine):
         second: str | None = None,
         seconds: float = SECONDS,
         search_seconds: float = SEARCH_SECONDS,
+        infer: bool = False,
     ) -> None:
         self.folder, self.seconds, self.search_seconds = folder, seconds, search_seconds
-        self.second = second
+        self.second, self.infer = second, infer
         self._decide = recheck.second_solver(second) if second else None
 
     def run(
@@ -81,6 +84,11 @@ class Unbounded(Engine):
         search: Search | None = None
         try:
             attempt.prove()
+            if attempt.open and self.infer and attempt.finished:
+                own = [p for name, p in machine.lemmas.items() if name not in attempt.open]
+                machine = with_lemmas(machine, [*own, *infer(machine)])
+                attempt = Attempt(machine, self.seconds, progress, start)
+                attempt.prove()
             self._look_again(machine, attempt)
             if attempt.open:
                 search = self._search(machine, sizes, attempt, until)

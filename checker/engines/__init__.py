@@ -3,6 +3,7 @@
 from kvfence.checker.engines.base import Engine, Finding, Path, Progress, Result, Step, Verdict
 from kvfence.checker.engines.explore import Explore
 from kvfence.checker.engines.interpret import Failure, Interpret, Interpreter
+from kvfence.checker.engines.native import Native
 
 __all__ = [
     "Engine",
@@ -11,6 +12,7 @@ __all__ = [
     "Finding",
     "Interpret",
     "Interpreter",
+    "Native",
     "Path",
     "Progress",
     "Result",

@@ -195,7 +195,8 @@ class Exploration:
         self.search: Search | None = None
         self.before = 0.0  # seconds spent by the runs that this one goes on from
         self.finished = False
-        self.spill_to: int | None = None  # descriptor of the file that blocks go to
+        self.spill_to: int | None = None  # descriptor of the file that blocks go to,
+        self.own_file = False  # to be closed in the end
 
     def elapsed(self) -> float:
         """Seconds spent, those before a checkpoint included."""
@@ -253,7 +254,7 @@ class Exploration:
         if self.search is not None:
             self.search.close()
             self.search = None
-        if self.spill_to is not None and self.checkpoint is None:
+        if self.spill_to is not None and self.own_file:
             os.close(self.spill_to)
 
     def finish(self, until: Until = "end") -> dict[int, list[Instance]]:
@@ -356,7 +357,7 @@ class Exploration:
         if self.spill_to is None:
             folder = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
             with tempfile.TemporaryFile(dir=folder) as made:
-                self.spill_to = os.dup(made.fileno())
+                self.spill_to, self.own_file = os.dup(made.fileno()), True
             search.set_file(self.spill_to)
         try:
             search.spill(keep)

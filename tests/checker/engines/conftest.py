@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kvfence.checker.engines.native import build
 from kvfence.spec.language import Machine
+
+
+@pytest.fixture
+def compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many machines that are searched in no time: optimizing them would take longer."""
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,11 @@
-"""The explorer finds exactly what the interpreter finds, on machines of every shape."""
+"""The explorers, in numpy and in C, find exactly what the interpreter finds, on machines of every shape."""
 
 import random
 from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.engines import Explore, Interpret, Result, Verdict
+from kvfence.checker.engines import Explore, Interpret, Native, Result, Verdict
 from kvfence.checker.engines.pack import Packing
 from kvfence.spec.language import (
     And,
@@ -47,7 +47,12 @@ def facts(r: Result) -> dict[str, object]:
 
 def agree(m: Machine, sizes: dict[str, int] | None = None, chunk: int = 1 << 15, **options: object) -> Result:
     explored = Explore(chunk).run(m, sizes, **options)  # type: ignore[arg-type]
-    assert facts(explored) == facts(Interpret().run(m, sizes, **options))  # type: ignore[arg-type]
+    interpreted = facts(Interpret().run(m, sizes, **options))  # type: ignore[arg-type]
+    assert facts(explored) == interpreted
+    for threads in (1, 2):
+        in_c = Native(threads=threads).run(m, sizes, **options)  # type: ignore[arg-type]
+        assert in_c.engine == "native"
+        assert facts(in_c) == interpreted
     return explored
 
 
@@ -297,13 +302,15 @@ def drawn(seed: int) -> Machine:
 
 
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.usefixtures("compiled_quickly")
 def test_random_machines_are_explored_alike(seed: int) -> None:
     m = drawn(seed)
-    explored, interpreted = (facts(e.run(m, max_states=30_000)) for e in (Explore(), Interpret()))
-    if explored["stopped"] is None:
-        assert explored == interpreted
+    engines = (Interpret(), Explore(), Native(), Native(threads=2))
+    interpreted, *explored = (facts(e.run(m, max_states=30_000)) for e in engines)
+    if interpreted["stopped"] is None:
+        assert explored == [interpreted] * 3
     else:
-        assert interpreted["stopped"] is not None
+        assert all(r["stopped"] is not None for r in explored)
 
 
 def test_enough_of_the_random_machines_are_worth_it() -> None:

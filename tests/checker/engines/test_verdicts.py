@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.engines import Engine, Explore, Interpret, Progress, Verdict
+from kvfence.checker.engines import Engine, Explore, Interpret, Native, Progress, Verdict
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
 
-ENGINES = [Explore(), Interpret()]
+ENGINES = [Explore(), Interpret(), Native(), Native(threads=2)]
 each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
 
 
@@ -132,9 +132,9 @@ def crowd() -> Machine:
 
 @each_engine
 def test_running_out_of_memory_stops_the_search_and_keeps_what_was_found(engine: Engine) -> None:
-    r = engine.run(crowd(), {"Person": 18}, memory=6_000_000)
+    r = engine.run(crowd(), {"Person": 20}, memory=6_000_000)
     assert "memory" in str(r.stopped)
-    assert 1 < r.states < 1 << 18
+    assert 1 < r.states < 1 << 20
     assert [len(p) for p in r.violated] == [1]
     assert r.findings["true"].verdict is Verdict.undetermined
 
@@ -179,7 +179,7 @@ def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) ->
 
 @each_engine
 def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explore", "interpret"):
+    for module in ("explore", "interpret", "native.native"):
         monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
 
     def interrupt(now: Progress) -> None:
@@ -195,7 +195,7 @@ def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.M
 
 @each_engine
 def test_progress_says_how_far_the_search_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explore", "interpret"):
+    for module in ("explore", "interpret", "native.native"):
         monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
     seen: list[Progress] = []
     r = engine.run(crowd(), {"Person": 8}, progress=seen.append)

@@ -1,0 +1,69 @@
+"""Pure Python, numpy and C find the same in every machine of every named design."""
+
+import pytest
+
+from kvfence.checker.engines import Explore, Interpret, Native, Result
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.machines import MACHINES
+
+# one element of a sort less, or more, than where most faults show: thousands of states
+SIZES = {
+    "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
+    "lookup": {"Request": 1, "Block": 3},
+    "transfer": {"Request": 1, "Block": 2, "Host": 1, "Operation": 1, "Rank": 1},
+}
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def cases() -> list[tuple[str, str]]:
+    return [(d.name, machine) for d in DESIGNS.values() for machine in d.machines]
+
+
+def facts(r: Result) -> dict[str, object]:
+    """What engines must agree on: everything but the choice among shortest paths."""
+    return {
+        "states": r.states,
+        "transitions": r.transitions,
+        "depth": r.depth,
+        "coverage": r.coverage,
+        "goals": r.goals,
+        "premises": r.premises,
+        "witnesses": {name: len(p) for name, p in r.witnesses.items()},
+        "findings": {f.name: (f.id, f.verdict, f.path and len(f.path)) for f in r.findings.values()},
+        "deadlock": r.deadlock and len(r.deadlock),
+        "stopped": r.stopped,
+        "missing": r.missing,
+        "verdict": r.verdict,
+    }
+
+
+@pytest.mark.parametrize(("design", "machine"), cases())
+def test_all_engines_agree_on_every_machine_of_every_design(design: str, machine: str) -> None:
+    m, sizes = MACHINES[machine](DESIGNS[design].faults), SIZES[machine]
+    in_c = Native(threads=2).run(m, sizes)
+    assert in_c.engine == "native"
+    assert facts(in_c) == facts(Explore().run(m, sizes)) == facts(Interpret().run(m, sizes))
+
+
+@pytest.mark.parametrize(("design", "machine"), cases())
+def test_the_first_violation_is_as_deep_in_c_as_in_numpy(design: str, machine: str) -> None:
+    if not DESIGNS[design].breaks:
+        return
+    m = MACHINES[machine](DESIGNS[design].faults)
+    sizes = {sort: n for sort, n in DESIGNS[design].sizes.items() if sort in m.sorts}
+    in_c = Native().run(m, sizes, until="first")
+    assert facts(in_c) == facts(Explore().run(m, sizes, until="first"))
+    assert DESIGNS[design].breaks in {p.id for p in in_c.violated} or len(DESIGNS[design].machines) > 1
+
+
+@pytest.mark.parametrize(("design", "machine"), cases())
+def test_verdicts_under_symmetry_are_those_without(design: str, machine: str) -> None:
+    m, sizes = MACHINES[machine](DESIGNS[design].faults), SIZES[machine]
+    whole, reduced = (Native(symmetry=on).run(m, sizes) for on in (False, True))
+    assert "Block" in reduced.symmetry
+    assert reduced.states < whole.states
+    counts = ("states", "transitions", "coverage")
+    drop = dict.fromkeys(counts)
+    assert facts(reduced) | drop == facts(whole) | drop
+    assert {a for a, n in reduced.coverage.items() if n} == {a for a, n in whole.coverage.items() if n}

@@ -7,7 +7,6 @@ mutant is the machine, and is not explored.
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -170,14 +169,12 @@ def run(
     found. SpecError for sizes that do not exist.
     """
     start = time.perf_counter()
-    # a lemma is there for proofs; what it notices, the specification does not state
-    machine = copy.copy(machine)
-    machine.lemmas = {}
     given = [*mutants(machine), *_designs(machine.name)]
     if only is not None:
         given = [m for m in given if fnmatch.fnmatchcase(m.name, only)]
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
-    out = Campaign(machine.name, {**{p.name: p.id for p in machine.invariants.values()}, **checks})
+    stated = (*machine.invariants.values(), *machine.lemmas.values())
+    out = Campaign(machine.name, {**{p.name: p.id for p in stated}, **checks})
     todo = {m.name: m for m in given}
     differed: dict[str, str] = {}
     stopped: dict[str, str] = {}

@@ -71,6 +71,8 @@ Op = Enum("Op", "idle queued issued")
 
 FULL = 2  # tokens of a block
 KEY = 1  # the one content key
+GIVEN_AWAY = "a block that somebody holds is not given away"
+COMPLETE = "a transfer is complete when every rank has reported"
 
 
 class Names:
@@ -225,6 +227,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def admit(s: State, r: Elem, b: Elem) -> None:
         """The request gets the free block b and will compute its prompt."""
         s.require(s.status[r] == Status.waiting, Not(fenced(s, r)), Not(held(s, b)), Not(s.label[b]))
+        s.check("FREEZE", Not(held(s, b)), GIVEN_AWAY)
         s.table[r, b] = True
         s.good[b] = False
         s.status[r] = Status.running
@@ -262,6 +265,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(
             s.status[r] == Status.waiting, Not(fenced(s, r)), Not(held(s, b)), Not(s.label[b]), s.resident[h]
         )
+        s.check("FREEZE", Not(held(s, b)), GIVEN_AWAY)
+        s.check("FAIL-CLOSED", s.resident[h], "a load reads a slot that has the content")
         start(s, o, b, h, load=True)
         s.of[o, r] = True
         s.table[r, b] = True
@@ -341,6 +346,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The request's full, confirmed block b will be stored to the CPU slot h; both are held."""
         s.require(Or(s.status[r] == Status.running, s.status[r] == Status.finishing))
         s.require(s.table[r, b], s.confirmed[r] == FULL, Not(s.covered[r]))
+        s.check("CURSOR", Not(s.covered[r]), "a block is queued once: the cursor is still before it")
         may_store(s, h)
         start(s, o, b, h, load=False)
         s.of[o, r] = True
@@ -375,18 +381,24 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.state[o] == Op.queued)
         s.state[o] = Op.issued
 
+    def reports_once(s: State, o: Elem, k: Elem) -> None:
+        awaited = And(s.state[o] == Op.issued, Not(s.reported[o, k]))
+        s.check("ONCE", awaited, "a rank reports an operation that was issued to it, once")
+
     @m.action(
         o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k)]
     )
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy has landed, and its report is counted."""
         s.require(s.state[o] == Op.issued, Not(s.reported[o, k]))
+        reports_once(s, o, k)
         s.reported[o, k] = True
 
     @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k, ok=False)])
     def report_failure(s: State, o: Elem, k: Elem) -> None:
         """Rank k's load has failed, and its report is counted."""
         s.require(s.state[o] == Op.issued, Not(s.reported[o, k]), s.load[o])
+        reports_once(s, o, k)
         s.reported[o, k] = True
         s.failed[o] = True
 
@@ -444,7 +456,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(Exists(Rank, lambda k: s.reported[o, k]))
         else:
             s.require(all_reported(s, o))
-        s.check("RANKS", all_reported(s, o), "a transfer is complete when every rank has reported")
+        s.check("RANKS", all_reported(s, o), COMPLETE)
+        s.check("FAIL-CLOSED", Not(s.failed[o]), "a transfer that failed on one rank has failed")
         if m.faulty("reset_ignores_in_flight"):
             s.check("RESET", Not(s.old[o]), "a transfer from before a reset registers nothing")
             fresh = Not(s.load[o])
@@ -479,6 +492,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def complete_failed(s: State, o: Elem) -> None:
         """All ranks have reported, some of them a failure: the request computes, the CPU copy is a miss."""
         s.require(s.state[o] == Op.issued, s.failed[o], all_reported(s, o))
+        s.check("RANKS", all_reported(s, o), COMPLETE)
         s.resident.update(lambda h: s.resident[h] & Not(s.host[o, h]))
 
         def waited(r: Elem) -> Expr:
@@ -641,6 +655,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def evict(s: State, b: Elem) -> None:
         """The free cached block b leaves the GPU prefix index."""
         s.require(s.label[b], Not(held(s, b)))
+        s.check("FREEZE", Not(held(s, b)), "a block that somebody holds is not evicted")
         s.label[b] = False
         s.good[b] = False
 
@@ -648,6 +663,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def evict_from_tier(s: State, h: Elem) -> None:
         """The CPU tier forgets the content of slot h."""
         s.require(s.resident[h], Not(host_held(s, h)))
+        s.check("FREEZE", Not(host_held(s, h)), "a slot that a transfer holds is not evicted")
         s.resident[h] = False
 
     def resting(s: State) -> Expr:
@@ -663,6 +679,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def reset(s: State) -> None:
         """No request has blocks: both tiers are cleared, and operations in flight become old."""
         s.require(Not(s.was_reset), resting(s))
+        s.check("RESET", resting(s), "a reset is refused while a request has blocks")
         s.label.update(lambda b: False)
         s.good.update(lambda b: False)
         if not m.faulty("reset_one_tier"):
@@ -701,6 +718,20 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def a_cpu_slot_under_a_transfer_is_held(s: State) -> Expr:
         return ForAll(Operation, Host, lambda o, h: Implies(is_open(s, o) & s.host[o, h], host_held(s, h)))
 
+    @m.invariant("FREEZE")
+    def a_step_in_flight_reads_a_block(s: State) -> Expr:
+        return ForAll(Request, lambda r: Implies(in_flight(s, r), Exists(Block, lambda b: s.reads[r, b])))
+
+    @m.invariant("USE-READY")
+    def a_computed_token_is_confirmed_or_in_flight(s: State) -> Expr:
+        def live(r: Elem) -> Expr:
+            return Or(s.status[r] == Status.running, s.status[r] == Status.finishing)
+
+        def tokens(r: Elem) -> Expr:
+            return s.confirmed[r] + If(s.flight[0, r], 1, 0) + If(s.flight[1, r], 1, 0)
+
+        return ForAll(Request, lambda r: Implies(live(r), s.computed[r] == tokens(r)))
+
     @m.invariant("USE-READY")
     def a_block_is_not_found_before_its_load_has_landed(s: State) -> Expr:
         return ForAll(Block, lambda b: Implies(s.label[b], Not(loading_into(s, b))))
@@ -708,6 +739,38 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.invariant("FAIL-CLOSED")
     def a_block_that_can_be_found_has_its_content(s: State) -> Expr:
         return ForAll(Block, lambda b: Implies(s.label[b], Or(s.good[b], loading_into(s, b))))
+
+    @m.invariant("FAIL-CLOSED")
+    def a_store_copies_a_block_that_has_its_content(s: State) -> Expr:
+        def storing_now(o: Elem) -> Expr:
+            return is_open(s, o) & Not(s.load[o]) & Not(s.old[o])
+
+        return ForAll(Operation, Block, lambda o, b: Implies(storing_now(o) & s.block[o, b], s.good[b]))
+
+    @m.invariant("FAIL-CLOSED")
+    def a_failure_is_reported_by_a_rank(s: State) -> Expr:
+        return ForAll(Operation, lambda o: Implies(s.failed[o], Exists(Rank, lambda k: s.reported[o, k])))
+
+    @m.invariant("ONCE")
+    def an_open_operation_copies_a_block(s: State) -> Expr:
+        def has_both_sides(o: Elem) -> Expr:
+            return And(Exists(Block, lambda b: s.block[o, b]), Exists(Host, lambda h: s.host[o, h]))
+
+        return ForAll(Operation, lambda o: Implies(is_open(s, o), And(s.uses[o] >= 1, has_both_sides(o))))
+
+    @m.invariant("ONCE")
+    def a_late_report_is_of_some_use(s: State) -> Expr:
+        def used(o: Elem, k: Elem) -> Expr:
+            return If(s.late[o, k], s.late_uses[o, k] >= 1, s.late_uses[o, k] == 0)
+
+        return ForAll(Operation, Rank, used)
+
+    @m.invariant("ONCE")
+    def a_late_report_of_the_present_use_was_counted(s: State) -> Expr:
+        def present(o: Elem, k: Elem) -> Expr:
+            return And(s.late[o, k], s.late_uses[o, k] == s.uses[o], is_open(s, o))
+
+        return ForAll(Operation, Rank, lambda o, k: Implies(present(o, k), s.reported[o, k]))
 
     @m.invariant("ONCE")
     def a_request_never_loads_and_stores_at_once(s: State) -> Expr:
@@ -721,6 +784,21 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.invariant("CURSOR")
     def the_cursor_passes_only_what_is_accounted_for(s: State) -> Expr:
         return ForAll(Request, lambda r: Implies(s.cursor[r], s.covered[r]))
+
+    @m.invariant("CURSOR")
+    def the_cursor_keeps_up_with_what_is_accounted_for(s: State) -> Expr:
+        def passed(r: Elem) -> Expr:
+            return s.covered[r] & (s.status[r] != Status.aborting)
+
+        return ForAll(Request, lambda r: Implies(passed(r), s.cursor[r]))
+
+    @m.invariant("FLUSH")
+    def only_a_full_confirmed_block_is_accounted_for(s: State) -> Expr:
+        return ForAll(Request, lambda r: Implies(s.covered[r], s.confirmed[r] == FULL))
+
+    @m.invariant("FLUSH")
+    def a_request_finishes_with_all_tokens_confirmed(s: State) -> Expr:
+        return ForAll(Request, lambda r: Implies(s.status[r] == Status.finishing, s.confirmed[r] == FULL))
 
     @m.invariant("NO-LEAK")
     def a_request_that_is_gone_holds_nothing(s: State) -> Expr:
@@ -737,6 +815,26 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
         return ForAll(Operation, lambda o: Implies(s.state[o] == Op.idle, Not(holds(o))))
 
+    @m.invariant("NO-LEAK")
+    def a_fence_is_lifted_after_the_last_step(s: State) -> Expr:
+        return ForAll(Request, Block, lambda r, b: Implies(s.fence[r, b], s.reads[r, b]))
+
+    @m.invariant("NO-LEAK")
+    def the_second_step_waits_for_a_first(s: State) -> Expr:
+        first = Exists(Request, lambda q: s.flight[0, q])
+        return ForAll(Request, lambda r: Implies(s.flight[1, r], first))
+
+    @m.invariant("NO-LEAK")
+    def a_loading_request_has_a_load(s: State) -> Expr:
+        def has_load(r: Elem) -> Expr:
+            return Exists(Operation, lambda o: s.load[o] & s.of[o, r])
+
+        return ForAll(Request, lambda r: Implies(s.status[r] == Status.loading, has_load(r)))
+
+    @m.invariant("UNIQUE")
+    def a_table_has_the_block_once(s: State) -> Expr:
+        return ForAll(Request, Block, Block, lambda r, b, c: Implies(s.table[r, b] & s.table[r, c], b == c))
+
     @m.invariant("UNIQUE")
     def the_tier_has_a_key_once(s: State) -> Expr:
         return ForAll(Host, Host, lambda g, h: Implies(s.resident[g] & s.resident[h], g == h))
@@ -746,6 +844,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:
         return Exists(Request, lambda r: s.flight[1, r])
+
+    @m.goal
+    def a_rank_reports_before_another(s: State) -> Expr:
+        def halfway(o: Elem) -> Expr:
+            some = Exists(Rank, lambda k: s.reported[o, k])
+            return And(Not(s.failed[o]), some, Not(all_reported(s, o)))
+
+        return Exists(Operation, halfway)
+
+    @m.goal
+    def a_failure_arrives_before_another_report(s: State) -> Expr:
+        return Exists(Operation, lambda o: s.failed[o] & Not(all_reported(s, o)))
 
     @m.goal
     def a_fence_outlives_a_preemption(s: State) -> Expr:

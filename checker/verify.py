@@ -111,8 +111,8 @@ def verify(
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
-    and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine smt.
-    CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines
+    and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
+    smt. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines
     that were not begun.
     """
     start = time.perf_counter()

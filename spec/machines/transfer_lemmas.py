@@ -71,6 +71,11 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
         """It gets one when it starts, with none before."""
         return ForAll(Operation, Host, Host, lambda o, g, h: Implies(s.host[o, g] & s.host[o, h], g == h))
 
+    @m.lemma
+    def a_late_report_is_about_a_use_that_has_begun(s: State) -> Expr:
+        """It repeats a report of its time, and uses are only ever counted up."""
+        return ForAll(Operation, Rank, lambda o, k: Implies(s.late[o, k], s.late_uses[o, k] <= s.uses[o]))
+
     # Steps in flight.
 
     @m.lemma
@@ -159,6 +164,13 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
         """It retires when nothing is in flight, and its tokens are no longer counted."""
         return ForAll(Request, lambda r: Implies(s.status[r] == Status.gone, s.computed[r] == 0))
 
+    @m.lemma
+    def a_confirmed_block_has_its_content(s: State) -> Expr:
+        """Its last token was processed, its load landed, or it was found; a held block keeps its content."""
+        return ForAll(
+            Request, Block, lambda r, b: Implies(s.table[r, b] & (s.confirmed[r] == full), s.good[b])
+        )
+
     # Loads and stores.
 
     @m.lemma
@@ -192,6 +204,15 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
         return ForAll(
             Operation, Operation, Request, lambda o, p, r: Implies(loads(o, r) & loads(p, r), o == p)
         )
+
+    @m.lemma
+    def a_load_fills_the_table_of_its_request(s: State) -> Expr:
+        """The request gets the block and the load for it together, with an empty table before."""
+
+        def filled(o: Elem, r: Elem, b: Elem) -> Expr:
+            return Implies(s.load[o] & s.of[o, r] & s.table[r, b], s.block[o, b])
+
+        return ForAll(Operation, Request, Block, filled)
 
     @m.lemma
     def one_store_at_a_time(s: State) -> Expr:

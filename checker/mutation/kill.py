@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kvfence.checker.engines.base import Log, Stop
@@ -18,7 +18,8 @@ from kvfence.checker.engines.explore import Reachable
 from kvfence.checker.mutation.behaviour import Comparison
 from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import PREMISE, Machine, SpecError, ground
+from kvfence.spec.language import PREMISE, Action, Expr, Machine, SpecError, ground
+from kvfence.spec.language.evaluate import spell
 from kvfence.spec.machines import MACHINES
 
 Sizes = Mapping[str, int]
@@ -39,6 +40,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
 MAX_STATES = 8_000_000
 MEMORY = 2 << 30
 DEADLOCK, RANGE = "deadlock", "a value stays in its range"
+
 
 class Fate(StrEnum):
     """What became of a mutant."""
@@ -169,7 +171,8 @@ def run(
     found. SpecError for sizes that do not exist.
     """
     start = time.perf_counter()
-    given = [*mutants(machine), *_designs(machine.name)]
+    designs = _designs(machine.name)
+    given = [*_with_the_checks_of(designs, machine, mutants(machine)), *designs]
     if only is not None:
         given = [m for m in given if fnmatch.fnmatchcase(m.name, only)]
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
@@ -226,6 +229,35 @@ def _designs(machine: str) -> list[Mutant]:
     ]
 
 
+def _with_the_checks_of(designs: Sequence[Mutant], machine: Machine, given: Sequence[Mutant]) -> list[Mutant]:
+    """The mutants, those that are a named design as that design.
+
+    A check that comes after an assignment reads the new value as the machine assigns it, whatever a mutant
+    assigns. The design was traced with its fault, and its checks with it.
+    """
+    own = {name: _meaning(a) for name, a in machine.actions.items()}
+    known: dict[tuple[str, str], Machine] = {}
+    for d in designs:
+        changed = [(n, _meaning(a)) for n, a in d.machine.actions.items() if own.get(n) != _meaning(a)]
+        if len(changed) == 1 and set(d.machine.functions) == set(machine.functions):
+            known[changed[0]] = d.machine
+    return [
+        replace(m, machine=known.get((m.action, _meaning(m.machine.actions[m.action])), m.machine))
+        for m in given
+    ]
+
+
+def _meaning(action: Action) -> str:
+    """What an action does, checks aside, in words: two machines do not share their expressions."""
+    guards = {part for g in action.guards for part in map(spell, _conjuncts(g.expr))}
+    updates = {f.name: spell(e) for f, e in action.updates.items()}
+    return repr((sorted(guards), sorted(updates.items())))
+
+
+def _conjuncts(e: Expr) -> tuple[Expr, ...]:
+    return e.args if e.op == "and" else (e,)
+
+
 def _vacuous(base: Log) -> set[str]:
     """Invariants whose premise no state met."""
     return {
@@ -264,13 +296,11 @@ def _fits_name(name: str, pattern: str) -> bool:
 
 
 def _stale(machine: Machine, outcomes: Sequence[Outcome]) -> list[str]:
-    """Acceptances that accept nothing, or something that is noticed."""
+    """Acceptances that accept nothing: what they name is noticed, or does not exist."""
     out = []
     for a in machine.accepted:
-        fitting = [o for o in outcomes if _fits_name(o.name, a.mutant)]
-        killed = [o.name for o in fitting if o.fate is Fate.killed]
-        if killed:
-            out.append(f"{a.mutant!r} ({a.where}) is noticed: {killed[0]}; drop the acceptance or narrow it")
-        elif not any(o.fate is Fate.accepted for o in fitting):
-            out.append(f"{a.mutant!r} ({a.where}) fits no mutant that survives; drop the acceptance")
+        fates = {o.fate for o in outcomes if _fits_name(o.name, a.mutant)}
+        if Fate.accepted not in fates:
+            wrong = "is noticed by now" if Fate.killed in fates else "fits no mutant"
+            out.append(f"{a.mutant!r} ({a.where}) {wrong}; drop the acceptance or correct its name")
     return out

@@ -249,4 +249,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def the_pool_runs_out(s: State) -> Expr:
         return And(ready(s), s.nfree == 0)
 
+    m.accept_mutant("evict: label is not released", "An eviction that leaves the key is no eviction.")
+
     return m

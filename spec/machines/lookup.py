@@ -153,9 +153,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Another request's store takes the empty block b for the first or second part of the prompt."""
         s.require(s.slot[b] == Slot.empty, s.ref[b] == 0)
         s.require(ForAll(Block, lambda c: Implies(s.slot[c] != Slot.empty, s.first[c] != first)))
-        s.check(
-            "CONSERVE", s.slot[b] == Slot.empty, "a cached block is evicted before a store takes it"
-        )
+        s.check("CONSERVE", s.slot[b] == Slot.empty, "a cached block is evicted before a store takes it")
         s.slot[b] = Slot.storing
         s.first[b] = first
         s.ref[b] = 1
@@ -437,5 +435,32 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.goal
     def a_full_prompt_is_loaded_and_finished(s: State) -> Expr:
         return Exists(Request, lambda r: And(s.phase[r] == Phase.gone, s.external[r] == PROMPT))
+
+    # How the machine may be changed without an invariant noticing, and why that is no hole.
+    for mutant, why in (
+        ("find_no_room: without guard*", "Finding no room changes nothing."),
+        ("evict: first*", "The part of an empty block is not read; a store writes it."),
+        (
+            "submit: phase: as if always i0 == r",
+            "Requests that arrive together are some that arrive in turn.",
+        ),
+        ("admit: phase: as if never accept == 0", "A load of no block lands and lets go of none."),
+        ("admit: phase: running -> gone", "A request that runs may finish at once."),
+        ("load_lands: phase: running -> gone", "A request that runs may finish at once."),
+        (
+            "preempt: without guard gen[r] == 0",
+            "The generation only bounds how often a request is preempted.",
+        ),
+        (
+            "preempt: gen: as if always i0 == r",
+            "The generation names holders in traces and bounds the preemptions.",
+        ),
+        ("preempt: local*", "A local prefix of one block is what the next lookup may find as well."),
+        (
+            "abort: phase is not assigned",
+            "An abort that the request outlives withdraws its promise, no more.",
+        ),
+    ):
+        m.accept_mutant(mutant, why)
 
     return m

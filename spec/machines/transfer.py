@@ -64,7 +64,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines import transfer_lemmas
+from kvfence.spec.machines import transfer_accepted, transfer_lemmas
 
 Status = Enum("Status", "waiting loading running finishing aborting gone")
 Op = Enum("Op", "idle queued issued")
@@ -196,6 +196,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def start(s: State, o: Elem, b: Elem, h: Elem, *, load: bool) -> None:
         """Operation o, idle until now, is queued for block b and CPU slot h, and holds both."""
         s.require(s.state[o] == Op.idle, s.uses[o] < 2)
+        s.check("ONCE", s.state[o] == Op.idle, "an operation id is used again when its operation is complete")
         s.state[o] = Op.queued
         s.uses[o] = s.uses[o] + 1
         s.load[o] = load
@@ -336,6 +337,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def may_store(s: State, h: Elem) -> None:
         """A CPU slot is free, and neither the tier nor an operation has the key already."""
         s.require(Not(s.resident[h]), Not(host_held(s, h)))
+        s.check("FREEZE", Not(host_held(s, h)), "a slot that a transfer holds is not given away")
         s.require(Not(Exists(Host, lambda g: s.resident[g])))
         if not m.faulty("duplicate_in_flight_store"):
             s.require(Not(storing(s)))
@@ -840,6 +842,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(Host, Host, lambda g, h: Implies(s.resident[g] & s.resident[h], g == h))
 
     transfer_lemmas.declare(m, Status, Op, FULL)
+    transfer_accepted.declare(m)
 
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:

@@ -45,29 +45,36 @@ class _DoesNotFlush(OffloadScheduler):
 
 
 class _FlushesLate(OffloadScheduler):
-    """Plans the last store of a finished request two steps after its blocks were freed."""
+    """Plans the last store of a finished request two steps after its blocks were freed, and does not hold them."""
+
+    _late: list[tuple[int, Slots, Keys, int, list[int], Request]] | None = None
 
     def _settle(self, request: Request, group: int, full: int, aborted: bool) -> None:
         start = int(self.manager.tables.cursor[group, request.row])
         slots = self.manager.tables.slots[group][request.row, start:full].copy()
         if slots.size and not aborted:
-            late: list[tuple[int, Slots, Keys, int, list[int], Request]] = self.__dict__.setdefault(
-                "_late", []
-            )
-            late.append((2, slots, request.keys[start:full], group, list(range(start, full)), request))
+            self._late = self._late or []
+            self._late.append((2, slots, request.keys[start:full], group, list(range(start, full)), request))
+
+    def still_needs(self, holder: str) -> bool:
+        """A request is not gone before its late store is planned."""
+        return super().still_needs(holder) or any(holder == late[-1].holder for late in self._late or [])
 
     def build_connector_meta(self, rows: Rows) -> ConnectorMetadata:
         """Plan what was put off."""
-        late = self.__dict__.get("_late", [])
-        self.__dict__["_late"] = [(steps - 1, *rest) for steps, *rest in late if steps]
+        late = self._late or []
+        self._late = [(steps - 1, *rest) for steps, *rest in late if steps]  # type: ignore[misc]
         for steps, slots, keys, group, at, request in late:
-            if not steps:
-                chosen, _ = self._choose(keys.tolist(), slots, group)
-                chosen = chosen[: self.tier.num_free]
-                if chosen:
-                    which = np.array(chosen, np.int64)
-                    self._store(slots[which], keys[which], group, [at[i] for i in chosen], request)
+            if not steps and slots.size <= self.tier.num_free:
+                transfer = self._transfer("store", slots, slots, keys, group, at, request)
+                transfer.dst = self.tier.get_new_blocks(transfer.holder, slots.size)
+                self._queue_store(transfer)
         return super().build_connector_meta(rows)
+
+    def _store_over(self, transfer: Transfer) -> None:
+        if not self.gpu.held(transfer.holder):
+            self.gpu.touch(transfer.holder, transfer.src)
+        super()._store_over(transfer)
 
 
 class _KeepsCursor(OffloadScheduler):

@@ -347,7 +347,7 @@ class Scheduler:
     def _retire_released(self) -> None:
         """Generations for which nothing is held any more are gone."""
         for holder, (request, generation) in list(self._retiring.items()):
-            if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
+            if not self.manager.is_fenced(holder) and not self.connector.still_needs(holder):
                 del self._retiring[holder]
                 request.retired = generation
                 if self.observer is not None:

@@ -236,6 +236,10 @@ class OffloadScheduler(StorePlanner):
         if self.observer is not None:
             self.observer(Rollback(req=request.id, gen=request.generation, computed=loading.local))
 
+    def still_needs(self, holder: str) -> bool:
+        """Whether the generation called ``holder`` has business with the connector that is not over."""
+        return holder in self.loading
+
     def has_open_loads(self, request: Request) -> bool:
         """Whether a load of the request's present generation is not over."""
         return request.holder in self.loading

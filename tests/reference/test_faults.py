@@ -52,7 +52,7 @@ TRAFFIC: dict[str, tuple[dict[str, Any], str]] = {
     "duplicate_in_store_list": ({}, "UNIQUE"),
     "duplicate_in_flight_store": ({}, "UNIQUE"),
     "no_flush_on_finish": ({}, "FLUSH"),
-    "late_flush": ({}, "FLUSH"),
+    "late_flush": ({}, "FREEZE"),
     "cursor_not_rewound": ({}, "CURSOR"),
     "cursor_before_queue": ({"gpu_blocks": 135, "cpu_blocks": 30}, "CURSOR"),
     "free_on_preempt": (TIGHT, "FREEZE"),

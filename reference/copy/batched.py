@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from itertools import pairwise
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -11,50 +12,54 @@ from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Plan
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
 
+LANE_BYTES: Final = 16 * 2**20
+"""Bytes worth a lane of their own: less moves in the time that it takes to fork and join."""
+
 
 class BatchedDMA(CopyEngine):
-    """cuMemcpyBatchAsync, the pieces dealt to ``lanes`` streams that the transfer's stream waits for.
+    """cuMemcpyBatchAsync, the pieces of large transfers dealt to up to ``lanes`` streams that the transfer
+    joins.
 
     Each piece costs a copy engine about a microsecond besides its bytes; with several lanes, one piece moves
     while another one begins.
 
-    A store reads in stream order (STREAM): its source is written by kernels, which an order of ANY would let it
-    overtake although the stream waited for them. A load may read at ANY time from its launch on when
-    ``any_for_loads``: its source is host memory whose last writer, a store, was seen complete by the host before
-    the block could be promised, and which the load's own hold keeps from being written until the load is over.
+    A store reads in stream order (STREAM): its source is written by kernels, and ANY would let the read
+    overtake them although the stream waited for them. A load may read at ANY time from its launch on when
+    ``any_for_loads``: its source is host memory whose last writer, a store, was seen complete by the host
+    before the block could be promised, and the load's own hold keeps it from being written until the load
+    is over.
     """
 
     name: ClassVar[str] = "dma"
 
-    def __init__(self, driver: Driver, lanes: int = 1, any_for_loads: bool = True) -> None:
+    def __init__(self, driver: Driver, lanes: int = 4, any_for_loads: bool = True) -> None:
         if not driver.has_batched_copy:
-            raise NoDevice("the NVIDIA driver has no batched copy (CUDA 12.8 or newer has)")
+            raise NoDevice("the NVIDIA driver has no batched copy; those for CUDA 12.8 or newer have")
         self._driver = driver
         self.lanes = lanes
         self.loads_in_order = not any_for_loads
-        low = 0  # the lowest priority: copies give way to compute
-        self._streams = [torch.cuda.Stream(driver.ordinal, low) for _ in range(lanes - 1)]
-        self._forks = [torch.cuda.Event() for _ in range(lanes)]
+        self._streams = [torch.cuda.Stream(driver.ordinal, 0) for _ in range(lanes - 1)]
+        self._begun = torch.cuda.Event()
+        self._ended = [torch.cuda.Event() for _ in self._streams]
 
     def launch(self, work: Plan, stream: int) -> None:
-        """One batch a lane."""
+        """One batch for each lane."""
         order = SRC_STREAM if work.kind == "store" or self.loads_in_order else SRC_ANY
-        if self.lanes == 1 or work.nbytes.size < 2 * self.lanes:
+        lanes = min(self.lanes, work.total // LANE_BYTES, work.nbytes.size)
+        if lanes <= 1:
             self._driver.copy_batch(work.dst, work.src, work.nbytes, order, stream)
             return
         here = torch.cuda.ExternalStream(stream, self._driver.ordinal)
-        begun, *ended = self._forks
-        begun.record(here)
-        edges = lane_edges(work, self.lanes)
-        for number, lane in enumerate(self._streams):
-            part = work.part(edges[number], edges[number + 1])
-            lane.wait_event(begun)
-            self._driver.copy_batch(part.dst, part.src, part.nbytes, order, lane.cuda_stream)
-            ended[number].record(lane)
+        self._begun.record(here)
+        edges = lane_edges(work, lanes)
         last = work.part(edges[-2], edges[-1])
         self._driver.copy_batch(last.dst, last.src, last.nbytes, order, stream)
-        for event in ended:
-            here.wait_event(event)
+        for lane, ended, (start, end) in zip(self._streams, self._ended, pairwise(edges[:-1]), strict=False):
+            part = work.part(start, end)
+            lane.wait_event(self._begun)
+            self._driver.copy_batch(part.dst, part.src, part.nbytes, order, lane.cuda_stream)
+            ended.record(lane)
+            here.wait_event(ended)
 
 
 def lane_edges(work: Plan, lanes: int) -> list[int]:

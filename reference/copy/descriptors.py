@@ -1,4 +1,4 @@
-"""Descriptor buffers: page-locked arrays of addresses that kernels read, used again when their reader is done."""
+"""Descriptor buffers: page-locked arrays of addresses for kernels, used again when their reader is done."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Buffer:
 class DescriptorPool:
     """Recycles buffers in the order in which their transfers were launched.
 
-    A buffer is written again only when the event behind its last reader is complete: descriptors obey FREEZE like
-    blocks do. When the oldest is still being read, another one is made.
+    A buffer is written again only when the event behind its last reader is complete: descriptors obey
+    FREEZE as blocks do. When the oldest is still being read, another one is made.
     """
 
     def __init__(self, ordinal: int, least: int = 8192) -> None:

@@ -14,8 +14,8 @@ class CopyEngine(ABC):
     """A way to move blocks.
 
     Whatever the engine, a transfer is one operation of the stream: its reads and writes come after what the
-    stream waited for before the launch, and before what follows on it. (An engine that reads the source of a load
-    out of stream order says so in ``loads_in_order``.)
+    stream waited for before the launch, and before what follows on it. An engine that reads the source of a
+    load out of stream order says so in ``loads_in_order``.
 
     Planning and launching are two calls, so that the events around a launch time the copy alone.
     """
@@ -27,12 +27,14 @@ class CopyEngine(ABC):
 
     def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
         """The pieces of a transfer. Raises CopyError."""
-        return plan(kind, segments, self.merges)
+        return plan(kind, self.name, segments, self.merges)
 
     @abstractmethod
     def launch(self, work: Plan, stream: int) -> None:
-        """Start ``work`` on the stream of handle ``stream``, which is not the default stream. Returns before the
-        copy is over. Raises DriverError.
+        """Start ``work`` on the stream with the handle ``stream``, not the default stream; return before it
+        is over.
+
+        Raises DriverError.
         """
 
     def copy(self, kind: Kind, segments: Sequence[Segment], stream: int) -> None:

@@ -21,8 +21,9 @@ class CopyError(OffloadError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The blocks of one tensor of a pool, such as the keys of one layer: block ``i`` has the ``nbytes`` bytes at
-    ``base + i * stride``.
+    """The blocks of one tensor of a pool, such as the keys of one layer.
+
+    Block ``i`` has the ``nbytes`` bytes at ``base + i * stride``.
 
     ``run``: after so many blocks a registration of host memory ends, and no copy may go across; 0: never.
     """
@@ -36,7 +37,7 @@ class View:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, run: int = 0) -> View:
-        """Blocks are the first dimension of ``tensor``; the rest of each block must be dense. Raises CopyError."""
+        """Blocks are the first dimension of ``tensor``; each must be dense. Raises CopyError."""
         if not tensor.numel() or not tensor[0].is_contiguous():
             raise CopyError(
                 f"a pool tensor of shape {list(tensor.shape)} has no blocks that are dense in memory"
@@ -84,9 +85,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A transfer as addresses: ``nbytes[i]`` bytes from ``src[i]`` to ``dst[i]``; contiguous uint64 arrays."""
+    """A transfer as addresses: ``nbytes[i]`` bytes from ``src[i]`` to ``dst[i]``, in contiguous arrays."""
 
     kind: Kind
+    engine: str
+    """Who made the plan, and carries it out."""
     segments: Sequence[Segment]
     src: Addresses
     dst: Addresses
@@ -99,12 +102,15 @@ class Plan:
 
     def part(self, start: int, end: int) -> Plan:
         """Only the pieces ``start`` .. ``end - 1``."""
-        return Plan(self.kind, (), self.src[start:end], self.dst[start:end], self.nbytes[start:end])
+        return Plan(
+            self.kind, self.engine, (), self.src[start:end], self.dst[start:end], self.nbytes[start:end]
+        )
 
 
-def plan(kind: Kind, segments: Sequence[Segment], merge: bool) -> Plan:
-    """The pieces of a transfer, one a block and view; with ``merge``, one a run of blocks that are neighbours on
-    both sides. Raises CopyError.
+def plan(kind: Kind, engine: str, segments: Sequence[Segment], merge: bool) -> Plan:
+    """The pieces of a transfer, one for each block and view. Raises CopyError.
+
+    With ``merge``, blocks that are neighbours on both sides become one piece.
     """
     parts: list[tuple[Addresses, Addresses, Addresses]] = []
     for segment in segments:
@@ -116,11 +122,11 @@ def plan(kind: Kind, segments: Sequence[Segment], merge: bool) -> Plan:
             )
     if not parts:
         empty = np.zeros(0, np.uint64)
-        return Plan(kind, segments, empty, empty, empty)
+        return Plan(kind, engine, segments, empty, empty, empty)
     if len(parts) == 1:
-        return Plan(kind, segments, *parts[0])
+        return Plan(kind, engine, segments, *parts[0])
     src, dst, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Plan(kind, segments, src, dst, nbytes)
+    return Plan(kind, engine, segments, src, dst, nbytes)
 
 
 def _pieces(segment: Segment, a: View, b: View, merge: bool) -> tuple[Addresses, Addresses, Addresses]:

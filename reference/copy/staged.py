@@ -1,4 +1,4 @@
-"""Staged copy: small device blocks are gathered into, or scattered from, one buffer that moves as large pieces.
+"""Staged copy: small blocks on the device are gathered into one buffer (or scattered from it) that DMA moves.
 
 Pays where the host side is contiguous and the device side is not: a tier that was just filled, for instance.
 """
@@ -6,24 +6,31 @@ Pays where the host side is contiguous and the device side is not: a tier that w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from kvfence.reference.copy.descriptors import DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
-from kvfence.reference.copy.kernel import Kernels, Shape, by_size, check_aligned
+from kvfence.reference.copy.kernel import Kernels, Shape, check_aligned
 from kvfence.reference.copy.plan import CopyError, Plan, Segment, plan
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Addresses
 from kvfence.spec.events import Kind
 
 
 class StagedCopy(CopyEngine):
-    """Two staging buffers of ``room`` bytes on the device: while one is gathered or scattered, the other moves."""
+    """Two staging buffers of ``room`` bytes on the device: while one fills or empties, the other one moves.
+
+    The side stream that gathers and scatters begins where a transfer does, and the transfer ends after it.
+    The source of a load is read at ANY time for the reasons given at :class:`BatchedDMA`; staging buffers
+    are read in stream order, since the kernels before write them.
+    """
 
     name: ClassVar[str] = "staged"
     merges: ClassVar[bool] = False
+    loads_in_order = False
 
     def __init__(self, kernels: Kernels, room: int = 32 * 2**20, grid: int = 16) -> None:
         self._kernels = kernels
@@ -32,17 +39,16 @@ class StagedCopy(CopyEngine):
         self._shape = Shape(grid)
         device = torch.device("cuda", self._driver.ordinal)
         self._staging = [torch.empty(room, dtype=torch.uint8, device=device) for _ in range(2)]
-        self._idle = [torch.cuda.Event() for _ in range(2)]
-        self._ready = [torch.cuda.Event() for _ in range(2)]
-        self._begun = torch.cuda.Event()
         self._side = torch.cuda.Stream(device, 0)
-        self._pool = DescriptorPool(self._driver.ordinal)
+        self._moved = [torch.cuda.Event() for _ in range(2)]
+        self._ready = [torch.cuda.Event() for _ in range(2)]
+        self._edge = torch.cuda.Event()
 
     def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
         """Pieces in the order of their host addresses, so that what is contiguous there moves as one."""
-        work = plan(kind, segments, merge=False)
-        order = np.argsort(work.dst if kind == "store" else work.src, kind="stable")
-        return Plan(kind, segments, work.src[order], work.dst[order], work.nbytes[order])
+        work = plan(kind, self.name, segments, merge=False)
+        order = host_order(work)
+        return Plan(kind, self.name, segments, work.src[order], work.dst[order], work.nbytes[order])
 
     def launch(self, work: Plan, stream: int) -> None:
         """Raises CopyError for blocks larger than the staging buffer, or no multiple of 16 bytes."""
@@ -51,61 +57,66 @@ class StagedCopy(CopyEngine):
         check_aligned(work)
         if int(work.nbytes.max()) > self._room:
             raise CopyError(
-                f"a block of {work.nbytes.max()} bytes is larger than the staging buffer of {self._room}"
+                f"a block of {work.nbytes.max()} bytes is larger than the staging buffer of {self._room}: "
+                "use the engine dma for these blocks"
             )
         here = torch.cuda.ExternalStream(stream, self._driver.ordinal)
-        # The gathers run beside the copies, on a stream of their own that begins where this transfer does. An event
-        # that was never recorded counts as complete, so the first use of a buffer waits for nothing.
-        self._begun.record(here)
-        self._side.wait_event(self._begun)
-        edges = fitting(work.nbytes, self._room)
-        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
-            self._move(work.part(start, end), number % 2, here)
-        if work.kind == "load":
-            self._begun.record(self._side)
-            here.wait_event(self._begun)
+        self._edge.record(here)
+        self._side.wait_event(self._edge)
+        for number, (start, end) in enumerate(pairwise(fitting(work.nbytes, self._room))):
+            part = work.part(start, end)
+            if work.kind == "store":
+                self._store(part, number % 2, here)
+            else:
+                self._load(part, number % 2, here)
+        self._edge.record(self._side)
+        here.wait_event(self._edge)
 
-    def _move(self, part: Plan, turn: int, here: torch.cuda.Stream) -> None:
-        offsets = np.cumsum(part.nbytes) - part.nbytes
-        staged = np.uint64(self._staging[turn].data_ptr()) + offsets
-        if part.kind == "store":
-            self._side.wait_event(self._idle[turn])
-            self._by_kernel(Plan("store", (), part.src, staged, part.nbytes))
-            self._ready[turn].record(self._side)
-            here.wait_event(self._ready[turn])
-            self._by_dma(staged, part.dst, part.nbytes, SRC_STREAM, here)
-            self._idle[turn].record(here)
-        else:
-            here.wait_event(self._idle[turn])
-            self._by_dma(part.src, staged, part.nbytes, SRC_ANY, here)
-            self._ready[turn].record(here)
-            self._side.wait_event(self._ready[turn])
-            self._by_kernel(Plan("load", (), staged, part.dst, part.nbytes))
-            self._idle[turn].record(self._side)
+    def _staged(self, part: Plan, turn: int) -> Addresses:
+        """Where each piece lies in the staging buffer: one behind the other."""
+        return np.uint64(self._staging[turn].data_ptr()) + np.cumsum(part.nbytes) - part.nbytes
 
-    def _by_kernel(self, part: Plan) -> None:
-        for group in by_size(part):
-            buffer = self._pool.take(group)
-            count = group.src.size
-            at = buffer.device.data_ptr()
-            self._driver.copy(at, buffer.host.data_ptr(), 16 * count, self._side.cuda_stream)
-            size = int(group.nbytes[0])
-            self._kernels.launch(self._shape, at, at + 8 * count, count, size, self._side.cuda_stream)
-            self._pool.give_back(buffer, self._side)
+    def _store(self, part: Plan, turn: int, here: torch.cuda.Stream) -> None:
+        staged = self._staged(part, turn)
+        # What any transfer staged here before has been moved. An event never recorded counts as complete.
+        self._side.wait_event(self._moved[turn])
+        self._kernels.start(Plan("store", "", (), part.src, staged, part.nbytes), self._shape, self._side)
+        self._ready[turn].record(self._side)
+        here.wait_event(self._ready[turn])
+        self._by_dma(staged, part.dst, part.nbytes, SRC_STREAM, here)
+        self._moved[turn].record(here)
+
+    def _load(self, part: Plan, turn: int, here: torch.cuda.Stream) -> None:
+        staged = self._staged(part, turn)
+        here.wait_event(self._moved[turn])
+        self._by_dma(part.src, staged, part.nbytes, SRC_ANY, here)
+        self._ready[turn].record(here)
+        self._side.wait_event(self._ready[turn])
+        self._kernels.start(Plan("load", "", (), staged, part.dst, part.nbytes), self._shape, self._side)
+        self._moved[turn].record(self._side)
 
     def _by_dma(
         self, src: Addresses, dst: Addresses, nbytes: Addresses, order: int, here: torch.cuda.Stream
     ) -> None:
-        """Staged bytes are contiguous, so pieces merge where the host side is."""
-        first = np.flatnonzero(
-            np.append(True, (src[:-1] + nbytes[:-1] != src[1:]) | (dst[:-1] + nbytes[:-1] != dst[1:]))
-        )
+        """One copy for each run of pieces that are neighbours on both sides."""
+        first = neighbour_starts(src, dst, nbytes)
         sizes = np.add.reduceat(nbytes, first)
         self._driver.copy_batch(dst[first], src[first], sizes, order, here.cuda_stream)
 
 
+def host_order(work: Plan) -> npt.NDArray[np.intp]:
+    """The places of the pieces, in the order of their host addresses."""
+    return np.argsort(work.dst if work.kind == "store" else work.src, kind="stable")
+
+
+def neighbour_starts(src: Addresses, dst: Addresses, nbytes: Addresses) -> npt.NDArray[np.intp]:
+    """Places of the pieces that do not continue the piece before on both sides."""
+    breaks = (src[:-1] + nbytes[:-1] != src[1:]) | (dst[:-1] + nbytes[:-1] != dst[1:])
+    return np.flatnonzero(np.append(True, breaks))
+
+
 def fitting(nbytes: Addresses, room: int) -> list[int]:
-    """Where to cut pieces of ``nbytes`` into parts of at most ``room`` bytes: the edges of the parts."""
+    """The edges of parts of at most ``room`` bytes, for pieces of ``nbytes``, each at most ``room``."""
     reached = np.cumsum(nbytes)
     edges = [0]
     while edges[-1] < nbytes.size:

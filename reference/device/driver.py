@@ -1,7 +1,7 @@
 """The CUDA driver, as far as copies need it: registration of host memory, kernels, and the batched copy.
 
-Nothing of CUDA is imported before :func:`open_driver`; without a GPU, its driver or the packages that reach it,
-that raises NoDevice, which names the way out.
+Nothing of CUDA is imported before :func:`open_driver`. Without a GPU, its driver or the packages that reach
+it, this raises NoDevice, which names the way out.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Driver:
     def copy_batch(self, dst: Addresses, src: Addresses, nbytes: Addresses, order: int, stream: int) -> None:
         """Start the copies as one operation of ``stream``, which must not be the default stream.
 
-        ``order`` is SRC_STREAM or SRC_ANY. The three arrays, contiguous and equally long, may be reused at once.
+        ``order`` is SRC_STREAM or SRC_ANY. The three arrays are contiguous and may be
+        changed after the call.
         """
         if not dst.size:
             return
@@ -192,24 +193,18 @@ class Driver:
         module = self._call("cuModuleLoadData", image)
         return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
 
-    def allow_shared(self, function: Any, nbytes: int) -> None:
-        """Let ``function`` be launched with up to ``nbytes`` of dynamic shared memory."""
-        attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._call("cuFuncSetAttribute", function, attribute, nbytes)
-
     def launch(
         self,
         function: Any,
         grid: int,
         threads: int,
-        shared: int,
         stream: int,
         arguments: Sequence[int],
         types: Sequence[Any],
     ) -> None:
         """Launch ``function`` on ``grid`` thread blocks of ``threads`` threads."""
         parameters = (tuple(arguments), tuple(types))
-        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, shared, stream, parameters, 0)
+        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
 
 
 def compile_cuda(source: str, capability: tuple[int, int], defines: Sequence[str] = ()) -> bytes:

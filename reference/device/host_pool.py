@@ -6,6 +6,7 @@ registered in chunks; when a chunk is refused, everything is given back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -26,8 +27,9 @@ class HostMemoryRefused(OffloadError):  # noqa: N818 - the name says what happen
 
     def __init__(self, asked: int, granted: int, why: str) -> None:
         super().__init__(
-            f"{asked} bytes of registered host memory asked, {granted} granted before it was refused ({why}); "
-            "all of it was given back. Ask for fewer blocks, or raise the limit on locked memory (ulimit -l)"
+            f"{asked} bytes of registered host memory asked, {granted} granted before one was refused "
+            f"({why}); all of them were given back. "
+            "Ask for fewer blocks, or raise the limit on locked memory (ulimit -l)"
         )
         self.asked = asked
         self.granted = granted
@@ -59,11 +61,9 @@ class HostPool:
         except (OSError, ValueError, OverflowError) as error:
             raise HostMemoryRefused(self.nbytes, 0, str(error)) from error
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
-                # Fewer, larger pages register faster; where the kernel has none, small ones do.
+            # Fewer, larger pages register faster; where the kernel has none, small ones do.
+            with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._register()
 
@@ -89,7 +89,7 @@ class HostPool:
         return np.frombuffer(self._map, np.uint8)
 
     def close(self) -> None:
-        """Unregister everything and give the memory back once no array refers to it. Repeating it is harmless."""
+        """Unregister everything; the memory goes back once no array refers to it. May be repeated."""
         while self._registered:
             self._memory.unregister(self._registered.pop())
         self._map = None

@@ -28,6 +28,10 @@ in `.zst` is compressed with zstd. The first line is the header. Each further li
 whose field `e` names it, in the order in which the connector's scheduler side saw them. Fields with a default
 may be left out. A reader refuses fields and events that it does not know, and other versions.
 
+A field whose type is "integers" is a list of integers or, better when it is long, a string: the base64 of
+little-endian unsigned integers, of 8 bytes each for `keys` and of 4 bytes each for all others. `[1,258]` is
+the same as `"AQAAAAIBAAA="`. Readers accept both.
+
 A trace holds no tokens and no text, only content keys.
 """
 
@@ -59,6 +63,8 @@ def type_name(annotation: object) -> str:
     names = {int: "integer", str: "string", bool: "true or false", type(None): "null"}
     if annotation in names:
         return names[annotation]
+    if annotation == events.Numbers:
+        return "integers"
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)

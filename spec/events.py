@@ -5,6 +5,9 @@ connector's scheduler side saw them. A line is an object whose field ``e`` names
 that the invariants need is judged from these lines alone; tokens and text never appear, only content
 keys (64-bit hashes of a token prefix).
 
+Long lists of slots, keys and block indexes may be packed, as strings in a trace and as arrays within a
+process: see :data:`kvfence.spec.packed.Numbers`.
+
 Names used in the fields:
 
 * ``pool``: name of a block pool of the header, for instance ``gpu`` or ``cpu``.
@@ -27,9 +30,11 @@ Names used in the fields:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
+
+from kvfence.spec.packed import NARROW, WIDE, Numbers, ints
 
 FORMAT: Final = "kvfence-trace"
 VERSION: Final = 1
@@ -101,7 +106,7 @@ class Alloc(_Event, tag="alloc", frozen=True):
 
     pool: str
     holder: str
-    slots: Sequence[int]
+    slots: Numbers
     free: int = -1
     group: int = 0
     at: int = 0
@@ -124,7 +129,7 @@ class Touch(_Event, tag="touch", frozen=True):
 
     pool: str
     holder: str
-    slots: Sequence[int]
+    slots: Numbers
     free: int = -1
     group: int = 0
     at: int = 0
@@ -135,7 +140,7 @@ class Free(_Event, tag="free", frozen=True):
 
     pool: str
     holder: str
-    slots: Sequence[int]
+    slots: Numbers
     free: int = -1
 
 
@@ -143,7 +148,7 @@ class Evict(_Event, tag="evict", frozen=True):
     """``slots``, held by nobody, lost their keys so that they can be given away."""
 
     pool: str
-    slots: Sequence[int]
+    slots: Numbers
 
 
 class Label(_Event, tag="label", frozen=True):
@@ -153,8 +158,8 @@ class Label(_Event, tag="label", frozen=True):
     """
 
     pool: str
-    slots: Sequence[int]
-    keys: Sequence[int]
+    slots: Numbers
+    keys: Numbers
     group: int = 0
     op: int = -1
     gen: int = 0
@@ -164,7 +169,7 @@ class Unlabel(_Event, tag="unlabel", frozen=True):
     """``slots``, held or not, left the prefix index because their content is not to be trusted (``why``)."""
 
     pool: str
-    slots: Sequence[int]
+    slots: Numbers
     why: str
 
 
@@ -191,7 +196,7 @@ class Lookup(_Event, tag="lookup", frozen=True):
     local: int
     external: int
     pool: str = "cpu"
-    slots: Sequence[int] = ()
+    slots: Numbers = ()
 
 
 class Withdraw(_Event, tag="withdraw", frozen=True):
@@ -291,13 +296,13 @@ class Queue(_Event, tag="queue", frozen=True):
     gen: int
     kind: Kind
     src_pool: str
-    src: Sequence[int]
+    src: Numbers
     dst_pool: str
-    dst: Sequence[int]
-    keys: Sequence[int]
+    dst: Numbers
+    keys: Numbers
     req: str = ""
     rgen: int = 0
-    at: Sequence[int] = ()
+    at: Numbers = ()
     group: int = 0
 
 
@@ -423,3 +428,27 @@ class StepNumbers:
                     self.processed += 1
                 case _:
                     yield event
+
+
+PACKED_FIELDS: Final[dict[type, tuple[tuple[str, int], ...]]] = {
+    kind: tuple(
+        (name, WIDE if name == "keys" else NARROW)
+        for name, annotation in kind.__annotations__.items()
+        if annotation == "Numbers"
+    )
+    for kind in get_args(Event)
+}
+"""The fields of each kind of event that may be packed, each with the bytes of one number."""
+
+
+def listed(event: Event) -> Event:
+    """``event`` with lists in place of packed numbers: for people, JSON and comparisons.
+
+    Raises ``ValueError`` for packed numbers that make no sense.
+    """
+    changes = {
+        name: ints(value, width)
+        for name, width in PACKED_FIELDS[type(event)]
+        if not isinstance(value := getattr(event, name), list | tuple)
+    }
+    return msgspec.structs.replace(event, **changes) if changes else event

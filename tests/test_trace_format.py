@@ -12,6 +12,7 @@ from kvfence.spec import events
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
 EVENTS: tuple[type[msgspec.Struct], ...] = typing.get_args(events.Event)
+PACKED_EXAMPLE = '{"e":"evict","pool":"gpu","slots":"AQAAAAIBAAA="}'
 
 
 def test_the_page_is_what_its_generator_prints() -> None:
@@ -41,3 +42,9 @@ def test_the_example_decodes() -> None:
     header, *lines = PAGE.split("```\n")[1].splitlines()
     assert msgspec.json.decode(header, type=events.Header).version == events.VERSION
     assert [msgspec.json.decode(line, type=events.Event) for line in lines]
+
+
+def test_packed_numbers_are_what_the_page_says() -> None:
+    both = [events.Evict("gpu", [1, 258]), msgspec.json.decode(PACKED_EXAMPLE, type=events.Event)]
+    assert PACKED_EXAMPLE.split('"slots":')[1].strip("}") in PAGE
+    assert [events.listed(event) for event in both] == both[:1] * 2

@@ -7,18 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from kvfence.checker.monitor.bulk import Named, add, named
-from kvfence.checker.monitor.pool_state import (
-    BUSIES,
-    FILLING,
-    FROZEN,
-    PROMISE,
-    PROMISES,
-    Holder,
-    PoolState,
-    Tag,
-)
+from kvfence.checker.monitor.kernels import Kernels
+from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import Promise, Request
 from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.words import BUSIES, FILLING, FROZEN, PROMISE, PROMISES
 from kvfence.spec.events import (
     Alloc,
     Complete,
@@ -34,7 +27,9 @@ from kvfence.spec.events import (
     Stale,
     Touch,
     Unlabel,
+    listed,
 )
+from kvfence.spec.packed import ints
 
 Rule: TypeAlias = Callable[[Any], Violation | None]
 """Judges one event and takes it over into the books."""
@@ -69,19 +64,15 @@ class Op:
         "reported",
         "request",
         "src_epoch",
-        "tags",
         "waiters",
     )
 
-    def __init__(
-        self, event: Queue, tags: Sequence[Tag], src: PoolState, dst: PoolState, request: Request | None
-    ):
+    def __init__(self, event: Queue, src: PoolState, dst: PoolState, request: Request | None) -> None:
         self.id = event.op
         self.event = event
         self.load = event.kind == "load"
         self.src_epoch = src.epoch
         self.dst_epoch = dst.epoch
-        self.tags = tags
         self.request = request
         self.named_src: Named = ()
         self.named_dst: Named = ()
@@ -102,7 +93,7 @@ class Op:
     def writes(self, slot: int) -> bool:
         """Whether ``slot`` is a destination."""
         if self.destinations is None:
-            self.destinations = frozenset(self.event.dst)
+            self.destinations = frozenset(ints(self.event.dst))
         return slot in self.destinations
 
     def uses(self, pool: str, slot: int) -> bool:
@@ -158,10 +149,11 @@ class Closed:
 class Books:
     """State of pools, requests, transfers and steps, built from the events so far."""
 
-    def __init__(self, header: Header, long_from: int) -> None:
+    def __init__(self, header: Header, long_from: int, kernels: Kernels | None) -> None:
         self.header = header
+        self.kernels = kernels
         self.pools = {
-            pool.name: PoolState(pool, indexed=pool.name == header.tier, long_from=long_from)
+            pool.name: PoolState(pool, indexed=pool.name == header.tier, long_from=long_from, kernels=kernels)
             for pool in header.pools
         }
         self.groups = dict(enumerate(header.groups))
@@ -393,7 +385,7 @@ class Books:
         return Violation(
             invariant=invariant,
             number=self.events - 1,
-            event=self.ring[-1],
+            event=listed(self.ring[-1]),
             condition=condition,
             values=values,
             pool="" if pool is None else pool.name,
@@ -413,7 +405,7 @@ class Books:
         number = self.events - 1
         for event in reversed(self.ring):
             if number != self.events - 1 and _concerns(event, pool, slot, transfers):
-                found.append((number, event))
+                found.append((number, listed(event)))
                 if len(found) == REPORTED_EVENTS:
                     break
             number -= 1
@@ -422,12 +414,14 @@ class Books:
 
 def queue_names(event: Queue, pool: str, slot: int) -> bool:
     """Whether the transfer reads or writes ``slot`` of ``pool``."""
-    return (event.src_pool == pool and slot in event.src) or (event.dst_pool == pool and slot in event.dst)
+    return (event.src_pool == pool and slot in ints(event.src)) or (
+        event.dst_pool == pool and slot in ints(event.dst)
+    )
 
 
 def _concerns(event: Event, pool: str, slot: int, transfers: set[tuple[int, int]]) -> bool:
     if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel | Lookup):
-        return event.pool == pool and slot in event.slots
+        return event.pool == pool and slot in ints(event.slots)
     if isinstance(event, Queue):
         return queue_names(event, pool, slot)
     if isinstance(event, Issue | Report | Stale | Complete):

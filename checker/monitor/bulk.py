@@ -13,23 +13,56 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.monitor.pool_state import LABEL, REF, REFS, Holder, PoolState, Tag
+from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.tags import Tag, mix_of, tags_of
+from kvfence.checker.monitor.words import LABEL, REF, REFS
+from kvfence.spec.packed import WIDE, Numbers, ints
 
 Named: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
+Tags: TypeAlias = Sequence[Tag] | npt.NDArray[np.uint64]
 
 
-def named(pool: PoolState, slots: Sequence[int]) -> Named | None:
+def named(pool: PoolState, slots: Numbers) -> Named | None:
     """``slots`` for the functions below; None if one of many does not exist (of few, the questions tell)."""
-    if len(slots) < pool.long_from:
-        return slots
-    try:
-        index = np.array(slots, dtype=np.int64)
-    except OverflowError:
-        return None
+    if isinstance(slots, list | tuple):
+        if len(slots) < pool.long_from:
+            return slots
+        try:
+            index = np.array(slots, dtype=np.int64)
+        except OverflowError:
+            return None
+    else:
+        given = _array(slots, "<u4")
+        if given is None:
+            return None
+        index = given.astype(np.int64)
     # Seen as unsigned, a negative number is too great as well.
     if len(index) and int(index.view(np.uint64).max()) >= pool.total:
         return None
     return index
+
+
+def tags_named(keys: Numbers, group: int, slots: Named) -> Tags | None:
+    """The tags of ``keys`` in ``group``, in an array if ``slots`` are; None if they are not so many keys."""
+    if not isinstance(slots, np.ndarray):
+        listed = ints(keys, WIDE)
+        return tags_of(listed, group) if len(listed) == len(slots) else None
+    if isinstance(keys, list | tuple):
+        given: npt.NDArray[np.integer[npt.NBitBase]] | None = np.array(keys, dtype=np.uint64)
+    else:
+        given = _array(keys, "<u8")
+    if given is None or len(given) != len(slots) or (given.dtype.kind == "i" and (given < 0).any()):
+        return None
+    return given.astype(np.uint64) ^ np.uint64(mix_of(group))
+
+
+def _array(numbers: Numbers, packed: str) -> npt.NDArray[np.integer[npt.NBitBase]] | None:
+    """Numbers that are no list as an array; None if they are not a row of integers."""
+    if isinstance(numbers, bytes):
+        kind = np.dtype(packed)
+        return None if len(numbers) % kind.itemsize else np.frombuffer(numbers, kind)
+    array = np.asarray(numbers)
+    return array if array.ndim == 1 and array.dtype.kind in "iu" else None
 
 
 def distinct(pool: PoolState, slots: Named) -> bool:
@@ -48,7 +81,7 @@ def all_of(pool: PoolState, slots: npt.NDArray[np.int64], holder: Holder) -> boo
         return False
     # ``distinct`` left in the marks where each slot is in ``slots``.
     last = len(slots) - 1
-    parts = holder.parts
+    parts = [np.asarray(part) for part in holder.parts]
     if holder.own:
         parts = [*parts, np.fromiter(holder.own, np.int64, len(holder.own))]
     return all(bool((slots[np.minimum(pool.marks[part], last)] == part).all()) for part in parts)
@@ -139,42 +172,27 @@ def add_holder(pool: PoolState, slots: Named) -> int:
     return alone
 
 
-def add_labels(pool: PoolState, slots: Named, tags: Sequence[Tag]) -> None:
+def add_labels(pool: PoolState, slots: Named, tags: Tags) -> None:
     """Label ``slots``, which have no label, each with its tag."""
     if isinstance(slots, np.ndarray):
-        pool.tags[slots] = np.array(tags, dtype=np.uint64)
+        pool.tags[slots] = tags
         pool.array[slots] |= LABEL
     else:
         words, labels = pool.words, pool.tag_words
         for slot, tag in zip(slots, tags, strict=True):
             labels[slot] = tag
             words[slot] |= LABEL
-    pool.labelled += len(tags)
-    if not pool.indexed:
-        return
-    if pool.again:
-        for tag in tags:
-            pool.count_tag(tag)
-        return
-    before = len(pool.where)
-    pool.where.update(tags)
-    if len(pool.where) != before + len(tags):
-        pool.recount_tags()
+    pool.labelled += len(slots)
+    if pool.counts is not None:
+        pool.counts.label(tags.tolist() if isinstance(tags, np.ndarray) else tags)
 
 
 def remove_labels(pool: PoolState, slots: Named) -> None:
     """Take the label from ``slots``, which have one."""
     add(pool, slots, -LABEL)
     pool.labelled -= len(slots)
-    if not pool.indexed:
-        return
-    if isinstance(slots, np.ndarray):
-        tags = pool.tags[slots].tolist()
-    else:
+    if pool.counts is not None:
         labels = pool.tag_words
-        tags = [labels[slot] for slot in slots]
-    if pool.again:
-        for tag in tags:
-            pool.uncount_tag(tag)
-    else:
-        pool.where.difference_update(tags)
+        pool.counts.unlabel(
+            pool.tags[slots].tolist() if isinstance(slots, np.ndarray) else [labels[slot] for slot in slots]
+        )

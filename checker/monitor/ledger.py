@@ -8,16 +8,21 @@ from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias
 
 from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.kernels import kernels
+from kvfence.checker.monitor.native_shortcuts import NativePoolShortcuts, NativeTransferShortcuts
 from kvfence.checker.monitor.pool_rules import PoolRules
 from kvfence.checker.monitor.pool_shortcuts import PoolShortcuts
 from kvfence.checker.monitor.request_rules import RequestRules
 from kvfence.checker.monitor.step_rules import StepRules
 from kvfence.checker.monitor.transfer_rules import TransferRules
+from kvfence.checker.monitor.transfer_shortcuts import TransferShortcuts
 from kvfence.checker.monitor.violation import InvariantViolation, Violation
 from kvfence.checker.monitor.wellformed import problem_of_header
 from kvfence.spec.events import Event, Header
 
 Mode: TypeAlias = Literal["raise", "log", "count"]
+
+_Kinds: TypeAlias = tuple[type[PoolRules], type[TransferRules]]
 
 KEPT_VIOLATIONS: Final = 1000
 LONG_FROM: Final = 64  # slots; measured: from about here on numpy is faster than a loop
@@ -69,15 +74,21 @@ class Ledger:
     >>> ledger.apply(Free("gpu", "req:1.0", [2, 2])).invariant
     'CONSERVE'
 
-    ``long_from``: number of slots from which an event is judged by numpy; ``shortcuts``: whether ordinary
-    events
-    are recognised as such. Neither changes a verdict.
+    ``shortcuts``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where there
+    is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
+    a verdict.
 
     Raises ``ValueError`` for a header with impossible sizes.
     """
 
     def __init__(
-        self, header: Header, mode: Mode = "raise", *, long_from: int = LONG_FROM, shortcuts: bool = True
+        self,
+        header: Header,
+        mode: Mode = "raise",
+        *,
+        shortcuts: bool = True,
+        compiled: bool = True,
+        long_from: int = LONG_FROM,
     ) -> None:
         problem = problem_of_header(header)
         if problem is not None:
@@ -86,14 +97,23 @@ class Ledger:
         self.mode: Mode = mode
         self.violations: list[Violation] = []
         self.violation_counts: Counter[str] = Counter()
-        self._pool_rules = PoolShortcuts if shortcuts else PoolRules
-        self._take_over(Books(header, long_from))
+        found = kernels() if shortcuts and compiled else None
+        self._kinds: _Kinds = (
+            (NativePoolShortcuts, NativeTransferShortcuts)
+            if found is not None
+            else (
+                PoolShortcuts if shortcuts else PoolRules,
+                TransferShortcuts if shortcuts else TransferRules,
+            )
+        )
+        self._take_over(Books(header, long_from, found))
         self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
 
     def _take_over(self, books: Books) -> None:
         self.books = books
         self._rules: dict[type[Event], Rule] = {}
-        for part in (self._pool_rules(books), RequestRules(books), TransferRules(books), StepRules(books)):
+        pools, transfers = self._kinds
+        for part in (pools(books), RequestRules(books), transfers(books), StepRules(books)):
             self._rules.update(part.rules())
         self._remember = books.ring.append
 
@@ -148,7 +168,7 @@ class Ledger:
         """An independent ledger in the same state. Costs as much as there is state: for small pools."""
         other = Ledger.__new__(Ledger)
         other.header, other.mode = self.header, self.mode
-        other._pool_rules = self._pool_rules
+        other._kinds = self._kinds
         other.violations = list(self.violations)
         other.violation_counts = self.violation_counts.copy()
         other._take_over(self.books.copy())

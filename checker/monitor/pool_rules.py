@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvfence.checker.monitor.books import Books, Rule
-from kvfence.checker.monitor.pool_state import (
+from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.tags import tags_of
+from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.words import (
     BAD,
     BUSIES,
     FILLING,
     FROZEN,
     LABEL,
-    NULL,
+    NULL_BLOCK,
     PROMISES,
     REF,
     REFS,
-    Holder,
-    PoolState,
-    tags_of,
 )
-from kvfence.checker.monitor.violation import Violation
 from kvfence.spec.events import Alloc, Deny, Event, Evict, Free, Label, Touch, Unlabel
+from kvfence.spec.packed import WIDE, Numbers, ints
 
 
 class PoolRules:
@@ -69,11 +69,11 @@ class PoolRules:
 
     def alloc(self, event: Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
-        pool = self.pools[event.pool]
+        pool, slots = self.pools[event.pool], ints(event.slots)
         holder = self.books.holder(pool, event.holder)
         found: Violation | None = None
         taken: list[int] = []
-        for slot in event.slots:
+        for slot in slots:
             found = found or self.alloc_fault(pool, slot)
             if not pool.has(slot) or slot in holder.slots:
                 continue
@@ -85,12 +85,12 @@ class PoolRules:
             if word & REFS:
                 pool.words[slot] += REF
             else:
-                pool.free -= not word & NULL
-                pool.words[slot] = REF | (word & NULL)
+                pool.free -= not word & NULL_BLOCK
+                pool.words[slot] = REF | (word & NULL_BLOCK)
             holder.slots.add(slot)
             taken.append(slot)
         self.join(holder, taken, event)
-        self.books.count_slots(len(event.slots))
+        self.books.count_slots(len(slots))
         return self.told(pool, event.free, found)
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
@@ -99,7 +99,7 @@ class PoolRules:
         if not pool.has(slot):
             return fail("CONSERVE", "an allocated slot exists", pool, (slot,), slot=slot, total=pool.total)
         word = pool.words[slot]
-        if word & NULL:
+        if word & NULL_BLOCK:
             return fail("CONSERVE", "the null block is never allocated", pool, (slot,), slot=slot)
         if word & BUSIES:
             return fail(
@@ -160,16 +160,16 @@ class PoolRules:
 
     def touch(self, event: Touch) -> Violation | None:
         """A holder joins: only slots that have one, or a key to share."""
-        pool = self.pools[event.pool]
+        pool, slots = self.pools[event.pool], ints(event.slots)
         holder = self.books.holder(pool, event.holder)
         found: Violation | None = None
         joined: list[int] = []
-        for place, slot in enumerate(event.slots):
+        for place, slot in enumerate(slots):
             found = found or self.touch_fault(pool, holder, slot)
             if not pool.has(slot) or slot in holder.slots:
                 continue
             word = pool.words[slot]
-            if not word & (REFS | NULL):
+            if not word & (REFS | NULL_BLOCK):
                 pool.free -= 1
             pool.words[slot] = word + REF
             holder.slots.add(slot)
@@ -177,7 +177,7 @@ class PoolRules:
             if word & (FILLING | BAD) and holder.kind == "req":
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
-        self.books.count_slots(len(event.slots))
+        self.books.count_slots(len(slots))
         return self.told(pool, event.free, found)
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
@@ -191,7 +191,7 @@ class PoolRules:
                 invariant, "a holder holds a slot at most once", pool, (slot,), slot=slot, holder=holder.name
             )
         word = pool.words[slot]
-        if word & NULL:
+        if word & NULL_BLOCK:
             return fail(
                 "CONSERVE", "the null block has no holder", pool, (slot,), slot=slot, holder=holder.name
             )
@@ -225,27 +225,23 @@ class PoolRules:
             op.waiters.append(request)
             request.update_ready()
 
-    def join(self, holder: Holder, slots: Sequence[int], event: Alloc | Touch) -> None:
+    def join(self, holder: Holder, slots: Numbers, event: Alloc | Touch) -> None:
         """Remember when and where ``slots`` entered a request's table."""
         request = holder.request
         if holder.kind != "req" or request is None:
             return
         if request.last_step > self.books.processed:
-            request.fresh.append((event.pool, slots))
+            request.add_fresh(event.pool, slots)
         group = self.books.groups.get(event.group)
         if group is not None and group.window is not None:
-            reach = group.block_size + group.window - 2
-            if holder.reach is None:
-                holder.reach = {}
-            for at, slot in enumerate(slots, event.at):
-                holder.reach[slot] = at * group.block_size + reach
+            holder.reaching.append((slots, event.at, group))
 
     # Free.
 
     def free(self, event: Free) -> Violation | None:
         """A holder leaves. If it was the last one, nothing may use or expect the slot."""
         books = self.books
-        pool = self.pools[event.pool]
+        pool, slots = self.pools[event.pool], ints(event.slots)
         holder = books.holder(pool, event.holder)
         found: Violation | None = None
         request = holder.request
@@ -253,7 +249,7 @@ class PoolRules:
         promised = promise.slots if promise is not None and promise.pool == pool.name else frozenset[int]()
         protects = self.protection(pool, holder)
         frozen: list[int] = []
-        for slot in event.slots:
+        for slot in slots:
             if slot not in holder.slots:
                 found = found or books.fail(
                     "CONSERVE",
@@ -284,10 +280,9 @@ class PoolRules:
                 frozen.append(slot)
             pool.words[slot] = word
             holder.slots.discard(slot)
-            if holder.reach is not None:
-                holder.reach.pop(slot, None)
+            holder.forget_reach((slot,))
             if dying:
-                pool.free += not word & NULL
+                pool.free += not word & NULL_BLOCK
                 if word & (BUSIES | PROMISES | FROZEN):
                     books.forgive(pool, slot)
         if frozen and request is not None:
@@ -296,7 +291,7 @@ class PoolRules:
                     step.frozen.append((pool, frozen))
         if not holder.slots:
             self.left(pool, holder)
-        books.count_slots(len(event.slots))
+        books.count_slots(len(slots))
         return self.told(pool, event.free, found)
 
     def free_fault(
@@ -338,9 +333,9 @@ class PoolRules:
         request = holder.request
         if holder.kind != "req" or request is None or request.last_step <= self.books.processed:
             return None
-        fresh = {slot for name, slots in request.fresh if name == pool.name for slot in slots}
+        fresh = {slot for name, slots in request.fresh() if name == pool.name for slot in ints(slots)}
         start = request.computed - self.books.unprocessed(request)
-        reach = holder.reach or {}
+        reach = holder.reaches()
         return lambda slot: slot not in fresh and reach.get(slot, start) >= start
 
     def left(self, pool: PoolState, holder: Holder) -> None:
@@ -355,15 +350,15 @@ class PoolRules:
 
     def evict(self, event: Evict) -> Violation | None:
         """Only cached slots that nobody holds and nothing expects are evicted."""
-        pool = self.pools[event.pool]
+        pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
-        for slot in event.slots:
+        for slot in slots:
             found = found or self.evict_fault(pool, slot)
             if pool.has(slot):
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
                     self.books.forgive_promises(pool, slot)
-        self.books.count_slots(len(event.slots))
+        self.books.count_slots(len(slots))
         return found
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
@@ -396,12 +391,12 @@ class PoolRules:
 
     def label(self, event: Label) -> Violation | None:
         """A slot enters the prefix index only when its content is there, whole and current."""
-        pool = self.pools[event.pool]
-        if len(event.keys) != len(event.slots):
+        pool, slots, keys = self.pools[event.pool], ints(event.slots), ints(event.keys, WIDE)
+        if len(keys) != len(slots):
             raise ValueError("a label has one key for each slot")
-        found = self.label_op_fault(pool, event)
+        found = self.label_op_fault(pool, event, slots)
         seen: set[int] = set()
-        for slot, tag in zip(event.slots, tags_of(event.keys, event.group), strict=True):
+        for slot, tag in zip(slots, tags_of(keys, event.group), strict=True):
             found = found or self.label_fault(pool, slot, seen)
             if found is None and pool.label_of(slot) not in (None, tag):
                 found = self.books.fail(
@@ -414,14 +409,14 @@ class PoolRules:
                     labelled=pool.label_of(slot),
                 )
             seen.add(slot)
-            if pool.has(slot) and not pool.words[slot] & NULL:
+            if pool.has(slot) and not pool.words[slot] & NULL_BLOCK:
                 pool.set_label(slot, tag)
         if found is None and event.op < 0 and pool.stale:
-            found = self.stale_table_fault(pool, event.slots)
-        self.books.count_slots(len(event.slots))
+            found = self.stale_table_fault(pool, slots)
+        self.books.count_slots(len(slots))
         return found
 
-    def label_op_fault(self, pool: PoolState, event: Label) -> Violation | None:
+    def label_op_fault(self, pool: PoolState, event: Label, slots: Sequence[int]) -> Violation | None:
         """What is wrong with the transfer that is said to have filled the slots."""
         if event.op < 0:
             return None
@@ -432,7 +427,7 @@ class PoolRules:
                 "USE-READY",
                 "a slot is labelled after the transfer that fills it is complete",
                 pool,
-                event.slots,
+                slots,
                 op=event.op,
                 gen=event.gen,
                 reported=op.reported.bit_count(),
@@ -446,7 +441,7 @@ class PoolRules:
                 "FAIL-CLOSED",
                 "a slot is labelled only if the transfer that filled it succeeded",
                 pool,
-                event.slots,
+                slots,
                 op=event.op,
                 gen=event.gen,
             )
@@ -456,7 +451,7 @@ class PoolRules:
                 "RESET",
                 "a transfer queued before a reset does not bring entries back",
                 pool,
-                event.slots,
+                slots,
                 op=event.op,
                 gen=event.gen,
                 queued_in_epoch=epoch,
@@ -510,16 +505,16 @@ class PoolRules:
 
     def unlabel(self, event: Unlabel) -> Violation | None:
         """Slots leave the prefix index; always allowed."""
-        pool = self.pools[event.pool]
+        pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
-        for slot in event.slots:
+        for slot in slots:
             if pool.has(slot):
                 pool.drop_label(slot)
             else:
                 found = found or self.books.fail(
                     "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
                 )
-        self.books.count_slots(len(event.slots))
+        self.books.count_slots(len(slots))
         return found
 
     def users(self, pool: PoolState, slot: int) -> list[str]:

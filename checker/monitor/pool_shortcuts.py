@@ -7,11 +7,9 @@ takes the event over; if not, it leaves the books untouched, and the full rule j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from kvfence.checker.monitor.books import LONG
+from kvfence.checker.monitor.books import LONG, Books
 from kvfence.checker.monitor.bulk import (
     Named,
     add,
@@ -25,21 +23,14 @@ from kvfence.checker.monitor.bulk import (
     named,
     put,
     remove_labels,
+    tags_named,
 )
 from kvfence.checker.monitor.pool_rules import PoolRules
-from kvfence.checker.monitor.pool_state import (
-    BAD,
-    FILLING,
-    LABEL,
-    NULL,
-    REF,
-    REFS,
-    Holder,
-    PoolState,
-    tags_of,
-)
+from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.words import BAD, FILLING, LABEL, NULL_BLOCK, REF, REFS
 from kvfence.spec.events import Alloc, Evict, Free, Label, Touch
+from kvfence.spec.packed import ints
 
 
 class PoolShortcuts(PoolRules):
@@ -48,18 +39,17 @@ class PoolShortcuts(PoolRules):
     def alloc(self, event: Alloc) -> Violation | None:
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
-        slots = event.slots
-        count = len(slots)
-        which = named(pool, slots)
+        which = named(pool, event.slots)
         if which is None or not all_are(pool, which, 0):
             return super().alloc(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        if not _join(pool, holder, slots, which):
+        if not _join(pool, holder, which):
             return super().alloc(event)
+        count = len(which)
         put(pool, which, REF)
         pool.free -= count
         if holder.kind == "req":
-            self.join(holder, slots, event)
+            self.join(holder, event.slots, event)
         books = self.books
         books.slots += count
         if count >= LONG:
@@ -72,19 +62,18 @@ class PoolShortcuts(PoolRules):
     def touch(self, event: Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
-        slots = event.slots
-        count = len(slots)
-        which = named(pool, slots)
-        if which is None or not all_have(pool, which, REFS | LABEL, FILLING | BAD | NULL):
+        which = named(pool, event.slots)
+        if which is None or not all_have(pool, which, REFS | LABEL, FILLING | BAD | NULL_BLOCK):
             return super().touch(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
-        if (holder.own or holder.parts) and not holder.slots.isdisjoint(slots):
+        if (holder.own or holder.parts) and not holder.slots.isdisjoint(ints(event.slots)):
             return super().touch(event)
-        if not _join(pool, holder, slots, which):
+        if not _join(pool, holder, which):
             return super().touch(event)
+        count = len(which)
         pool.free -= add_holder(pool, which)
         if holder.kind == "req":
-            self.join(holder, slots, event)
+            self.join(holder, event.slots, event)
         books = self.books
         books.slots += count
         if count >= LONG:
@@ -98,8 +87,6 @@ class PoolShortcuts(PoolRules):
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
         books = self.books
         pool = self.pools[event.pool]
-        slots = event.slots
-        count = len(slots)
         holder = pool.holders.get(event.holder)
         if holder is None:
             return super().free(event)
@@ -108,17 +95,17 @@ class PoolShortcuts(PoolRules):
             request.last_step > books.processed if holder.kind == "req" else request.promise is not None
         ):
             return super().free(event)
-        which = named(pool, slots)
-        if which is None or not _holds(pool, holder, slots, which):
+        which = named(pool, event.slots)
+        if which is None or not _holds(pool, holder, which):
             return super().free(event)
         gone = dying(pool, which, LABEL | BAD)
-        if gone is None or not _leave(holder, slots):
+        if gone is None or not _leave(holder, which):
             return super().free(event)
+        count = len(which)
         add(pool, which, -REF)
         pool.free += gone
-        if holder.reach:
-            for slot in slots:
-                holder.reach.pop(slot, None)
+        if holder.reaching or holder.reach:
+            holder.forget_reach(ints(event.slots))
         if not holder.own and not holder.parts:
             self.left(pool, holder)
         books.slots += count
@@ -132,71 +119,66 @@ class PoolShortcuts(PoolRules):
     def evict(self, event: Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
-        slots = event.slots
-        which = named(pool, slots)
+        which = named(pool, event.slots)
         if which is None or not all_are(pool, which, LABEL) or not distinct(pool, which):
             return super().evict(event)
         remove_labels(pool, which)
-        books = self.books
-        books.slots += len(slots)
-        if len(slots) >= LONG:
-            books.count_long(len(slots))
+        self.books.count_slots(len(which))
         return None
 
     def label(self, event: Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
-        slots = event.slots
-        if event.op < 0:
-            if pool.stale:
-                return super().label(event)
-        else:
-            closed = self.books.closed.get(event.op)
-            if closed is None or closed.gen != event.gen or not closed.current(pool):
-                return super().label(event)
-        which = named(pool, slots)
+        which = named(pool, event.slots) if trusted(self.books, pool, event) else None
         if (
             which is None
-            or len(event.keys) != len(slots)
-            or not all_have(pool, which, REFS, LABEL | FILLING | BAD | NULL)
+            or (tags := tags_named(event.keys, event.group, which)) is None
+            or not all_have(pool, which, REFS, LABEL | FILLING | BAD | NULL_BLOCK)
             or not distinct(pool, which)
-            or event.op in self.books.ops
         ):
             return super().label(event)
-        add_labels(pool, which, tags_of(event.keys, event.group))
-        books = self.books
-        books.slots += len(slots)
-        if len(slots) >= LONG:
-            books.count_long(len(slots))
+        add_labels(pool, which, tags)
+        self.books.count_slots(len(which))
         return None
 
 
-def _join(pool: PoolState, holder: Holder, slots: Sequence[int], which: Named) -> bool:
+def trusted(books: Books, pool: PoolState, event: Label) -> bool:
+    """Whether whatever filled the labelled slots went well, in this epoch of the pool."""
+    op = event.op
+    if op < 0:
+        return not pool.stale
+    closed = books.closed.get(op)
+    return closed is not None and closed.gen == event.gen and closed.current(pool) and op not in books.ops
+
+
+def _join(pool: PoolState, holder: Holder, which: Named) -> bool:
     """Give ``holder`` the slots, none of which it has. False, and nothing changed, if one appears twice."""
     if isinstance(which, np.ndarray):
         if not distinct(pool, which):
             return False
         holder.parts.append(which)
-        holder.in_parts += len(slots)
+        holder.in_parts += len(which)
         return True
     own = holder.own
     before = len(own)
-    own.update(slots)
-    if len(own) == before + len(slots):
+    own.update(which)
+    if len(own) == before + len(which):
         return True
-    own.difference_update(slots)
+    own.difference_update(which)
     return False
 
 
-def _holds(pool: PoolState, holder: Holder, slots: Sequence[int], which: Named) -> bool:
-    """Whether ``holder`` holds each of ``slots``; one that appears twice may count."""
-    if isinstance(which, np.ndarray) and holder.parts and len(slots) == len(holder.own) + holder.in_parts:
-        return all_of(pool, which, holder)
-    return holder.slots.issuperset(slots)
+def _holds(pool: PoolState, holder: Holder, which: Named) -> bool:
+    """Whether ``holder`` holds each of the slots; one that appears twice may count."""
+    if isinstance(which, np.ndarray):
+        if holder.parts and len(which) == len(holder.own) + holder.in_parts:
+            return all_of(pool, which, holder)
+        return holder.slots.issuperset(which.tolist())
+    return holder.slots.issuperset(which)
 
 
-def _leave(holder: Holder, slots: Sequence[int]) -> bool:
-    """Take ``slots``, which it holds, from ``holder``. False, and nothing changed, if one appears twice."""
+def _leave(holder: Holder, which: Named) -> bool:
+    """Take the slots, which it holds, from ``holder``. False, and nothing changed, if one appears twice."""
     if holder.parts:  # then these are all of its slots
         holder.own.clear()
         holder.parts.clear()
@@ -204,6 +186,7 @@ def _leave(holder: Holder, slots: Sequence[int]) -> bool:
         return True
     own = holder.own
     before = len(own)
+    slots = which.tolist() if isinstance(which, np.ndarray) else which
     own.difference_update(slots)
     if len(own) == before - len(slots):
         return True

@@ -1,55 +1,31 @@
 """What the ledger knows about the slots of one pool.
 
-Each slot has one integer word: three counts (holders, open transfers, open promises) and a few flags.
-A rule's usual question ("is nothing known about this slot?", "is the label all there is?") is then one
-comparison, and the words can be read slot by slot (a memoryview) or many at once (numpy), without two copies.
+The slots' words (see ``words``) can be read slot by slot (a memoryview) or many at once (numpy, the kernels),
+without two copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.spec.events import Pool
+from kvfence.checker.monitor.kernels import Kernels
+from kvfence.checker.monitor.tags import NativeTagCounts, Tag, TagCounts
+from kvfence.checker.monitor.words import FROZEN, LABEL, NULL_BLOCK
+from kvfence.spec.events import Group, Pool
+from kvfence.spec.packed import Numbers, ints
 
 if TYPE_CHECKING:
     from kvfence.checker.monitor.request_state import Request
-
-LABEL: Final = 1  # in the prefix index
-BAD: Final = 2  # destination of a failed transfer, not written since
-FILLING: Final = 4  # destination of an open transfer
-FROZEN: Final = 8  # left by a request whose dispatched steps may still read it
-NULL: Final = 16  # the null block
-REF: Final = 1 << 5  # one holder
-BUSY: Final = 1 << 25  # one open transfer that reads or writes the slot
-PROMISE: Final = 1 << 44  # one open promise that names the slot
-REFS: Final = BUSY - REF
-BUSIES: Final = PROMISE - BUSY
-PROMISES: Final = (1 << 63) - PROMISE
-
-Tag: TypeAlias = int
-"""A content key (0 .. 2**64 - 1) and its group, mixed into 64 bits: keys are hashes, so a mixture is as good.
-"""
-
-_MIX: Final = 0x9E3779B97F4A7C15
-_MASK: Final = (1 << 64) - 1
-
-
-def tags_of(keys: Sequence[int], group: int) -> Sequence[Tag]:
-    """The tags of ``keys`` in ``group``."""
-    if group == 0:
-        return keys
-    mix = group * _MIX & _MASK
-    return [key ^ mix for key in keys]
 
 
 class Holder:
     """One holder's slots in one pool."""
 
-    __slots__ = ("in_parts", "kind", "leaked", "name", "own", "parts", "reach", "request")
+    __slots__ = ("in_parts", "kind", "leaked", "name", "own", "parts", "reach", "reaching", "request")
 
     def __init__(self, name: str, kind: str, request: Request | None) -> None:
         self.name = name
@@ -58,11 +34,13 @@ class Holder:
         self.request = request
         """The request generation of a ``req`` or ``hit`` holder."""
         self.own: set[int] = set()
-        self.parts: list[npt.NDArray[np.int64]] = []
-        """Many slots that joined at once are kept as they came: most leave together, and no set is built."""
+        self.parts: list[Numbers] = []
+        """Slots that joined together are kept as they came: most leave together, and no set is built."""
         self.in_parts = 0
-        self.reach: dict[int, int] | None = None
+        self.reach: dict[int, int] = {}
         """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
+        self.reaching: list[tuple[Numbers, int, Group]] = []
+        """Slots whose reach is not worked out yet, with the block index of the first, and their group."""
         self.leaked = False
         """A violation has told that these slots were not given back; it is told once."""
 
@@ -71,7 +49,7 @@ class Holder:
         other = Holder(self.name, self.kind, request)
         other.own = set(self.own)
         other.parts, other.in_parts = list(self.parts), self.in_parts
-        other.reach = None if self.reach is None else dict(self.reach)
+        other.reach, other.reaching = dict(self.reach), list(self.reaching)
         other.leaked = self.leaked
         return other
 
@@ -80,45 +58,67 @@ class Holder:
         """All of its slots."""
         if self.parts:
             for part in self.parts:
-                self.own.update(part.tolist())
+                self.own.update(ints(part))
             self.parts.clear()
             self.in_parts = 0
         return self.own
+
+    @property
+    def count(self) -> int:
+        """How many slots it has."""
+        return len(self.own) + self.in_parts
+
+    def reaches(self) -> dict[int, int]:
+        """``reach``, worked out for all of its slots."""
+        for slots, first, group in self.reaching:
+            assert group.window is not None
+            reach = group.block_size + group.window - 2
+            for at, slot in enumerate(ints(slots), first):
+                self.reach[slot] = at * group.block_size + reach
+        self.reaching.clear()
+        return self.reach
+
+    def forget_reach(self, slots: Iterable[int]) -> None:
+        """``slots`` leave."""
+        if self.reach or self.reaching:
+            reach = self.reaches()
+            for slot in slots:
+                reach.pop(slot, None)
 
 
 class PoolState:
     """The slots of one pool: words, holders, labels."""
 
     __slots__ = (
-        "again",
         "array",
+        "counts",
         "drift",
         "epoch",
         "free",
         "frozen",
         "holders",
-        "indexed",
+        "kernels",
         "labelled",
+        "layout",
         "long_from",
         "marks",
         "name",
+        "native",
         "null",
         "stale",
-        "storing",
         "tag_words",
         "tags",
         "total",
-        "where",
         "words",
     )
 
-    def __init__(self, pool: Pool, *, indexed: bool, long_from: int) -> None:
+    def __init__(self, pool: Pool, *, indexed: bool, long_from: int, kernels: Kernels | None) -> None:
         self.name = pool.name
         self.total = pool.slots
         self.null = pool.null
         self.array: npt.NDArray[np.int64] = np.zeros(pool.slots, dtype=np.int64)
         if pool.null is not None:
-            self.array[pool.null] = NULL
+            self.array[pool.null] = NULL_BLOCK
         self.words = self.array.data
         self.long_from = long_from
         """Numbers of slots from which numpy is used."""
@@ -131,13 +131,15 @@ class PoolState:
         self.tag_words = self.tags.data
         self.labelled = 0
         """How many slots have a label."""
-        self.indexed = indexed
-        self.where: set[Tag] = set()
-        """The tags of all labels; kept for pools that stores go to."""
-        self.again: dict[Tag, int] = {}
-        """For a tag that several slots carry, how many beyond the first."""
-        self.storing: set[Tag] = set()
-        """Tags that open stores bring here."""
+        self.kernels = kernels
+        self.layout = self.lay_out()
+        """What the kernels have to know of the pool."""
+        self.native = self.layout.ctypes.data
+        """Its address."""
+        self.counts: TagCounts | NativeTagCounts | None = None
+        """The tags of all labels and of open stores; kept for pools that stores go to."""
+        if indexed:
+            self.index()
         self.marks: npt.NDArray[np.int32] = np.zeros(pool.slots, dtype=np.int32)
         """Scratch space to find a slot that appears twice."""
         self.frozen: dict[int, int] = {}
@@ -152,8 +154,8 @@ class PoolState:
         other.name, other.total, other.null = self.name, self.total, self.null
         other.array = self.array.copy()
         other.words = other.array.data
-        other.long_from = self.long_from
-        other.free, other.drift, other.epoch, other.indexed = self.free, self.drift, self.epoch, self.indexed
+        other.long_from, other.kernels = self.long_from, self.kernels
+        other.free, other.drift, other.epoch = self.free, self.drift, self.epoch
         other.holders = {
             name: holder.copy(None if holder.request is None else requests[holder.request])
             for name, holder in self.holders.items()
@@ -161,10 +163,16 @@ class PoolState:
         other.tags = self.tags.copy()
         other.tag_words = other.tags.data
         other.labelled = self.labelled
-        other.where, other.again, other.storing = set(self.where), dict(self.again), set(self.storing)
+        other.layout = other.lay_out()
+        other.native = other.layout.ctypes.data
+        other.counts = None if self.counts is None else self.counts.copy_to(other.layout)
         other.marks = self.marks.copy()
         other.frozen, other.stale = dict(self.frozen), set(self.stale)
         return other
+
+    def lay_out(self) -> npt.NDArray[np.int64]:
+        """Addresses and sizes in the order in which the kernels expect them; the last three: of the tags."""
+        return np.array([self.array.ctypes.data, self.tags.ctypes.data, self.total, 0, 0, 0], np.int64)
 
     def has(self, slot: int) -> bool:
         """Whether the pool has a slot of this number."""
@@ -196,8 +204,8 @@ class PoolState:
         self.tag_words[slot] = tag
         self.words[slot] |= LABEL
         self.labelled += 1
-        if self.indexed:
-            self.count_tag(tag)
+        if self.counts is not None:
+            self.counts.label([tag])
 
     def drop_label(self, slot: int) -> None:
         """Take the label from ``slot``, if it has one."""
@@ -205,45 +213,22 @@ class PoolState:
         if tag is not None:
             self.words[slot] &= ~LABEL
             self.labelled -= 1
-            if self.indexed:
-                self.uncount_tag(tag)
+            if self.counts is not None:
+                self.counts.unlabel([tag])
 
-    def count_tag(self, tag: Tag) -> None:
-        """One slot more carries ``tag``."""
-        if tag in self.where:
-            self.again[tag] = self.again.get(tag, 0) + 1
-        else:
-            self.where.add(tag)
-
-    def uncount_tag(self, tag: Tag) -> None:
-        """One slot less carries ``tag``."""
-        more = self.again.get(tag, 0)
-        if more > 1:
-            self.again[tag] = more - 1
-        elif more:
-            del self.again[tag]
-        else:
-            self.where.discard(tag)
-
-    def index(self) -> None:
-        """Start to keep the tags of all labels."""
-        if not self.indexed:
-            self.indexed = True
-            self.recount_tags()
-
-    def recount_tags(self) -> None:
-        """Count the labels by tag from the start. Looks at the whole pool."""
-        self.where.clear()
-        self.again.clear()
-        for slot in self.labelled_slots():
-            self.count_tag(self.tag_words[slot])
+    def index(self) -> TagCounts | NativeTagCounts:
+        """The counts of all tags; from here on they are kept."""
+        if self.counts is None:
+            self.counts = TagCounts() if self.kernels is None else NativeTagCounts(self.kernels, self.layout)
+            self.counts.label([self.tag_words[slot] for slot in self.labelled_slots()])
+        return self.counts
 
     def clear_labels(self) -> None:
         """Take the label from every slot."""
         self.array &= ~LABEL
         self.labelled = 0
-        self.where.clear()
-        self.again.clear()
+        if self.counts is not None:
+            self.counts.clear_labels()
 
     def thaw(self, slots: Iterable[int], step: int) -> None:
         """``step`` is over: ``slots`` that waited for it, or for an earlier one, may be freed."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule
-from kvfence.checker.monitor.pool_state import BAD, LABEL, REFS, PoolState
+from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.wellformed import MOST_BLOCKS
+from kvfence.checker.monitor.words import BAD, LABEL, REFS
 from kvfence.spec.events import (
     Admit,
     Cursor,
@@ -20,6 +21,7 @@ from kvfence.spec.events import (
     Submit,
     Withdraw,
 )
+from kvfence.spec.packed import ints
 
 
 class RequestRules:
@@ -86,19 +88,19 @@ class RequestRules:
             )
         before = request.promise
         books.close_promise(request)
-        slots = frozenset[int]()
+        slots, named = frozenset[int](), ints(event.slots)
         pool = self.pools.get(event.pool)
         if pool is None and external:
             raise KeyError(event.pool)
         if pool is not None and external:
-            for slot in event.slots:
+            for slot in named:
                 found = found or self.promise_fault(pool, request, slot)
-            slots = frozenset(slot for slot in event.slots if pool.has(slot) and pool.words[slot] & REFS)
+            slots = frozenset(slot for slot in named if pool.has(slot) and pool.words[slot] & REFS)
             books.open_promise(request, pool, slots, external)
         if pool is not None:
             old = before.slots if before is not None else frozenset[int]()
             found = found or self.pins_fault(request, pool, slots, old)
-        books.count_slots(len(event.slots))
+        books.count_slots(len(named))
         return found
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
@@ -257,7 +259,7 @@ class RequestRules:
             pool = self.pools[name]
             holder = pool.holders.get(f"req:{request.key}")
             if holder is not None:
-                for slot in holder.slots.intersection(slots):
+                for slot in holder.slots.intersection(ints(slots)):
                     pool.words[slot] &= ~BAD
         request.bad.clear()
         request.suspects.clear()

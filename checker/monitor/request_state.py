@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+
+from kvfence.spec.packed import Numbers
 
 
 class Promise:
@@ -81,27 +84,27 @@ class Request:
     """One generation of a request. Numbers of tokens mean something when ``known``: an ``Admit`` was seen."""
 
     __slots__ = (
+        "_fresh",
+        "_fresh_after",
+        "address",
         "admitted",
         "bad",
-        "computed",
         "covers",
         "end",
         "expects_rollback",
         "explicit",
         "external",
         "final",
-        "fresh",
         "gen",
         "id",
         "key",
         "known",
-        "last_step",
         "limit",
         "loads",
         "local",
+        "progress",
         "promise",
         "prompt",
-        "ready",
         "replaced",
         "stores",
         "suspects",
@@ -116,21 +119,19 @@ class Request:
         """An event named this generation as a request (not only as a holder)."""
         self.end = ""
         """Why no step of it may be dispatched any more: ``preempted`` or the reason of its ``Finish``."""
-        self.ready = True
-        """Whether a step of it may be dispatched: not ended, nothing in ``waits``, no rollback owed."""
+        self.progress = array("q", (1, 0, -1))
+        """What each dispatch looks at and changes: ``ready``, ``computed`` and ``last_step``."""
+        self.address = self.progress.buffer_info()[0]
         self.prompt: int | None = None
         self.known = False
         self.admitted = False
         self.local = 0
         self.external = 0
         """Tokens whose load has not landed yet."""
-        self.computed = 0
-        """Tokens dispatched, or counted as computed at admission."""
         self.final: int | None = None
         """Confirmed tokens when it finished."""
-        self.last_step = -1
-        self.fresh: list[tuple[str, Sequence[int]]] = []
-        """Slots (by pool) that joined the table after the last dispatch: no dispatched step knows them."""
+        self._fresh: list[tuple[str, Numbers]] = []
+        self._fresh_after = -1
         self.promise: Promise | None = None
         self.replaced: tuple[str, frozenset[int]] | None = None
         """Pool and slots that only the promise before named: their pins go before the next event."""
@@ -141,20 +142,49 @@ class Request:
         self.expects_rollback = False
         self.limit: int | None = None
         """After a failed load: tokens that are valid all the same."""
-        self.bad: list[tuple[str, Sequence[int]]] = []
+        self.bad: list[tuple[str, Numbers]] = []
         """Slots of its table that a failed load should have filled."""
         self.suspects: dict[tuple[str, int], int] = {}
         """First token of each slot that it joined while a transfer was still writing it."""
         self.covers: dict[int, Cover] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step of it may be dispatched: not ended, nothing in ``waits``, no rollback owed."""
+        return self.progress[0] != 0
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self.progress[0] = ready
+
+    @property
+    def computed(self) -> int:
+        """Tokens dispatched, or counted as computed at admission."""
+        return self.progress[1]
+
+    @computed.setter
+    def computed(self, tokens: int) -> None:
+        self.progress[1] = tokens
+
+    @property
+    def last_step(self) -> int:
+        """The last step that it was dispatched with."""
+        return self.progress[2]
+
+    @last_step.setter
+    def last_step(self, step: int) -> None:
+        self.progress[2] = step
 
     def copy(self) -> Request:
         """An independent copy."""
         other = Request.__new__(Request)
         for name in Request.__slots__:
             setattr(other, name, getattr(self, name))
+        other.progress = self.progress[:]
+        other.address = other.progress.buffer_info()[0]
         other.waits = set(self.waits)
         other.bad = list(self.bad)
-        other.fresh = list(self.fresh)
+        other._fresh = list(self._fresh)
         other.suspects = dict(self.suspects)
         other.covers = {group: cover.copy() for group, cover in self.covers.items()}
         return other
@@ -165,6 +195,16 @@ class Request:
         if cover is None:
             cover = self.covers[group] = Cover()
         return cover
+
+    def fresh(self) -> list[tuple[str, Numbers]]:
+        """Slots (by pool) that joined the table after the last dispatch: no dispatched step knows them."""
+        return self._fresh if self._fresh_after == self.last_step else []
+
+    def add_fresh(self, pool: str, slots: Numbers) -> None:
+        """``slots`` of ``pool`` join the table."""
+        if self._fresh_after != self.last_step:
+            self._fresh, self._fresh_after = [], self.last_step
+        self._fresh.append((pool, slots))
 
     def update_ready(self) -> None:
         """Work out ``ready`` again."""

@@ -14,6 +14,7 @@ class StepRules:
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pools = books.pools
+        self.run = None if books.kernels is None else books.kernels.run
 
     def rules(self) -> dict[type[Event], Rule]:
         """The rule of each kind of event."""
@@ -51,13 +52,13 @@ class StepRules:
                     request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))
                     found = found or wrong
                 requests.append(request)
-        for request, tokens in zip(requests, event.tokens, strict=True):
-            if not request.ready:
-                found = found or self.dispatch_fault(event, request)
-            request.computed += tokens
-            request.last_step = number
-            if request.fresh:
-                request.fresh = []
+        run = self.run
+        if run is None or run(requests, event.tokens, number, "address") < 0:
+            for request, tokens in zip(requests, event.tokens, strict=True):
+                if not request.ready:
+                    found = found or self.dispatch_fault(event, request)
+                request.computed += tokens
+                request.last_step = number
         books.steps.append(Step(event.step, requests, event.tokens))
         books.dispatched = event.step
         if books.processed >= event.step:

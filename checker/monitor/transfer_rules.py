@@ -6,11 +6,13 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
-from kvfence.checker.monitor.bulk import add, all_have, distinct, named
-from kvfence.checker.monitor.pool_state import BAD, BUSY, FILLING, LABEL, REFS, PoolState, Tag, tags_of
+from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.tags import Tag, tags_of
 from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.words import BAD, BUSY, FILLING, LABEL, REFS
 from kvfence.spec.events import Complete, Event, Issue, Queue, Report, Stale
+from kvfence.spec.packed import WIDE, ints
 
 T = TypeVar("T", bound=Hashable)
 
@@ -39,40 +41,44 @@ class TransferRules:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
         books = self.books
         src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
-        if not len(event.src) == len(event.dst) == len(event.keys):
-            raise ValueError("a transfer has one source, one destination and one key for each block")
         found = self.id_fault(event)
         request: Request | None = None
         if event.req:
             request, wrong = books.request(event.req, event.rgen)
             found = found or wrong
-        tags = tags_of(event.keys, event.group)
-        op = Op(event, tags, src, dst, request)
-        self.look_at(op, src, dst)
-        if found is None and not op.plain:
-            found = self.slots_fault(event, src, dst)
-        if not op.load:
+        op = Op(event, src, dst, request)
+        if event.kind == "store":
             dst.index()
-            found = found or self.keys_fault(event, dst, tags)
-            if found is not None:
-                dst.storing.update(tags)
+        count = self.take(op, src, dst)
+        if count is None:
+            sources, destinations, keys = ints(event.src), ints(event.dst), ints(event.keys, WIDE)
+            count = len(sources)
+            if not count == len(destinations) == len(keys):
+                raise ValueError("a transfer has one source, one destination and one key for each block")
+            found = found or self.slots_fault(event, src, dst)
+            if not op.load:
+                found = found or self.keys_fault(event, dst, keys)
+            self.take_one_by_one(op, src, dst)
+        books.count_slots(2 * count)
+        blocks = self.blocks(event)
         if request is not None:
-            found = found or self.request_fault(event, request, src)
-        self.open(op, src, dst)
+            found = found or self.request_fault(event, request, src, blocks)
+        self.open(op, blocks)
         return found
 
-    def look_at(self, op: Op, src: PoolState, dst: PoolState) -> None:
-        """Find out whether ``op`` is plain: with no slot out of the ordinary, none needs to be looked at."""
-        sources, destinations = named(src, op.event.src), named(dst, op.event.dst)
-        if (
-            sources is not None
-            and destinations is not None
-            and all_have(src, sources, REFS, FILLING | BAD)
-            and all_have(dst, destinations, REFS, FILLING | BAD)
-            and distinct(src, sources)
-            and distinct(dst, destinations)
-        ):
-            op.plain, op.named_src, op.named_dst = True, sources, destinations
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for short cuts
+        """Take a plain transfer over: how many blocks it moves. None, and nothing changed, if it is not."""
+        return None
+
+    def give_back(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """The end of a transfer that :meth:`take` took over."""
+        self.give_back_one_by_one(op, src, dst)
+
+    def blocks(self, event: Queue) -> Sequence[int]:
+        """``at``: a range, if each is one more than the one before."""
+        listed = ints(event.at)
+        row = range(listed[0], listed[0] + len(listed)) if listed else range(0)
+        return row if list(listed) == list(row) else listed
 
     def id_fault(self, event: Queue) -> Violation | None:
         """Whether the id is in use, or was used with this generation or a later one."""
@@ -100,7 +106,8 @@ class TransferRules:
     def slots_fault(self, event: Queue, src: PoolState, dst: PoolState) -> Violation | None:
         """What is wrong with the slots of a new transfer."""
         fail = self.books.fail
-        for side, pool, slots in (("src", src, event.src), ("dst", dst, event.dst)):
+        sources, destinations = ints(event.src), ints(event.dst)
+        for side, pool, slots in (("src", src, sources), ("dst", dst, destinations)):
             twice = _repeated(slots)
             if twice is not None:
                 return fail(
@@ -125,7 +132,7 @@ class TransferRules:
                         slot=slot,
                         op=event.op,
                     )
-        for slot in event.src:
+        for slot in sources:
             word = src.words[slot]
             if word & FILLING:
                 return fail(
@@ -147,24 +154,18 @@ class TransferRules:
                 )
         return None
 
-    def keys_fault(self, event: Queue, dst: PoolState, tags: Sequence[Tag]) -> Violation | None:
-        """Whether a store moves what is there already, or on its way; what it moves is so from here on."""
-        storing = dst.storing
-        if dst.where.isdisjoint(tags):
-            before = len(storing)
-            storing.update(tags)
-            if len(storing) == before + len(tags):
-                return None
-            storing.clear()
-            for other in self.stores_to(dst):
-                storing.update(other.tags)
+    def keys_fault(self, event: Queue, dst: PoolState, keys: Sequence[int]) -> Violation | None:
+        """Whether a store moves what is there already, or on its way."""
+        tags, counts = tags_of(keys, event.group), dst.index()
+        if counts.fresh(tags):
+            return None
         fail = self.books.fail
         twice = _repeated(tags)
         if twice is not None:
             return fail("UNIQUE", "a key appears once in a store", op=event.op, key=twice)
-        for key, tag in zip(event.keys, tags, strict=True):
-            if tag in storing:
-                others = [op.id for op in self.stores_to(dst) if tag in op.tags]
+        for key, tag in zip(keys, tags, strict=True):
+            if counts.stored(tag):
+                others = [op.id for op in self.stores_to(dst) if tag in self.tags(op)]
                 return fail(
                     "UNIQUE",
                     "at most one store of a key to a pool is open",
@@ -173,19 +174,25 @@ class TransferRules:
                     op=event.op,
                     open_stores=others,
                 )
-            if tag in dst.where:
+            if counts.labelled(tag):
                 at = dst.labelled_slots(tag)
                 return fail(
                     "UNIQUE", "a key that the pool has is not stored again", dst, at, key=key, op=event.op
                 )
         return None
 
+    def tags(self, op: Op) -> Sequence[Tag]:
+        """The tags that ``op`` moves."""
+        return tags_of(ints(op.event.keys, WIDE), op.event.group)
+
     def stores_to(self, dst: PoolState) -> list[Op]:
         """The open stores to ``dst``."""
         return [op for op in self.books.ops.values() if not op.load and op.event.dst_pool == dst.name]
 
-    def request_fault(self, event: Queue, request: Request, src: PoolState) -> Violation | None:
-        """What is wrong with this transfer for the request whose blocks it moves."""
+    def request_fault(
+        self, event: Queue, request: Request, src: PoolState, blocks: Sequence[int]
+    ) -> Violation | None:
+        """What is wrong with this transfer for the request whose ``blocks`` it moves."""
         fail = self.books.fail
         if event.kind == "load":
             if request.stores:
@@ -198,7 +205,7 @@ class TransferRules:
                 )
             promise = request.promise
             if promise is not None and promise.pool == src.name:
-                for slot in event.src:
+                for slot in ints(event.src):
                     if slot not in promise.slots:
                         return fail(
                             "PIN",
@@ -218,11 +225,9 @@ class TransferRules:
                 req=request.key,
                 loads=request.loads,
             )
-        if not event.at:
+        if not blocks:
             return None
-        first, blocks = event.at[0], event.at
-        in_order = blocks == list(range(first, first + len(blocks)))
-        twice = None if in_order else _repeated(blocks)
+        twice = None if isinstance(blocks, range) else _repeated(blocks)
         if twice is not None:
             return fail(
                 "UNIQUE", "a block appears once in a store", block=twice, op=event.op, req=request.key
@@ -230,16 +235,16 @@ class TransferRules:
         group = self.books.groups.get(event.group)
         if request.known and group is not None:
             self.books.judge("STORE-READY")
-            need = (max(event.at) + 1) * group.block_size
+            last = blocks[-1] if isinstance(blocks, range) else max(blocks)
+            need = (last + 1) * group.block_size
             confirmed = self.books.confirmed(request)
             if need > confirmed:
+                sources = ints(event.src)
                 return fail(
                     "STORE-READY",
                     "a store reads only blocks whose tokens are all confirmed",
                     src,
-                    (event.src[list(event.at).index(max(event.at))],)
-                    if len(event.at) == len(event.src)
-                    else (),
+                    (sources[blocks.index(last)],) if len(blocks) == len(sources) else (),
                     op=event.op,
                     req=request.key,
                     tokens_needed=need,
@@ -247,23 +252,22 @@ class TransferRules:
                 )
         return None
 
-    def open(self, op: Op, src: PoolState, dst: PoolState) -> None:
+    def take_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """Take over the slots and keys of any transfer."""
+        for slot in ints(op.event.src):
+            self.use(op, src, slot)
+        for slot in ints(op.event.dst):
+            if dst.word(slot) & FILLING:
+                self.share(op, dst, slot)
+            if self.use(op, dst, slot):
+                dst.words[slot] = (dst.words[slot] | FILLING) & ~BAD
+        if not op.load:
+            dst.index().store(self.tags(op))
+
+    def open(self, op: Op, blocks: Sequence[int]) -> None:
         """Take the transfer over into the books."""
-        event, id_ = op.event, op.id
+        event, id_, request = op.event, op.id, op.request
         self.books.ops[id_] = op
-        self.books.count_slots(len(event.src) + len(event.dst))
-        if op.plain:
-            add(src, op.named_src, BUSY)
-            add(dst, op.named_dst, BUSY | FILLING)
-        else:
-            for slot in event.src:
-                self.use(op, src, slot)
-            for slot in event.dst:
-                if dst.word(slot) & FILLING:
-                    self.share(op, dst, slot)
-                if self.use(op, dst, slot):
-                    dst.words[slot] = (dst.words[slot] | FILLING) & ~BAD
-        request = op.request
         if op.load:
             if request is not None:
                 request.loads += 1
@@ -274,8 +278,10 @@ class TransferRules:
             return
         if request is not None:
             request.stores += 1
-            if event.at:
-                request.cover(event.group).add(event.at)
+            if isinstance(blocks, range):
+                request.cover(event.group).add_range(blocks.start, blocks.stop)
+            else:
+                request.cover(event.group).add(blocks)
 
     def share(self, op: Op, dst: PoolState, slot: int) -> None:
         """``op`` writes a slot that another transfer writes already: neither is plain."""
@@ -392,7 +398,7 @@ class TransferRules:
             )
         if not event.ok:
             dst = self.pools[op.event.dst_pool]
-            labelled = [slot for slot in op.event.dst if dst.word(slot) & LABEL]
+            labelled = [slot for slot in ints(op.event.dst) if dst.word(slot) & LABEL]
             if labelled:
                 found = found or self.books.fail(
                     "FAIL-CLOSED",
@@ -414,25 +420,26 @@ class TransferRules:
 
     def fail_destinations(self, op: Op, dst: PoolState) -> None:
         """The destinations of a failed transfer are of no use; whoever has them in a table must know."""
-        for slot in op.event.dst:
+        destinations, blocks = ints(op.event.dst), ints(op.event.at)
+        for slot in destinations:
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] |= BAD
         if not op.load:
-            if op.request is not None and op.event.at:
-                op.request.cover(op.event.group).take(op.event.at)
+            if op.request is not None and blocks:
+                op.request.cover(op.event.group).take(blocks)
             return
         for waiter in op.waiters:
             if waiter is not op.request:
-                starts = [waiter.suspects.get((dst.name, slot)) for slot in op.event.dst]
+                starts = [waiter.suspects.get((dst.name, slot)) for slot in destinations]
                 known = [start for start in starts if start is not None]
-                waiter.bad.append((dst.name, op.event.dst))
+                waiter.bad.append((dst.name, destinations))
                 waiter.lower_limit(min(known) if known else (waiter.local if waiter.known else None))
         owner = op.request
         if owner is not None:
             group = self.books.groups.get(op.event.group)
-            owner.bad.append((dst.name, op.event.dst))
-            if group is not None and op.event.at:
-                owner.lower_limit(min(op.event.at) * group.block_size)
+            owner.bad.append((dst.name, destinations))
+            if group is not None and blocks:
+                owner.lower_limit(min(blocks) * group.block_size)
             else:
                 owner.lower_limit(owner.local if owner.known else None)
 
@@ -441,27 +448,22 @@ class TransferRules:
         src, dst = self.pools[op.event.src_pool], self.pools[op.event.dst_pool]
         del self.books.ops[op.id]
         if op.plain and not op.forgiven:
-            add(src, op.named_src, -BUSY)
-            add(dst, op.named_dst, -(BUSY | FILLING))
+            self.give_back(op, src, dst)
         else:
-            self.release_one_by_one(op, src, dst)
-        if not op.load:
-            dst.storing.difference_update(op.tags)
-            # After a violation, another open store may bring the same key.
-            if self.books.reported:
-                for other in self.stores_to(dst):
-                    dst.storing.update(other.tags)
+            self.give_back_one_by_one(op, src, dst)
 
-    def release_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
-        """The same, where a violation or another transfer may have got in between."""
-        for slot in op.event.src:
+    def give_back_one_by_one(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """The end of any transfer: a violation or another transfer may have got in between."""
+        for slot in ints(op.event.src):
             if (src.name, slot) not in op.forgiven:
                 src.words[slot] -= BUSY
-        for slot in op.event.dst:
+        for slot in ints(op.event.dst):
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] -= BUSY
                 if self.books.writer_of(dst, slot) is None:
                     dst.words[slot] &= ~FILLING
+        if not op.load:
+            dst.index().unstore(self.tags(op))
 
     def settle(self, op: Op, ok: bool) -> None:
         """Tell the requests that waited."""

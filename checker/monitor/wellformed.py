@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvfence.spec.events import (
+    Admit,
     Alloc,
     Cursor,
     Deny,
@@ -23,12 +24,16 @@ from kvfence.spec.events import (
     Lookup,
     Queue,
     Reset,
+    Rollback,
     Touch,
     Unlabel,
+    listed,
 )
+from kvfence.spec.packed import WIDE, ints
 
 MOST_SLOTS: Final = 1 << 28  # 268 million: a slot's word takes 8 bytes
 MOST_BLOCKS: Final = 1 << 24  # of a request's table
+MOST_TOKENS: Final = 1 << 40
 MOST_RANKS: Final = 1 << 14
 
 
@@ -61,14 +66,20 @@ def problem_of_header(header: Header) -> str | None:
 
 def problem_of_event(header: Header, event: Event) -> str | None:
     """What is wrong with ``event`` in a trace that begins with ``header``."""
+    try:
+        event = listed(event)
+    except ValueError as error:
+        return str(error)
     sizes = {pool.name: pool.slots for pool in header.pools}
     problem: str | None = None
     if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel):
-        problem = _slots_problem(sizes, event.pool, event.slots)
-        if problem is None and isinstance(event, Label) and len(event.keys) != len(event.slots):
-            problem = f"{len(event.keys)} keys for {len(event.slots)} slots"
+        slots = ints(event.slots)
+        problem = _slots_problem(sizes, event.pool, slots)
         if problem is None and isinstance(event, Label):
-            problem = _keys_problem(event.keys)
+            keys = ints(event.keys, WIDE)
+            problem = _keys_problem(keys)
+            if len(keys) != len(slots):
+                problem = f"{len(keys)} keys for {len(slots)} slots"
         if problem is None and isinstance(event, Alloc | Touch) and event.at < 0:
             problem = f"at is {event.at} (a block index is not negative)"
     elif isinstance(event, Deny):
@@ -76,8 +87,8 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         if problem is None and event.asked < 0:
             problem = f"asked is {event.asked} (a number of slots is not negative)"
     elif isinstance(event, Lookup):
-        if event.slots:
-            problem = _slots_problem(sizes, event.pool, event.slots)
+        if ints(event.slots):
+            problem = _slots_problem(sizes, event.pool, ints(event.slots))
     elif isinstance(event, Queue):
         problem = _queue_problem(sizes, event)
     elif isinstance(event, Dispatch):
@@ -85,6 +96,12 @@ def problem_of_event(header: Header, event: Event) -> str | None:
             problem = f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
         elif event.tokens and min(event.tokens) < 0:
             problem = f"{min(event.tokens)} tokens (a number of tokens is not negative)"
+        else:
+            problem = _count_problem(event.step, *event.tokens)
+    elif isinstance(event, Admit):
+        problem = _count_problem(event.local, event.external)
+    elif isinstance(event, Rollback):
+        problem = _count_problem(event.computed)
     elif isinstance(event, Drop):
         if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
             problem = f"blocks from {event.at}, {event.n} of them (a table has 0 to {MOST_BLOCKS})"
@@ -107,6 +124,13 @@ def _slots_problem(sizes: dict[str, int], pool: str, slots: Sequence[int]) -> st
     return None
 
 
+def _count_problem(*counts: int) -> str | None:
+    for count in counts:
+        if not -MOST_TOKENS <= count <= MOST_TOKENS:
+            return f"{count} (tokens and steps are counted up to {MOST_TOKENS})"
+    return None
+
+
 def _keys_problem(keys: Sequence[int]) -> str | None:
     if keys and not 0 <= min(keys) <= max(keys) < 1 << 64:
         wrong = next(key for key in keys if not 0 <= key < 1 << 64)
@@ -115,15 +139,14 @@ def _keys_problem(keys: Sequence[int]) -> str | None:
 
 
 def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
-    problem = _slots_problem(sizes, event.src_pool, event.src) or _slots_problem(
-        sizes, event.dst_pool, event.dst
-    )
+    src, dst, at, keys = ints(event.src), ints(event.dst), ints(event.at), ints(event.keys, WIDE)
+    problem = _slots_problem(sizes, event.src_pool, src) or _slots_problem(sizes, event.dst_pool, dst)
     if problem is not None:
         return problem
-    if not len(event.src) == len(event.dst) == len(event.keys):
-        return f"{len(event.src)} sources, {len(event.dst)} destinations, {len(event.keys)} keys"
-    if event.at and len(event.at) != len(event.src):
-        return f"at names {len(event.at)} blocks for {len(event.src)} sources"
-    if event.at and min(event.at) < 0:
-        return f"at names block {min(event.at)} (a block index is not negative)"
-    return _keys_problem(event.keys)
+    if not len(src) == len(dst) == len(keys):
+        return f"{len(src)} sources, {len(dst)} destinations, {len(keys)} keys"
+    if at and len(at) != len(src):
+        return f"at names {len(at)} blocks for {len(src)} sources"
+    if at and min(at) < 0:
+        return f"at names block {min(at)} (a block index is not negative)"
+    return _keys_problem(keys)

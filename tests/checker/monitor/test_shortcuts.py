@@ -1,17 +1,22 @@
-"""Short cuts and numpy change how fast an event is judged, and nothing else."""
+"""Short cuts, compiled or in numpy, and packed numbers change how fast an event is judged: nothing else."""
 
 import importlib.util
 import random
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfence.checker.monitor import Ledger, Violation
+from kvfence.checker.monitor.kernels import kernels
 from kvfence.spec.events import (
+    PACKED_FIELDS,
     Admit,
     Alloc,
     Complete,
@@ -36,6 +41,7 @@ from kvfence.spec.events import (
     Unlabel,
     Withdraw,
 )
+from kvfence.spec.packed import ints, pack
 
 HEADER = Header(
     producer="test",
@@ -118,12 +124,10 @@ def state(ledger: Ledger) -> object:
                 pool.drift,
                 [(slot, pool.label_of(slot)) for slot in pool.labelled_slots()],
                 pool.labelled,
-                pool.where,
-                pool.again,
-                pool.storing,
+                pool.counts and pool.counts.counts(),
                 pool.frozen,
                 pool.stale,
-                {name: (holder.slots, holder.reach or None) for name, holder in pool.holders.items()},
+                {name: (holder.slots, holder.reaches()) for name, holder in pool.holders.items()},
             )
             for pool in books.pools.values()
         ],
@@ -133,13 +137,45 @@ def state(ledger: Ledger) -> object:
     )
 
 
-def three_ledgers(header: Header) -> list[Ledger]:
-    """One that judges slot by slot, one with short cuts, and one that has numpy do them."""
+def all_ledgers(header: Header) -> list[Ledger]:
+    """One that judges slot by slot, and those with short cuts: slot by slot, by numpy, by compiled code."""
     return [
         Ledger(header, shortcuts=False, long_from=NEVER),
-        Ledger(header, long_from=NEVER),
-        Ledger(header, long_from=0),
+        Ledger(header, compiled=False, long_from=NEVER),
+        Ledger(header, compiled=False, long_from=0),
+        Ledger(header, compiled=True),
     ]
+
+
+def packed(event: Event, form: int) -> Event:
+    """``event`` with its numbers as bytes or as an array, if they fit."""
+    changes: dict[str, object] = {}
+    for name, width in PACKED_FIELDS[type(event)]:
+        numbers = ints(getattr(event, name), width)
+        if form == 1 and min(numbers, default=0) >= 0:
+            changes[name] = pack(numbers, width)
+        elif form == 2:
+            changes[name] = np.array(numbers, np.int64)
+        elif form == 3:
+            changes[name] = np.array([number for number in numbers for _ in range(3)], np.int32)[::3]
+        elif form == 4:
+            changes[name] = tuple(numbers)
+    return msgspec.structs.replace(event, **changes)
+
+
+def judge_alike(ledgers: list[Ledger], event: Event, form: int) -> None:
+    """All come to the same verdict and the same state; the first one is not told packed numbers."""
+    plain, *others = ledgers
+    verdict = plain.apply(packed(event, 4) if form == 4 else event)
+    for other in others:
+        assert other.apply(packed(event, form)) == verdict
+        assert state(other) == state(plain)
+
+
+def test_compiled_short_cuts_are_tested() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("without a C compiler there are none")
+    assert kernels() is not None
 
 
 # From here random events reach more: a store and a load are open, a hit is promised, a step runs.
@@ -163,15 +199,13 @@ BEGINNING: list[Event] = [
 ]
 
 
-@given(st.integers(0, len(BEGINNING)), st.lists(anything, max_size=20))
-def test_any_events_are_judged_alike(begun: int, events: list[Event]) -> None:
-    plain, short, long = three_ledgers(HEADER)
-    for event in BEGINNING[:begun] + events:
-        verdict = plain.apply(event)
-        assert short.apply(event) == verdict
-        assert long.apply(event) == verdict
-        assert state(short) == state(plain)
-        assert state(long) == state(plain)
+@given(st.integers(0, len(BEGINNING)), st.lists(st.tuples(anything, st.integers(0, 4)), max_size=20))
+def test_any_events_are_judged_alike(begun: int, events: list[tuple[Event, int]]) -> None:
+    ledgers = all_ledgers(HEADER)
+    for event in BEGINNING[:begun]:
+        judge_alike(ledgers, event, 0)
+    for event, form in events:
+        judge_alike(ledgers, event, form)
 
 
 def plausible(chance: random.Random, ledger: Ledger) -> Event:
@@ -218,15 +252,11 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
 @pytest.mark.parametrize("seed", range(300))
 def test_plausible_events_are_judged_alike(seed: int) -> None:
     chance = random.Random(seed)
-    plain, short, long = three_ledgers(HEADER)
+    ledgers = all_ledgers(HEADER)
     begun = BEGINNING[: chance.randrange(len(BEGINNING) + 1)]
     for step in range(len(begun) + 30):
-        event = begun[step] if step < len(begun) else plausible(chance, plain)
-        verdict = plain.apply(event)
-        assert short.apply(event) == verdict
-        assert long.apply(event) == verdict
-        assert state(short) == state(plain)
-        assert state(long) == state(plain)
+        event = begun[step] if step < len(begun) else plausible(chance, ledgers[0])
+        judge_alike(ledgers, event, chance.randrange(5))
 
 
 @pytest.fixture(scope="module")
@@ -249,9 +279,12 @@ def verdicts(ledger: Ledger, events: list[Event]) -> list[Violation]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sound_trace_is_accepted_alike(bench: ModuleType, seed: int) -> None:
     header, events = bench.serving_trace(20, seed, gpu=200, cpu=150, longest=1500)
-    ledgers = three_ledgers(header)
-    assert [verdicts(ledger, events) for ledger in ledgers] == [[], [], []]
-    assert state(ledgers[1]) == state(ledgers[0]) == state(ledgers[2])
+    ledgers = all_ledgers(header)
+    assert [verdicts(ledger, events) for ledger in ledgers] == [[]] * 4
+    told_packed = Ledger(header)
+    assert verdicts(told_packed, [packed(event, 1) for event in events]) == []
+    for ledger in [*ledgers[1:], told_packed]:
+        assert state(ledger) == state(ledgers[0])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -267,8 +300,8 @@ def test_a_damaged_trace_is_rejected_alike(bench: ModuleType, seed: int) -> None
                 events.insert(at, events[at])
             case _:
                 events[at], events[at + 1] = events[at + 1], events[at]
-    plain, short, long = (verdicts(ledger, events) for ledger in three_ledgers(header))
-    assert plain == short == long
+    plain, *others = (verdicts(ledger, events) for ledger in all_ledgers(header))
+    assert others == [plain] * 3
     assert plain
 
 

@@ -1,0 +1,45 @@
+"""Short cuts for transfers: with no slot and no key out of the ordinary, none needs to be looked at alone."""
+
+from __future__ import annotations
+
+from kvfence.checker.monitor.books import Op
+from kvfence.checker.monitor.bulk import add, all_have, distinct, named
+from kvfence.checker.monitor.pool_state import PoolState
+from kvfence.checker.monitor.transfer_rules import TransferRules
+from kvfence.checker.monitor.words import BAD, BUSY, FILLING, REFS
+from kvfence.spec.packed import WIDE, ints
+
+
+class TransferShortcuts(TransferRules):
+    """The rules of transfers with short cuts in front."""
+
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:
+        """Plain: held slots with content, each once, and keys that are new to the destination of a store."""
+        event = op.event
+        sources, destinations = named(src, event.src), named(dst, event.dst)
+        if (
+            sources is None
+            or destinations is None
+            or not len(sources) == len(destinations) == len(ints(event.keys, WIDE))
+            or not all_have(src, sources, REFS, FILLING | BAD)
+            or not all_have(dst, destinations, REFS, FILLING | BAD)
+            or not distinct(src, sources)
+            or not distinct(dst, destinations)
+        ):
+            return None
+        if not op.load:
+            tags = self.tags(op)
+            if not dst.index().fresh(tags):
+                return None
+            dst.index().store(tags)
+        op.plain, op.named_src, op.named_dst = True, sources, destinations
+        add(src, sources, BUSY)
+        add(dst, destinations, BUSY | FILLING)
+        return len(sources)
+
+    def give_back(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """The slots are as :meth:`take` found them, but for what others did to them."""
+        add(src, op.named_src, -BUSY)
+        add(dst, op.named_dst, -(BUSY | FILLING))
+        if not op.load:
+            dst.index().unstore(self.tags(op))

@@ -45,7 +45,7 @@ class _DoesNotFlush(OffloadScheduler):
 
 
 class _FlushesLate(OffloadScheduler):
-    """Plans the last store of a finished request two steps after its blocks were freed, and does not hold them."""
+    """Plans the last store of a request two steps after its blocks were freed, and does not hold them."""
 
     _late: list[tuple[int, Slots, Keys, int, list[int], Request]] | None = None
 

@@ -4,6 +4,7 @@
 #   make test     run the tests
 #   make lint     ruff and mypy
 #   make bench    run the measurements of bench/
+#   make bench-explore  the search engines beside Spin and Rumur (Debian packages spin and rumur)
 #   make clean    remove .venv and everything generated
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 
-.PHONY: setup verify test lint bench clean
+.PHONY: setup verify test lint bench bench-explore clean
 
 setup: .venv/.dev
 
@@ -37,6 +38,9 @@ lint: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python -m bench
+
+bench-explore: .venv/.dev
+	$(BIN)/python bench/explore.py --large
 
 clean:
 	rm -rf .venv build dist out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,10 +15,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import z3
-
 from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.smt.finite import Unrolled
+from kvfence.checker.engines.smt.induction import Inductive
 from kvfence.spec.language import (
     LEMMA,
     Bool,
@@ -57,7 +55,25 @@ def infer(machine: Machine, sizes: Mapping[str, int] | None = None, *, seed: int
     interpreter = Interpreter(shadow, small)
     names = _never_false(interpreter, {p.name for p in proposed}, random.Random(seed))
     kept = [p for p in proposed if p.name in names]
-    return _Induction(machine, kept, small).needed()
+    return _needed(machine, kept, small)
+
+
+def _needed(machine: Machine, proposed: Sequence[Property], sizes: Mapping[str, int]) -> list[Property]:
+    """The candidates that keep themselves and that the machine's conditions lean on, directly or not."""
+    step = Inductive(with_lemmas(machine, proposed), sizes)
+    names = {p.name for p in proposed}
+    own = [name for name in step.names if name not in names]
+    left = step.keep_themselves([p.name for p in proposed], own)
+    given = [*left, *own]
+    wanted, done, todo = set[str](), set[str](), [n for n in own if step.enough(n, given) is not None]
+    while todo:
+        name = todo.pop()
+        if name not in done:
+            done.add(name)
+            more = [n for n in step.enough(name, given, left) or () if n in names]
+            wanted |= set(more)
+            todo += more
+    return [p for p in proposed if p.name in wanted]
 
 
 def with_lemmas(machine: Machine, lemmas: Sequence[Property]) -> Machine:
@@ -159,66 +175,3 @@ def _never_false(interpreter: Interpreter, names: set[str], draw: random.Random)
         else:
             state = draw.choice(successors)[1]
     return alive
-
-
-class _Induction:
-    """Which candidates keep each other, and which of them the machine's conditions need."""
-
-    def __init__(self, machine: Machine, proposed: Sequence[Property], sizes: Mapping[str, int]) -> None:
-        self.proposed = {p.name: p for p in proposed}
-        interpreter = Interpreter(with_lemmas(machine, proposed), sizes)
-        self.runs = Unrolled(interpreter.grounded)
-        self.runs.add_state()
-        self.runs.add_state()
-        self.solver = self.runs.solver()
-        self.solver.add(self.runs.in_range(0), self.runs.step(0))
-        self.before = {name: term for name, (_, term) in self.runs.conditions(0).items()}
-        after = self.runs.conditions(1)
-        self.after = {name: term for name, (_, term) in after.items()}
-        self.own = [name for name in self.before if name not in self.proposed]
-        self.assume = {name: z3.Bool(f"assume {name}", self.runs.context) for name in self.before}
-        for name, term in self.before.items():
-            self.solver.add(z3.Implies(self.assume[name], term))
-
-    def needed(self) -> list[Property]:
-        """The candidates that remain and that the machine's conditions lean on, directly or not."""
-        left = self._keep_themselves()
-        wanted, open_ = set[str](), [name for name in self.own if self._core(name, left) is not None]
-        done = set[str]()
-        while open_:
-            name = open_.pop()
-            if name in done:
-                continue
-            done.add(name)
-            for used in self._core(name, left) or ():
-                if used in self.proposed:
-                    wanted.add(used)
-                    open_.append(used)
-        return [p for name, p in self.proposed.items() if name in wanted]
-
-    def _keep_themselves(self) -> list[str]:
-        left = list(self.proposed)
-        while left:
-            some = z3.Bool(f"some {len(left)}", self.runs.context)
-            broken = [z3.Not(self.after[name]) for name in left]
-            self.solver.add(z3.Implies(some, self.runs.some(broken)))
-            assumptions = [self.assume[name] for name in (*left, *self.own)]
-            if self.solver.check(some, *assumptions) != z3.sat:
-                break
-            model = self.solver.model()
-            left = [name for name in left if z3.is_true(model.eval(self.after[name], True))]
-        return left
-
-    def _core(self, name: str, left: Sequence[str]) -> list[str] | None:
-        """Of ``left``, what is enough for the condition to be kept; None when all of it is not."""
-        bad = z3.Bool(f"bad {name}", self.runs.context)
-        self.solver.add(z3.Implies(bad, z3.Not(self.after[name])))
-        names = {self.assume[n].get_id(): n for n in (*left, *self.own)}
-        if self.solver.check(bad, *(self.assume[n] for n in (*left, *self.own))) != z3.unsat:
-            return None
-        core = [names[x.get_id()] for x in self.solver.unsat_core() if x.get_id() in names]
-        for used in list(core):
-            fewer = [n for n in core if n != used]
-            if used in self.proposed and self.solver.check(bad, *(self.assume[n] for n in fewer)) == z3.unsat:
-                core = fewer
-        return core

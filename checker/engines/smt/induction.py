@@ -5,6 +5,7 @@ Such a state need not be reachable. It says what a lemma must exclude.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,55 @@ from kvfence.spec.language import Instance, Machine, SpecError, View, changes, f
 from kvfence.spec.language.ground import Grounded, ground
 
 LARGEST = 3  # elements of a sort
+
+
+class Inductive:
+    """One step at given sizes: which conditions of a machine, its lemmas among them, keep each other."""
+
+    def __init__(self, machine: Machine, sizes: Mapping[str, int]) -> None:
+        sound = copy.copy(machine)
+        sound.faults = frozenset()  # so that the lemmas are there
+        self.runs = Unrolled(ground(sound, sizes))
+        self.runs.add_state()
+        self.runs.add_state()
+        self.solver = self.runs.solver()
+        self.solver.add(self.runs.in_range(0), self.runs.step(0))
+        self.names = [p.name for p, _ in self.runs.grounded.invariants]
+        before, after = self.runs.conditions(0), self.runs.conditions(1)
+        self.after = {name: after[name][1] for name in self.names}
+        self.assume = {name: z3.Bool(f"assume {name}", self.runs.context) for name in self.names}
+        for name in self.names:
+            self.solver.add(z3.Implies(self.assume[name], before[name][1]))
+
+    def keep_themselves(self, names: Sequence[str], besides: Sequence[str] = ()) -> list[str]:
+        """The most of ``names`` that every step keeps when they, and ``besides``, held before."""
+        left = list(names)
+        while left:
+            some = z3.Bool(f"some of {len(left)}", self.runs.context)
+            broken = [z3.Not(self.after[name]) for name in left]
+            self.solver.add(z3.Implies(some, self.runs.some(broken)))
+            if self.solver.check(some, *(self.assume[name] for name in (*left, *besides))) != z3.sat:
+                break
+            model = self.solver.model()
+            left = [name for name in left if z3.is_true(model.eval(self.after[name], True))]
+        return left
+
+    def enough(self, name: str, given: Sequence[str], droppable: Sequence[str] = ()) -> list[str] | None:
+        """Of ``given``, what is enough for a condition to be kept; None when all of it is not.
+
+        Conditions in ``droppable`` are left out where the rest is enough.
+        """
+        bad = z3.Bool(f"bad {name}", self.runs.context)
+        self.solver.add(z3.Implies(bad, z3.Not(self.after[name])))
+        names = {self.assume[n].get_id(): n for n in given}
+        if self.solver.check(bad, *(self.assume[n] for n in given)) != z3.unsat:
+            return None
+        core = [names[x.get_id()] for x in self.solver.unsat_core() if x.get_id() in names]
+        for used in [n for n in core if n in set(droppable)]:
+            fewer = [n for n in core if n != used]
+            if self.solver.check(bad, *(self.assume[n] for n in fewer)) == z3.unsat:
+                core = fewer
+        return core
 
 
 @dataclass(frozen=True)
@@ -55,8 +105,8 @@ def counterexample(
     """The smallest state in which all ``assumed`` hold and ``of`` fails, or fails after action ``case``.
 
     Sizes up to ``LARGEST`` of every sort are tried, small ones first, for some ``seconds``; None if none has
-    such a state. ``case`` may be ``START``, for which there is no such state, or anything for conditions that
-    are about one state only.
+    such a state. ``case`` may be ``START``, for which there is no such state, empty for any action,
+    and anything for conditions that are about one state only.
     """
     if case == START:
         return None
@@ -100,7 +150,9 @@ def _search(
     else:
         runs.add_state()
         solver.add(runs.step(0))
-        solver.add(runs.some([runs.choices[0] == i.index for i in grounded.instances if i.name == case]))
+        if case:
+            ways = [runs.choices[0] == i.index for i in grounded.instances if i.name == case]
+            solver.add(runs.some(ways))
         there = runs.conditions(1)
         if of not in there:
             return None

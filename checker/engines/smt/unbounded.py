@@ -35,11 +35,12 @@ from kvfence.checker.engines.smt.conditions import DEADLOCK, Condition, Question
 from kvfence.checker.engines.smt.export import export
 from kvfence.checker.engines.smt.houdini import infer, with_lemmas
 from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, ask
-from kvfence.spec.language import Machine
+from kvfence.spec.language import Machine, SpecError
 
 SEARCH_DEPTH = 16  # steps of the runs in which a condition that is not proved is looked for
 SEARCH_SECONDS = 60.0
 CTI_SECONDS = 10.0
+SMALL = 2  # elements of each sort when steps are tried before z3 is asked about any size
 
 
 class Unbounded(Engine):
@@ -130,14 +131,17 @@ class Unbounded(Engine):
         return search
 
     def _explain(self, machine: Machine, attempt: Attempt, search: Search) -> None:
-        """Say of what is open and was not found why it is not proved."""
+        """Say of what is open why it is not proved; not where a violation was found, which says more."""
+        if search.found:
+            return
         assumed = [c.name for c in attempt.kept]
         deadline = time.perf_counter() + CTI_SECONDS
-        for name, failure in attempt.failures.items():
+        for name in attempt.open:
             left = deadline - time.perf_counter()
-            if name in search.found or name not in attempt.open or left <= 0:
-                continue
-            found = induction.counterexample(machine, name, failure.question.case, [*assumed, name], left)
+            if left <= 0:
+                return
+            case = attempt.failures[name].question.case if name in attempt.failures else ""
+            found = induction.counterexample(machine, name, case, [*assumed, name], left)
             if found is not None:
                 attempt.open[name] = str(found)
 
@@ -226,11 +230,15 @@ class Attempt:
             return
         starts = [self._ask(say.start_question(c)) for c in self.conditions]
         self.kept = [c for c, a in zip(self.conditions, starts, strict=True) if self._settled(a)]
+        first = True
         while True:
-            steps, failed = self._round(self.kept)
+            steps, failed = self._round(self.kept, stop=first)
             if not failed:
                 break
+            if first:
+                failed |= self._broken_when_small()
             self.kept = [c for c in self.kept if c.name not in failed]
+            first = False
         rest = [*say.check_questions(self.machine, self.kept), say.deadlock_question(self.machine, self.kept)]
         answers = [self._ask(q) for q in rest]
         for a in answers:
@@ -242,8 +250,23 @@ class Attempt:
         ]
         self.finished = True
 
-    def _round(self, given: Sequence[Condition]) -> tuple[list[Answer], set[str]]:
-        """Ask whether every action keeps each of ``given``; the answers, and what is not kept."""
+    def _broken_when_small(self) -> set[str]:
+        """What some step breaks at a small size already, whatever else holds: there is no need to ask."""
+        try:
+            step = induction.Inductive(self.machine, dict.fromkeys(self.machine.sorts, SMALL))
+        except SpecError:
+            return set()
+        names = [c.name for c in self.kept if c.name in step.names]
+        broken = set(names) - set(step.keep_themselves(names))
+        for name in broken & self.judged:
+            self.open.setdefault(name, f"a step breaks it when every sort has {SMALL} elements")
+        return broken
+
+    def _round(self, given: Sequence[Condition], stop: bool) -> tuple[list[Answer], set[str]]:
+        """Ask whether every action keeps each of ``given``; the answers, and what is not kept.
+
+        ``stop``: at the first that is not.
+        """
         answers, failed = [], set()
         for c in given:
             for action in self.machine.actions.values():
@@ -255,6 +278,8 @@ class Attempt:
                 if not self._settled(answer):
                     failed.add(c.name)
                     break
+            if stop and failed:
+                break
         return answers, failed
 
     def _ask(self, question: Question) -> Answer:

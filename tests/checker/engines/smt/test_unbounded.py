@@ -1,0 +1,170 @@
+"""Proofs for any size: what is right is proved, what is wrong is refuted or open, and never the other way."""
+
+from types import ModuleType
+
+import pytest
+
+from kvfence.checker.engines.base import Engine, Verdict
+from kvfence.checker.engines.explore import Explore
+from kvfence.checker.engines.interpret import Interpret
+from kvfence.checker.engines.smt import solve, unbounded
+from kvfence.checker.engines.smt.conditions import Question
+from kvfence.checker.engines.smt.solve import Answer, Outcome, ask
+from kvfence.checker.engines.smt.unbounded import Unbounded
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.language import Elem, Expr, ForAll, Index, Int, Machine, State
+from kvfence.spec.machines import MACHINES
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_condition_of_a_machine_is_proved_for_any_size_and_proved_again(name: str) -> None:
+    result = Unbounded().run(MACHINES[name](frozenset()))
+    assert {f.name: f.verdict for f in result.findings.values() if f.verdict is not Verdict.holds} == {}
+    assert result.verdict is Verdict.holds
+    assert result.proof is not None
+    assert result.proof.rechecked == result.proof.questions > 50
+    stated = {f.id for f in result.findings.values()}
+    assert {p.id for p in MACHINES[name](frozenset()).invariants.values()} <= stated
+
+
+QUICK = [d for d in DESIGNS.values() if set(d.machines) & {"block_pool", "lookup"} and d.breaks]
+LONG = [d for d in DESIGNS.values() if "transfer" in d.machines and d.breaks]
+
+
+def _is_refuted(design: str, machine: str) -> None:
+    row = DESIGNS[design]
+    built = MACHINES[machine](row.faults)
+    sizes = {sort: size for sort, size in row.sizes.items() if sort in built.sorts}
+    result = Unbounded(search_seconds=300).run(built, sizes, until="first")
+    assert result.verdict is Verdict.violated
+    assert row.breaks in {path.id for path in result.violated}
+    explored = Explore().run(built, sizes, until="first")
+    assert len(result.violated[0]) == len(explored.violated[0])
+    assert {f.kind for f in result.findings.values()} <= {"invariant", "check", "range"}
+
+
+@pytest.mark.parametrize(
+    ("design", "machine"), [(d.name, m) for d in QUICK for m in d.machines if m != "transfer"]
+)
+def test_a_faulty_design_of_the_pool_or_the_lookup_is_refuted(design: str, machine: str) -> None:
+    _is_refuted(design, machine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", [d.name for d in LONG])
+def test_a_faulty_design_of_the_transfers_is_refuted(design: str) -> None:
+    _is_refuted(design, "transfer")
+
+
+def test_without_its_lemma_an_invariant_is_open_and_the_reason_is_a_smallest_state(small: ModuleType) -> None:
+    result = Unbounded(search_seconds=5).run(small.lock())
+    assert result.verdict is Verdict.undetermined
+    assert result.findings["one_client_has_it"].verdict is Verdict.undetermined
+    assert result.proof is not None
+    why = result.proof.open["one_client_has_it"]
+    assert "take(c=" in why
+    assert "Client 2" in why
+    assert "has[" in why
+
+
+def test_with_its_lemma_the_same_invariant_is_proved(small: ModuleType) -> None:
+    assert Unbounded().run(small.with_the_lemma(small.lock())).verdict is Verdict.holds
+
+
+def test_a_real_violation_is_a_counterexample_and_not_only_open(small: ModuleType) -> None:
+    result = Unbounded().run(small.lock(forgetful=True))
+    assert result.verdict is Verdict.violated
+    assert [len(path) for path in result.violated] == [2]
+
+
+def _with_a_wrong_lemma(m: Machine) -> Machine:
+    @m.lemma
+    def it_is_always_free(s: State) -> Expr:
+        """It is not."""
+        return s.free == True  # noqa: E712
+
+    return m
+
+
+def test_a_wrong_lemma_is_violated_and_what_leans_on_it_is_not_proved(small: ModuleType) -> None:
+    result = Unbounded(search_seconds=10).run(_with_a_wrong_lemma(small.lock()))
+    assert result.verdict is Verdict.violated
+    found = result.findings["it_is_always_free"]
+    assert (found.kind, found.verdict) == ("lemma", Verdict.violated)
+    assert result.findings["one_client_has_it"].verdict is not Verdict.holds
+
+
+@pytest.mark.parametrize("engine", [Explore(), Interpret()])
+def test_exploring_finds_a_wrong_lemma(small: ModuleType, engine: Engine) -> None:
+    result = engine.run(_with_a_wrong_lemma(small.lock()))
+    found = result.findings["it_is_always_free"]
+    assert (found.kind, found.verdict) == ("lemma", Verdict.violated)
+    assert result.verdict is Verdict.violated
+
+
+def test_a_counter_is_proved_to_count_sets_of_any_size(small: ModuleType) -> None:
+    assert Unbounded().run(small.counted()).verdict is Verdict.holds
+
+
+def test_a_counter_that_counts_wrongly_is_refuted(small: ModuleType) -> None:
+    result = Unbounded().run(small.counted(wrong_by=1))
+    assert [path.id for path in result.violated] == ["COUNT"]
+
+
+def test_a_state_without_a_successor_is_found(small: ModuleType) -> None:
+    result = Unbounded().run(small.stuck())
+    assert result.deadlock is not None
+    assert len(result.deadlock) == 4
+    assert result.findings["not_negative"].verdict is Verdict.holds
+
+
+def test_an_answer_that_needs_more_time_is_undetermined(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(question: Question, seconds: float = 0.0) -> Answer:  # noqa: ARG001
+        return Answer(question, Outcome.unknown, 0.0, "z3 gave up: timeout")
+
+    monkeypatch.setattr(unbounded, "ask", late)
+    result = Unbounded(search_seconds=2).run(small.with_the_lemma(small.lock()))
+    assert result.verdict is Verdict.undetermined
+    assert Verdict.holds not in {f.verdict for f in result.findings.values()}
+
+
+def test_a_solver_that_lies_is_caught_by_the_fresh_one(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lie(question: Question, seconds: float = 4.0) -> Answer:
+        honest = ask(question, seconds)
+        return Answer(question, Outcome.yes, honest.seconds, "", honest.text)
+
+    monkeypatch.setattr(unbounded, "ask", lie)
+    result = Unbounded(search_seconds=2).run(small.lock())
+    assert result.verdict is Verdict.undetermined
+    assert Verdict.holds not in {f.verdict for f in result.findings.values()}
+
+
+def test_a_machine_that_numbers_its_elements_is_undetermined() -> None:
+    m = Machine("numbered")
+    Thing = m.sort("Thing", default=2)  # noqa: N806
+    m.function("top", Thing, value=Int(), init=0)
+
+    @m.action(x=Thing)
+    def mark(s: State, x: Elem) -> None:
+        s.top[x] = Index(x)
+
+    @m.invariant("LOW")
+    def never_negative(s: State) -> Expr:
+        return ForAll(Thing, lambda x: s.top[x] >= 0)
+
+    result = Unbounded(search_seconds=1).run(m)
+    assert result.verdict is Verdict.undetermined
+    assert result.proof is not None
+    assert "numbers the elements" in result.proof.open["never_negative"]
+
+
+def test_a_question_with_no_answer_in_time_says_so(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solve, "ATTEMPTS", ())
+    result = Unbounded(search_seconds=1).run(small.lock())
+    assert result.verdict is Verdict.undetermined

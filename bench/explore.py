@@ -4,8 +4,8 @@
 
 The machine is tests/machines/kvlife.py, restated for the peers in bench/peers/. A peer that is not installed
 is left out with a message. Programs are compiled before the clock starts, those of kvfence too; its times
-include everything else, from the machine's text to the last count. Engines take turns, so that a busy computer
-is equally unkind to all.
+include everything else, from the machine's text to the last count. Engines take turns, so that a busy
+computer is equally unkind to all.
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 
 from kvfence.reference.design import SOUND, Design
-from kvfence.reference.device.virtual import VirtualDevice
+from kvfence.reference.device.platform import open_platform
 from kvfence.reference.errors import Stalled
 from kvfence.reference.options import Options
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request
-from kvfence.reference.runner import ModelRunner
 from kvfence.reference.scheduler import StepOutput
 from kvfence.reference.stats import Stats
 from kvfence.reference.tables import BlockTables
@@ -72,18 +71,8 @@ class Engine:
             observer=observer,
         )
         self.scheduler = design.scheduler(manager, self.connector, options.token_budget, self.stats, observer)
-        self.device = VirtualDevice(
-            {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks},
-            options.block_size,
-            options.ranks,
-            options.seed,
-            options.max_delay,
-            options.fail_rate,
-            options.fail_stores,
-            options.repeat_rate,
-        )
+        self.device, self.runner = open_platform(options)
         self.worker = OffloadWorker(self.device)
-        self.runner = ModelRunner(self.device.memory["gpu"], groups, options.max_running)
         self.round = 0
         self._in_flight: deque[StepOutput] = deque()
         self._aborts: list[tuple[int, int, Request]] = []
@@ -112,7 +101,12 @@ class Engine:
                     f"{self.gpu.usable} GPU slots are free"
                 )
             yield self.round
+        self.runner.settle()
         self.scheduler.quiesce()
+
+    def close(self) -> None:
+        """Give back what the device holds."""
+        self.device.close()
 
     def _step(self) -> None:
         output = self.scheduler.schedule()

@@ -10,6 +10,7 @@ from kvfence.reference.stores import Mode
 from kvfence.reference.tables import GroupSpec
 
 Groups: TypeAlias = Literal["full", "full+sliding"]
+DeviceName: TypeAlias = Literal["virtual", "cuda"]
 
 _MOST_CELLS = 2**30
 
@@ -50,6 +51,8 @@ class Options:
     """Of the requests."""
     reset_every: int = 0
     """Steps between resets of the prefix caches, every other one forced; 0: never."""
+    device: DeviceName = "virtual"
+    """``cuda`` copies and computes on a GPU: one rank, at its own pace, and nothing fails on demand."""
     design: str = "sound"
     """``sound``, or the name of a faulty design in :mod:`kvfence.reference.faults`."""
     limit: int | None = None
@@ -72,6 +75,7 @@ class Options:
             ("groups", get_args(Groups)),
             ("mode", get_args(Mode)),
             ("async_depth", (1, 2)),
+            ("device", get_args(DeviceName)),
         ):
             value = getattr(self, name)
             if value not in choices:
@@ -82,6 +86,13 @@ class Options:
                 raise OptionsError(
                     f"{name} x block_size is {cells} tokens; at most {_MOST_CELLS} can be simulated"
                 )
+        if self.device == "cuda":
+            for name, only in (("ranks", 1), ("fail_rate", 0.0), ("repeat_rate", 0.0)):
+                value = getattr(self, name)
+                if value != only:
+                    raise OptionsError(
+                        f"{name} is {value}; on the CUDA device it can be {only} only: use the virtual device"
+                    )
         if self.limit is not None and self.limit < 1:
             raise OptionsError(f"limit is {self.limit}; give 1 or more, or leave it out for all requests")
 

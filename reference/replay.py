@@ -10,11 +10,13 @@ from pathlib import Path
 
 from kvfence.reference.engine import Engine
 from kvfence.reference.faults import design_named
+from kvfence.reference.metrics import Moved
 from kvfence.reference.options import Options
 from kvfence.reference.pool import Observer
 from kvfence.reference.runner import OracleReads
 from kvfence.reference.stats import Stats
 from kvfence.reference.workload import RequestSpec, read_mooncake
+from kvfence.spec.events import Kind
 
 Progress = Callable[[int, float], None]
 """Called now and then with the requests finished and the seconds passed."""
@@ -31,6 +33,8 @@ class ReplayReport:
     options: Options
     stats: Stats = field(default_factory=Stats)
     oracle: OracleReads = field(default_factory=OracleReads)
+    moved: dict[Kind, Moved] = field(default_factory=dict)
+    """Per direction, what the device copied; seconds only on a device that measures them."""
     evicted: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     complete: bool = False
@@ -77,7 +81,7 @@ def run(
     options = options if options is not None else Options()
     specs: Iterator[RequestSpec] = islice(iter(workload), options.limit)
     engine = Engine(options, specs, design_named(options.design), observer)
-    report = ReplayReport(options, engine.stats, engine.runner.reads)
+    report = ReplayReport(options, engine.stats, engine.runner.reads, engine.device.metrics.moved)
     begin = time.perf_counter()
     try:
         for number in engine.rounds():
@@ -89,4 +93,5 @@ def run(
     finally:
         report.seconds = time.perf_counter() - begin
         report.evicted = {pool.name: pool.evicted for pool in (engine.gpu, engine.cpu)}
+        engine.close()
     return report

@@ -1,18 +1,21 @@
-"""The model runner of the virtual device: computing writes KV, attention reads it and compares."""
+"""The model runner: computing writes KV, attention reads it and compares. Here on memory of the CPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kvfence.reference.changes import Added, Change, Closed, Cut, Opened
-from kvfence.reference.content import ContentOracle
+from kvfence.reference.content import ContentOracle, Tokens
 from kvfence.reference.errors import GarbledBlock
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.request import Request
 from kvfence.reference.tables import GroupSpec, Rows
+
+Cells = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -21,6 +24,26 @@ class OracleReads:
 
     in_full: int = 0
     sampled: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Attention's read of block ``blocks[i]`` of row ``rows[i]`` (or of the one row) in slot ``slots[i]``.
+
+    Only the tokens at positions ``lowest`` .. ``highest`` count, which are columns if they differ by block.
+    """
+
+    rows: Rows | int
+    group: int
+    blocks: Rows
+    slots: Slots
+    lowest: Rows | int
+    highest: Rows | int
+
+    def counts(self, offsets: Rows) -> npt.NDArray[np.bool_]:
+        """Which tokens count, [blocks, block size]."""
+        positions = self.blocks[:, None] * offsets.size + offsets
+        return (positions <= self.highest) & (positions >= self.lowest)
 
 
 class ModelRunner:
@@ -36,8 +59,7 @@ class ModelRunner:
         self.groups = groups
         self.block_size = groups[0].block_size
         self.reads = OracleReads()
-        self._memory = memory.numpy()
-        self._flat = self._memory.reshape(-1)
+        self._use(memory)
         self._oracle = ContentOracle(rows)
         self._requests: list[Request | None] = [None] * rows
         self._tables = [np.zeros((rows, 64), np.int64) for _ in groups]
@@ -47,6 +69,31 @@ class ModelRunner:
         """In how many tables a slot is."""
         self._offsets = np.arange(self.block_size, dtype=np.int64)
         self._dirty: list[Slots] = []
+
+    # Memory. A device whose memory is elsewhere replaces these four.
+
+    def _use(self, memory: torch.Tensor) -> None:
+        self._memory = memory.numpy()
+        self._flat = self._memory.reshape(-1)
+
+    def _write(self, cells: Cells, content: Tokens) -> None:
+        """Token ``cells[i]`` of the memory, counted through all slots, becomes ``content[i]``."""
+        self._flat[cells] = content
+
+    def _write_blocks(self, slots: Slots, content: Tokens) -> None:
+        self._memory[slots] = content.reshape(-1, self.block_size)
+
+    def _compare(self, read: Read, expected: Tokens) -> None:
+        """Raises GarbledBlock."""
+        wrong = self._memory[read.slots] != expected.reshape(-1, self.block_size)
+        if wrong.any():
+            wrong &= read.counts(self._offsets)
+            if wrong.any():
+                i, offset = (int(x) for x in np.argwhere(wrong)[0])
+                self._garbled(read, i, offset, int(self._memory[read.slots[i], offset]))
+
+    def settle(self) -> None:
+        """Wait for the steps executed so far. Raises GarbledBlock."""
 
     # Following the scheduler.
 
@@ -128,7 +175,7 @@ class ModelRunner:
 
     def _write_tokens(self, rows: Rows, at: Rows, group: int) -> None:
         slots = self._tables[group][rows, at // self.block_size]
-        self._flat[slots * self.block_size + at % self.block_size] = self._oracle.at(rows, at, group)
+        self._write(slots * self.block_size + at % self.block_size, self._oracle.at(rows, at, group))
         shared = slots[self._users[slots] > 1]
         if shared.size:
             self._read_again(shared)
@@ -140,10 +187,10 @@ class ModelRunner:
         content = self._oracle.tokens(row, start, start + tokens, group)
         lead = start - first * size
         if not lead and tokens == slots.size * size:
-            self._memory[slots] = content.reshape(-1, size)
+            self._write_blocks(slots, content)
         else:
             cells = (slots[:, None] * size + self._offsets).reshape(-1)
-            self._flat[cells[lead : lead + tokens]] = content
+            self._write(cells[lead : lead + tokens], content)
         shared = slots[self._users[slots] > 1]
         if shared.size:
             self._read_again(shared)
@@ -162,15 +209,9 @@ class ModelRunner:
         both = np.concatenate([rows, rows])
         positions = blocks[:, None] * size + self._offsets
         slots = self._tables[group][both, blocks]
-        wrong = self._memory[slots] != self._oracle.at(both, positions, group)
-        if wrong.any():
-            lowest = np.zeros_like(at) if spec.window is None else np.maximum(at - spec.window + 1, 0)
-            wrong &= (positions <= np.concatenate([at, at])[:, None]) & (
-                positions >= np.concatenate([lowest, lowest])[:, None]
-            )
-            if wrong.any():
-                i, offset = (int(x) for x in np.argwhere(wrong)[0])
-                self._garbled(int(both[i]), group, int(positions[i, offset]))
+        lowest = 0 if spec.window is None else np.tile(np.maximum(at - spec.window + 1, 0), 2)[:, None]
+        read = Read(both, group, blocks, slots, lowest, np.concatenate([at, at])[:, None])
+        self._compare(read, self._oracle.at(both, positions, group))
         self._unread[group, rows] = (at + 1) // size
         self.reads.in_full += rows.size
         self.reads.sampled += rows.size
@@ -185,21 +226,18 @@ class ModelRunner:
         last = -(-end // size)
         if last > first:
             slots = self._tables[group][row, first:last]
-            expected = self._oracle.tokens(row, first * size, last * size, group)
-            wrong = self._memory[slots].reshape(-1) != expected
-            if wrong.any():
-                wrong[: max(0, lowest - first * size)] = False
-                wrong[end - first * size :] = False
-                if wrong.any():
-                    self._garbled(row, group, first * size + int(wrong.argmax()))
+            read = Read(row, group, np.arange(first, last), slots, lowest, end - 1)
+            self._compare(read, self._oracle.tokens(row, first * size, last * size, group))
             self.reads.in_full += last - first
         self._unread[group, row] = max(int(self._unread[group, row]), end // size)
 
-    def _garbled(self, row: int, group: int, position: int) -> None:
+    def _garbled(self, read: Read, i: int, offset: int, found: int) -> None:
+        row = read.rows if isinstance(read.rows, int) else int(read.rows[i])
+        block = int(read.blocks[i])
+        position = block * self.block_size + offset
         request = self._requests[row]
         assert request is not None
-        block = position // self.block_size
-        slot = int(self._tables[group][row, block])
-        expected = int(self._oracle.tokens(row, position, position + 1, group)[0])
-        found = int(self._memory[slot, position % self.block_size])
-        raise GarbledBlock(request.id, group, block, slot, expected & (2**64 - 1), found & (2**64 - 1))
+        expected = int(self._oracle.tokens(row, position, position + 1, read.group)[0])
+        raise GarbledBlock(
+            request.id, read.group, block, int(read.slots[i]), expected & (2**64 - 1), found & (2**64 - 1)
+        )

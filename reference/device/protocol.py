@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from kvfence.reference.free_queue import Slots
+from kvfence.reference.metrics import TransferMetrics
 from kvfence.reference.transfers import TransferReport
 
 
@@ -33,6 +34,7 @@ class Device(Protocol):
     """Per pool, [slots, block_size] int64: the content identity of each token (see
     :mod:`kvfence.reference.content`).
     """
+    metrics: TransferMetrics
 
     def submit(self, job: CopyJob) -> None:
         """Start a copy; it lands at some later time, in any order relative to others and to compute."""
@@ -45,3 +47,6 @@ class Device(Protocol):
 
     def written(self, pool: str) -> list[Slots]:
         """Slots of ``pool`` that copies wrote since the last call."""
+
+    def close(self) -> None:
+        """Give back what the device holds. Nothing may be submitted afterwards."""

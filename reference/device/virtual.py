@@ -12,6 +12,7 @@ import torch
 
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.free_queue import Slots
+from kvfence.reference.metrics import TransferMetrics
 from kvfence.reference.transfers import TransferReport
 
 
@@ -39,6 +40,7 @@ class VirtualDevice:
         }
         # numpy moves small scattered rows several times faster than torch does on a CPU.
         self._arrays = {name: tensor.numpy() for name, tensor in self.memory.items()}
+        self.metrics = TransferMetrics()
         self.ranks = ranks
         self.max_delay = max_delay
         self.fail_rate = fail_rate
@@ -82,6 +84,8 @@ class VirtualDevice:
         src, dst = job.src[:n], job.dst[:n]
         self._arrays[job.dst_pool][dst] = self._arrays[job.src_pool][src]
         self._written[job.dst_pool].append(dst)
+        nbytes = src.size * self._arrays[job.src_pool].strides[0]
+        self.metrics.transfer("load" if job.load else "store", nbytes, 0.0)
 
     def poll(self) -> list[TransferReport]:
         """Ends of copies since the last call."""
@@ -92,3 +96,6 @@ class VirtualDevice:
         """Slots of ``pool`` that copies wrote since the last call."""
         written, self._written[pool] = self._written[pool], []
         return written
+
+    def close(self) -> None:
+        """Nothing to give back."""

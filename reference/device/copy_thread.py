@@ -1,0 +1,135 @@
+"""The background thread that launches copies, so that the engine's thread never waits for the driver."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from kvfence.reference.copy.engine import CopyEngine
+from kvfence.reference.copy.plan import Segment
+from kvfence.reference.device.events import EventPool
+from kvfence.reference.device.protocol import CopyJob
+from kvfence.spec.events import Kind
+
+KINDS: Final[Sequence[Kind]] = ("store", "load")
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy on its way: submitted when ``ready`` was recorded, on the GPU between ``begin`` and ``end``."""
+
+    job: CopyJob
+    kind: Kind
+    ready: torch.cuda.Event
+    begin: torch.cuda.Event
+    end: torch.cuda.Event
+    nbytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long the copy took on the GPU, without its planning and its wait for compute."""
+        return float(self.begin.elapsed_time(self.end)) / 1e3
+
+
+class CopyThread:
+    """Takes copies from a queue and launches each on the low-priority stream of its direction.
+
+    Every copy waits on its stream for ``ready``, an event that its submitter recorded behind the compute
+    that the copy must not overtake: the writes of a store's source (STORE-READY), every use of a load's
+    destination by its previous owners (LOAD-ORDER). It is over when the event behind it on that same stream
+    is complete.
+    """
+
+    def __init__(
+        self, engine: CopyEngine, segment: Callable[[CopyJob], Segment], device: torch.device
+    ) -> None:
+        self._engine = engine
+        self._segment = segment
+        self._device = device
+        self._streams: dict[Kind, torch.cuda.Stream] = {kind: torch.cuda.Stream(device, 0) for kind in KINDS}
+        self._ready = EventPool(timing=False)
+        self._timed = EventPool(timing=True)
+        self._queue: queue.Queue[Copy | None] = queue.Queue()
+        self._launched: dict[Kind, deque[Copy]] = {kind: deque() for kind in KINDS}
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kvfence-copy", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Copies that are queued and not launched, roughly."""
+        return self._queue.qsize()
+
+    def submit(self, job: CopyJob, compute: torch.cuda.Stream) -> None:
+        """Copy after everything that is on ``compute`` now."""
+        kind: Kind = "load" if job.load else "store"
+        copy = Copy(job, kind, self._ready.take(), self._timed.take(), self._timed.take())
+        copy.ready.record(compute)
+        self._queue.put(copy)
+
+    def _run(self) -> None:
+        torch.cuda.set_device(self._device)
+        torch.cuda.synchronize(self._device)
+        while (copy := self._queue.get()) is not None:
+            try:
+                # After a failure the queue is emptied without copying, so that nobody waits for ever.
+                if self._error is None:
+                    self._launch(copy)
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._queue.task_done()
+        self._queue.task_done()
+
+    def _launch(self, copy: Copy) -> None:
+        work = self._engine.plan(copy.kind, [self._segment(copy.job)])
+        copy.nbytes = work.total
+        stream = self._streams[copy.kind]
+        stream.wait_event(copy.ready)
+        copy.begin.record(stream)
+        self._engine.launch(work, stream.cuda_stream)
+        copy.end.record(stream)
+        self._launched[copy.kind].append(copy)
+
+    def finished(self) -> list[Copy]:
+        """Copies that ended since the last call, each direction in order. Raises what stopped the thread.
+
+        Done with a copy, hand it to :meth:`recycle`.
+        """
+        self._raise_error()
+        over = []
+        for launched in self._launched.values():
+            while launched and launched[0].end.query():
+                over.append(launched.popleft())
+        return over
+
+    def recycle(self, copy: Copy) -> None:
+        """Nobody needs the events of ``copy`` any more."""
+        self._ready.give_back(copy.ready)
+        self._timed.give_back(copy.begin)
+        self._timed.give_back(copy.end)
+
+    def flush(self) -> None:
+        """Wait until every copy submitted so far has landed: those still queued as well as those launched."""
+        self._queue.join()
+        for stream in self._streams.values():
+            stream.synchronize()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Launch what is queued, wait for it, and end the thread."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        for stream in self._streams.values():
+            stream.synchronize()

@@ -1,0 +1,103 @@
+"""The CUDA device: blocks in GPU memory and in registered host memory, copied beside the compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from kvfence.reference.copy.auto import open_auto
+from kvfence.reference.copy.plan import Segment, View
+from kvfence.reference.device.copy_thread import CopyThread
+from kvfence.reference.device.driver import open_driver
+from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.device.protocol import CopyJob
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.metrics import TransferMetrics
+from kvfence.reference.transfers import TransferReport
+
+
+class CudaDevice:
+    """One GPU, which stands for the only rank. ``compute`` is the stream of the model; copies give way to it.
+
+    Pool ``on_device`` lies in GPU memory, every other pool in registered host memory. Raises NoDevice,
+    HostMemoryRefused, and OptionsError for an ``engine`` that there is not (see :func:`open_auto`).
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, int],
+        block_size: int,
+        on_device: str = "gpu",
+        engine: str | None = None,
+        ordinal: int = 0,
+    ) -> None:
+        driver = open_driver(ordinal)
+        self.card = driver.card
+        self.metrics = TransferMetrics()
+        self.memory: dict[str, torch.Tensor] = {}
+        self._views: dict[str, View] = {}
+        self._host: list[HostPool] = []
+        self._written: dict[str, list[Slots]] = {name: [] for name in pools}
+        self._reports: list[TransferReport] = []
+        device = torch.device("cuda", ordinal)
+        self.compute = torch.cuda.Stream(device, -1)
+        try:
+            for name, slots in pools.items():
+                if name == on_device:
+                    self.memory[name] = torch.zeros((slots, block_size), dtype=torch.int64, device=device)
+                    self._views[name] = View.of(self.memory[name])
+                else:
+                    host = HostPool(driver, slots, 8 * block_size)
+                    self._host.append(host)
+                    flat = torch.from_numpy(host.array()).view(torch.int64)
+                    self.memory[name] = flat.view(slots, block_size)
+                    self._views[name] = View.of(self.memory[name], host.chunk // (8 * block_size))
+            self._copies = CopyThread(open_auto(driver, engine), self._segment, device)
+        except BaseException:
+            self._free()
+            raise
+        torch.cuda.synchronize(device)
+
+    def _segment(self, job: CopyJob) -> Segment:
+        return Segment([self._views[job.src_pool]], job.src, [self._views[job.dst_pool]], job.dst)
+
+    def submit(self, job: CopyJob) -> None:
+        """Start a copy behind the compute that was launched before this call."""
+        self._copies.submit(job, self.compute)
+
+    def advance(self) -> None:
+        """Take note of the copies that ended."""
+        for copy in self._copies.finished():
+            job = copy.job
+            self._written[job.dst_pool].append(job.dst)
+            self._reports.append(TransferReport(job.op, job.generation, 0))
+            self.metrics.transfer(copy.kind, copy.nbytes, copy.seconds)
+            self._copies.recycle(copy)
+
+    def poll(self) -> list[TransferReport]:
+        """Ends of copies since the last call, as of the last :meth:`advance`."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def written(self, pool: str) -> list[Slots]:
+        """Slots of ``pool`` that copies wrote since the last call."""
+        written, self._written[pool] = self._written[pool], []
+        return written
+
+    def flush(self) -> None:
+        """Wait until every copy submitted so far has landed, and take note of it."""
+        self._copies.flush()
+        self.advance()
+
+    def close(self) -> None:
+        """Wait for the copies, end the thread, and give the memory back."""
+        self._copies.close()
+        torch.cuda.synchronize(self.compute.device)
+        self._free()
+
+    def _free(self) -> None:
+        self.memory.clear()
+        self._views.clear()
+        for host in self._host:
+            host.close()

@@ -113,14 +113,34 @@ class Op:
 class Step:
     """A dispatched step whose output has not arrived."""
 
-    __slots__ = ("frozen", "number", "requests", "tokens")
+    __slots__ = ("_ids", "_requests", "frozen", "number", "tokens")
 
-    def __init__(self, number: int, requests: list[Request], tokens: Sequence[int]) -> None:
+    def __init__(
+        self, number: int, ids: Sequence[str], tokens: Sequence[int], requests: list[Request] | None = None
+    ) -> None:
         self.number = number
-        self.requests = requests
+        self._ids = ids
+        self._requests = requests
         self.tokens = tokens
         self.frozen: list[tuple[PoolState, list[int]]] = []
         """Slots that may be freed once this step is over."""
+
+    def requests(self, current: dict[str, Request]) -> list[Request]:
+        """The generations that it runs; ``current`` as when it was dispatched, or later if this was called
+        before.
+        """
+        if self._requests is None:
+            self._requests = [current[id_] for id_ in self._ids]
+        return self._requests
+
+    def copy(
+        self, current: dict[str, Request], copies: dict[Request, Request], pools: dict[str, PoolState]
+    ) -> Step:
+        """A copy in other books."""
+        requests = [copies[request] for request in self.requests(current)]
+        other = Step(self.number, self._ids, self.tokens, requests)
+        other.frozen = [(pools[pool.name], list(slots)) for pool, slots in self.frozen]
+        return other
 
 
 class Closed:
@@ -161,6 +181,8 @@ class Books:
         """By generation, as in a holder's name: ``7.0``."""
         self.current: dict[str, Request] = {}
         """The newest generation of each request."""
+        self.progress: dict[str, int] = {}
+        """Addresses of their ``progress``."""
         self.newest: dict[str, int] = {}
         self.retired: dict[str, None] = {}
         self.ops: dict[int, Op] = {}
@@ -195,19 +217,16 @@ class Books:
             if op.request is not None:
                 known.add(op.request)
         for step in self.steps:
-            known.update(step.requests)
+            known.update(step.requests(self.current))
         copies = {request: request.copy() for request in known}
         other.pools = {name: pool.copy(copies) for name, pool in self.pools.items()}
         other.requests = {key: copies[request] for key, request in self.requests.items()}
         other.current = {id_: copies[request] for id_, request in self.current.items()}
+        other.progress = {id_: request.address for id_, request in other.current.items()}
         other.newest, other.retired = dict(self.newest), dict(self.retired)
         other.ops = {id_: op.copy(copies) for id_, op in self.ops.items()}
         other.closed = dict(self.closed)
-        other.steps = deque()
-        for step in self.steps:
-            twin = Step(step.number, [copies[request] for request in step.requests], step.tokens)
-            twin.frozen = [(other.pools[pool.name], list(slots)) for pool, slots in step.frozen]
-            other.steps.append(twin)
+        other.steps = deque(step.copy(self.current, copies, other.pools) for step in self.steps)
         other.ring, other.long = self.ring.copy(), self.long.copy()
         other.judged = dict(self.judged)
         return other
@@ -241,9 +260,20 @@ class Books:
         request = Request(id_, gen, explicit=explicit)
         self.requests[request.key] = request
         current = self.current.get(id_)
-        if current is None or current.gen < gen:
+        if current is not None and current.gen < gen:
+            self.not_current(current)
+            current = None
+        if current is None:
             self.current[id_] = request
+            self.progress[id_] = request.address
         return request
+
+    def not_current(self, request: Request) -> None:
+        """Nothing dispatched from here on means this generation."""
+        if self.current.get(request.id) is request:
+            for step in self.steps:
+                step.requests(self.current)
+            del self.current[request.id], self.progress[request.id]
 
     def request(self, id_: str, gen: int) -> tuple[Request, Violation | None]:
         """The generation that an event names, and what is wrong with naming it.
@@ -295,14 +325,12 @@ class Books:
         names = (f"req:{request.key}", f"hit:{request.key}")
         if not any(name in pool.holders for pool in self.pools.values() for name in names):
             self.requests.pop(request.key, None)
-            if self.current.get(request.id) is request:
-                del self.current[request.id]
+            self.not_current(request)
 
     def forget_request(self, request: Request) -> None:
         """Stop to keep books on a generation, but remember that there was one."""
         self.requests.pop(request.key, None)
-        if self.current.get(request.id) is request:
-            del self.current[request.id]
+        self.not_current(request)
         self.retired[request.key] = None
         if len(self.retired) > REMEMBERED:
             del self.retired[next(iter(self.retired))]
@@ -312,7 +340,9 @@ class Books:
         if request.last_step <= self.processed:
             return 0
         return sum(
-            step.tokens[step.requests.index(request)] for step in self.steps if request in step.requests
+            step.tokens[requests.index(request)]
+            for step in self.steps
+            if request in (requests := step.requests(self.current))
         )
 
     def confirmed(self, request: Request) -> int:

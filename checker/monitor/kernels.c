@@ -24,7 +24,7 @@ typedef struct { const char *name; void *function; int flags; const char *doc; }
 extern char PyList_Type, PyTuple_Type, PyBytes_Type;
 extern Object *PyObject_Type(Object *), *PyObject_GetIter(Object *), *PyIter_Next(Object *);
 extern Object *PyList_GetItem(Object *, Size), *PyTuple_GetItem(Object *, Size), *PyLong_FromLongLong(long long);
-extern Object *PyObject_GetAttr(Object *, Object *), *PyCFunction_NewEx(Method *, Object *, Object *);
+extern Object *PyDict_GetItem(Object *, Object *), *PyCFunction_NewEx(Method *, Object *, Object *);
 extern Object *PyTuple_New(Size);
 extern Size PyList_Size(Object *), PyTuple_Size(Object *), PyBytes_Size(Object *);
 extern char *PyBytes_AsString(Object *);
@@ -38,16 +38,16 @@ enum { ODD = -1, ROOM = -2, FEWER = -3, FASTCALL = 0x80, STRIDED_WITH_FORMAT = 0
 #define MARK INT64_MIN
 
 /* The layout of PoolState.native: eight bytes each. */
-typedef struct { uint64_t tag; uint64_t count; } Entry; /* 0: never used; else USED + LABELLED and STORED times */
+typedef struct { uint64_t tag; uint64_t count; } Entry; /* LABELLED and STORED, times how many */
 typedef struct {
     int64_t *words; uint64_t *tags; int64_t slots;
     Entry *table; int64_t bits, used; /* 2**bits entries; no table: its tags are not indexed */
 } Pool;
 
-/* Numbers of events. */
+/* Numbers of an event, unpacked. */
 
 typedef struct { int64_t *at; Size n, room; } Numbers;
-static _Thread_local Numbers A, B, C;
+static _Thread_local Numbers scratch[3];
 
 static int64_t *extend(Numbers *to, Size n) {
     if (to->n + n > to->room) {
@@ -60,50 +60,38 @@ static int64_t *extend(Numbers *to, Size n) {
     return to->at + to->n - n;
 }
 
-static int64_t integer(Object *one, int wide) {
-    return wide ? (int64_t)PyLong_AsUnsignedLongLong(one) : PyLong_AsLongLong(one);
-}
-
 static int of_buffer(Object *from, int wide, Numbers *to) {
     View view;
     if (PyObject_GetBuffer(from, &view, STRIDED_WITH_FORMAT)) { PyErr_Clear(); return 0; }
     const char *format = view.format ? view.format : "B";
     char kind = format[*format == '@' || *format == '<' || *format == '='];
     int is_signed = kind == 'i' || kind == 'l' || kind == 'q';
-    int ok = view.ndim == 1 && (is_signed || kind == 'I' || kind == 'L' || kind == 'Q') && (view.itemsize & 12);
+    int ok = view.ndim == 1 && (is_signed || kind == 'I' || kind == 'L' || kind == 'Q') && view.itemsize >= 4;
     int64_t *at = ok ? extend(to, view.shape[0]) : 0, all = 0;
-    if (at) {
-        char *p = view.buf;
-        Size n = view.shape[0], step = view.strides[0];
-        if (view.itemsize == 8) for (Size i = 0; i < n; i++, p += step) all |= at[i] = *(int64_t *)p;
-        else if (is_signed) for (Size i = 0; i < n; i++, p += step) all |= at[i] = *(int32_t *)p;
-        else for (Size i = 0; i < n; i++, p += step) at[i] = *(uint32_t *)p;
-    }
+    char *p = view.buf;
+    for (Size i = 0; at && i < view.shape[0]; i++, p += view.strides[0])
+        all |= at[i] = view.itemsize == 8 ? *(int64_t *)p : is_signed ? *(int32_t *)p : *(uint32_t *)p;
     PyBuffer_Release(&view);
-    /* A negative number is no key, and a great unsigned one no slot. */
-    return at && !(all < 0 && wide == is_signed);
+    return at && !(all < 0 && wide == is_signed); /* a negative number is no key, 2**63 no slot */
 }
 
-/* Appends the numbers of an object; 0 if they are not whole numbers that fit. */
+/* Appends the numbers of an object; 0 if they are not a row of integers that fit. */
 static int append(Object *from, int wide, Numbers *to) {
     char *type = (char *)PyObject_Type(from);
     Py_DecRef((Object *)type);
-    if (type == &PyBytes_Type) {
-        Size n = PyBytes_Size(from) / (wide ? 8 : 4);
-        char *p = PyBytes_AsString(from);
-        int64_t *at = extend(to, n);
-        if (!at || PyBytes_Size(from) % (wide ? 8 : 4)) return 0;
-        for (Size i = 0; i < n; i++)
-            at[i] = wide ? ((int64_t *)p)[i] : (int64_t)((uint32_t *)p)[i];
-        return 1;
-    }
-    int list = type == &PyList_Type;
-    if (!list && type != &PyTuple_Type) return of_buffer(from, wide, to);
-    Size n = list ? PyList_Size(from) : PyTuple_Size(from);
+    int list = type == &PyList_Type, bytes = type == &PyBytes_Type;
+    if (!list && !bytes && type != &PyTuple_Type) return of_buffer(from, wide, to);
+    Size n = bytes ? PyBytes_Size(from) : list ? PyList_Size(from) : PyTuple_Size(from);
+    if (bytes && n % (wide ? 8 : 4)) return 0;
+    if (bytes) n /= wide ? 8 : 4;
     int64_t *at = extend(to, n);
     if (!at) return 0;
-    for (Size i = 0; i < n; i++) {
-        at[i] = integer(list ? PyList_GetItem(from, i) : PyTuple_GetItem(from, i), wide);
+    void *packed = bytes ? PyBytes_AsString(from) : 0;
+    if (bytes && wide) for (Size i = 0; i < n; i++) at[i] = ((int64_t *)packed)[i];
+    else if (bytes) for (Size i = 0; i < n; i++) at[i] = ((uint32_t *)packed)[i];
+    else for (Size i = 0; i < n; i++) {
+        Object *one = list ? PyList_GetItem(from, i) : PyTuple_GetItem(from, i);
+        at[i] = wide ? (int64_t)PyLong_AsUnsignedLongLong(one) : PyLong_AsLongLong(one);
         if (at[i] == -1 && PyErr_Occurred()) { PyErr_Clear(); return 0; }
     }
     return 1;
@@ -118,76 +106,114 @@ static Pool *pool_at(Object *address) { return (Pool *)(intptr_t)PyLong_AsLongLo
 static Object *answer(int64_t n) { return PyLong_FromLongLong(n); }
 static int in(const Pool *p, int64_t slot) { return (uint64_t)slot < (uint64_t)p->slots; }
 
-static void each(const Pool *p, const int64_t *slots, Size n, int64_t keep, int64_t add) {
-    for (Size i = 0; i < n; i++) p->words[slots[i]] = (p->words[slots[i]] & keep) + add;
+static int all_in(const Pool *p, const int64_t *at, Size n) {
+    int ok = 1;
+    for (Size i = 0; i < n; i++) ok &= in(p, at[i]);
+    return ok;
 }
 
-/* The key table: tags with the number of labels and of open stores that carry them. An entry stays where it is
-until the table is built anew, also with nothing left to count. */
+static void each(const Pool *p, const int64_t *at, Size n, int64_t keep, int64_t add) {
+    for (int64_t *words = p->words; n > 0; n--, at++) words[*at] = (words[*at] & keep) + add;
+}
+
+/* The key table: tags with the number of labels and of open stores that carry them, none without any. A tag is in the
+first free entry from its home on. */
+
+static uint64_t home(const Pool *p, uint64_t tag) { return tag * 0x9E3779B97F4A7C15u >> (64 - p->bits); }
 
 static Entry *entry(const Pool *p, uint64_t tag) {
-    uint64_t mask = ((uint64_t)1 << p->bits) - 1, i = tag * 0x9E3779B97F4A7C15u >> (64 - p->bits);
+    uint64_t mask = ((uint64_t)1 << p->bits) - 1, i = home(p, tag);
     while (p->table[i].count && p->table[i].tag != tag) i = (i + 1) & mask;
-    return &p->table[i];
+    return p->table + i;
 }
 
-static Entry *entry_or_new(Pool *p, uint64_t tag) {
-    Entry *e = entry(p, tag);
-    if (!e->count) e->tag = tag, e->count = USED, p->used++;
-    return e;
+/* Frees the entry `gap`: a later one that can be found only by passing it moves there. */
+static void drop(Pool *p, uint64_t gap) {
+    uint64_t mask = ((uint64_t)1 << p->bits) - 1, i = gap;
+    while (p->table[i = (i + 1) & mask].count)
+        if (((i - home(p, p->table[i].tag)) & mask) >= ((i - gap) & mask)) {
+            p->table[gap] = p->table[i];
+            gap = i;
+        }
+    p->table[gap].count = 0;
+    p->used--;
 }
 
-static int full(const Pool *p, Size n) { return p->table && (p->used + n) * 2 > (int64_t)1 << p->bits; }
+static int full(const Pool *p, Size n) { return p->table && (p->used + n) * 4 > (int64_t)3 << p->bits; }
 
-/* tally(pool, tags, count): add to the count of each tag. */
+/* Adds to the count of each tag, or only as long as they are nowhere so far; returns how many that are. */
+static Size count(Pool *p, const int64_t *tags, Size n, int64_t mix, int64_t amount, int only_new) {
+    for (Size i = 0; i < n; i++) {
+        if (i + 8 < n) __builtin_prefetch(p->table + home(p, tags[i + 8] ^ mix), 1);
+        Entry *e = entry(p, tags[i] ^ mix);
+        if (!e->count) e->tag = tags[i] ^ mix, p->used++;
+        else if (only_new) return i;
+        e->count += amount;
+        if (!e->count) drop(p, e - p->table);
+    }
+    return n;
+}
+
+/* tally(pool, tags, amount): add to the count of each tag. */
 static Object *tally(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]);
-    if (!numbers(args[1], 1, &A)) return answer(ODD);
-    if (full(p, A.n)) return answer(ROOM);
-    uint64_t count = PyLong_AsLongLong(args[2]);
-    for (Size i = 0; i < A.n; i++) entry_or_new(p, A.at[i])->count += count;
-    return answer(A.n);
+    Numbers *a = scratch;
+    if (!numbers(args[1], 1, a)) return answer(ODD);
+    if (full(p, a->n)) return answer(ROOM);
+    return answer(count(p, a->at, a->n, 0, PyLong_AsLongLong(args[2]), 0));
 }
 
-/* counted(pool, tag): the count of a tag, 0 for an unknown one. */
+/* counted(pool, tag): the count of a tag, 0 for one that is nowhere. */
 static Object *counted(Object *self, Object *const *args) {
     return answer(entry(pool_at(args[0]), PyLong_AsUnsignedLongLong(args[1]))->count);
+}
+
+/* rebuild(pool, entries, n): the `n` old entries move to the pool's new, empty table. */
+static Object *rebuild(Object *self, Object *const *args) {
+    Pool *p = pool_at(args[0]);
+    Entry *old = (Entry *)(intptr_t)PyLong_AsLongLong(args[1]);
+    for (int64_t i = 0, n = PyLong_AsLongLong(args[2]); i < n; i++)
+        if (old[i].count) count(p, (int64_t *)&old[i].tag, 1, 0, old[i].count, 0);
+    return answer(p->used);
 }
 
 /* change(pool, slots, was, becomes): all that is known about the slots changes: from nothing to one holder when they
 are given away, from the label to nothing when they are evicted. */
 static Object *change(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]);
+    Numbers *a = scratch, *b = a + 1;
     int64_t was = PyLong_AsLongLong(args[2]), becomes = PyLong_AsLongLong(args[3]);
-    if (!numbers(args[1], 0, &A)) return answer(ODD);
-    for (Size i = 0; i < A.n; i++) {
-        if (!in(p, A.at[i]) || p->words[A.at[i]] != was) {
-            each(p, A.at, i, 0, was);
-            return answer(ODD);
-        }
-        p->words[A.at[i]] = becomes;
+    if (!numbers(args[1], 0, a)) return answer(ODD);
+    int64_t *at = a->at, *words = p->words;
+    Size n = a->n, i = 0;
+    for (; i < n && in(p, at[i]) && words[at[i]] == was; i++) words[at[i]] = becomes;
+    if (i < n) {
+        each(p, at, i, 0, was);
+        return answer(ODD);
     }
-    if (was & LABEL && p->table)
-        for (Size i = 0; i < A.n; i++) entry(p, p->tags[A.at[i]])->count -= LABELLED;
-    return answer(A.n);
+    b->n = 0;
+    if (was & LABEL && p->table && extend(b, n)) {
+        for (i = 0; i < n; i++) b->at[i] = p->tags[at[i]];
+        count(p, b->at, n, 0, -LABELLED, 0);
+    }
+    return answer(n);
 }
 
 /* touch(pool, slots): held or labelled slots with content get a holder. Above the low 32 bits: how many had none. */
 static Object *touch(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]);
-    if (!numbers(args[1], 0, &A)) return answer(ODD);
-    int64_t alone = 0;
-    for (Size i = 0; i < A.n; i++) {
-        int64_t word = in(p, A.at[i]) ? p->words[A.at[i]] : MARK;
-        if (word & (MARK | FILLING | BAD | NULL_BLOCK) || !(word & (REFS | LABEL))) {
-            each(p, A.at, i, ~MARK, 0);
-            return answer(ODD);
-        }
+    Numbers *a = scratch;
+    if (!numbers(args[1], 0, a)) return answer(ODD);
+    int64_t *at = a->at, *words = p->words, alone = 0;
+    Size n = a->n, i = 0;
+    for (; i < n && in(p, at[i]); i++) {
+        int64_t word = words[at[i]];
+        if (word & (MARK | FILLING | BAD | NULL_BLOCK) || !(word & (REFS | LABEL))) break;
         alone += !(word & REFS);
-        p->words[A.at[i]] |= MARK;
+        words[at[i]] |= MARK;
     }
-    each(p, A.at, A.n, ~MARK, REF);
-    return answer(alone << 32 | A.n);
+    each(p, at, i, ~MARK, i == n ? REF : 0);
+    return answer(i == n ? alone << 32 | n : ODD);
 }
 
 /* leave(pool, slots, held, parts, own): a holder leaves all of its slots, `held` of them: those of the lists of numbers
@@ -195,139 +221,127 @@ static Object *touch(Object *self, Object *const *args) {
 these are. */
 static Object *leave(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]);
-    if (!numbers(args[1], 0, &A)) return answer(ODD);
-    if (A.n != PyLong_AsLongLong(args[2])) return answer(FEWER);
-    B.n = 0;
+    Numbers *a = scratch, *b = a + 1;
+    if (!numbers(args[1], 0, a)) return answer(ODD);
+    if (a->n != PyLong_AsLongLong(args[2])) return answer(FEWER);
+    b->n = 0;
     for (Size i = 0, n = PyList_Size(args[3]); i < n; i++)
-        if (!append(PyList_GetItem(args[3], i), 0, &B)) return answer(ODD);
+        if (!append(PyList_GetItem(args[3], i), 0, b)) return answer(ODD);
     Object *rest = PyObject_GetIter(args[4]), *one;
     while ((one = PyIter_Next(rest))) {
-        int64_t *at = extend(&B, 1);
+        int64_t *at = extend(b, 1);
         if (at) *at = PyLong_AsLongLong(one);
         Py_DecRef(one);
     }
     Py_DecRef(rest);
-    for (Size i = 0; i < B.n; i++) if (!in(p, B.at[i])) return answer(ODD);
-    int64_t gone = 0;
-    Size i = 0;
-    each(p, B.at, B.n, ~MARK, MARK);
-    for (; A.n == B.n && i < A.n; i++) {
-        int64_t word = in(p, A.at[i]) ? p->words[A.at[i]] : 0;
-        if (!(word & MARK)) break;
-        word = (word & ~MARK) - REF;
+    int64_t *at = a->at, *words = p->words, gone = 0;
+    Size n = a->n, i = 0;
+    if (n != b->n || !all_in(p, b->at, n)) return answer(ODD);
+    each(p, b->at, n, ~MARK, MARK);
+    for (; i < n && in(p, at[i]) && words[at[i]] & MARK; i++) {
+        int64_t word = (words[at[i]] & ~MARK) - REF;
         if (!(word & REFS) && word & ~(int64_t)(LABEL | BAD)) break;
         gone += !(word & REFS);
-        p->words[A.at[i]] &= ~MARK;
+        words[at[i]] &= ~MARK;
     }
-    int plain = A.n == B.n && i == A.n;
-    each(p, B.at, B.n, ~MARK, plain ? -REF : 0);
-    return answer(plain ? gone << 32 | A.n : ODD);
+    each(p, b->at, n, ~MARK, i == n ? -REF : 0);
+    return answer(i == n ? gone << 32 | n : ODD);
 }
 
 /* label(pool, slots, keys, mix): held slots with content and without a label get one. */
 static Object *label(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]);
+    Numbers *a = scratch, *b = a + 1;
     uint64_t mix = PyLong_AsUnsignedLongLong(args[3]);
-    if (!numbers(args[1], 0, &A) || !numbers(args[2], 1, &B) || A.n != B.n) return answer(ODD);
-    if (full(p, A.n)) return answer(ROOM);
-    for (Size i = 0; i < A.n; i++) {
-        int64_t word = in(p, A.at[i]) ? p->words[A.at[i]] : 0;
-        if (!(word & REFS) || word & (LABEL | FILLING | BAD | NULL_BLOCK)) {
-            each(p, A.at, i, ~(int64_t)LABEL, 0);
-            return answer(ODD);
-        }
-        p->words[A.at[i]] |= LABEL;
+    if (!numbers(args[1], 0, a) || !numbers(args[2], 1, b) || a->n != b->n) return answer(ODD);
+    if (full(p, a->n)) return answer(ROOM);
+    int64_t *at = a->at, *words = p->words;
+    Size n = a->n, i = 0;
+    for (; i < n && in(p, at[i]); i++) {
+        int64_t word = words[at[i]];
+        if (!(word & REFS) || word & (LABEL | FILLING | BAD | NULL_BLOCK)) break;
+        words[at[i]] |= LABEL;
     }
-    for (Size i = 0; i < A.n; i++) {
-        uint64_t tag = p->tags[A.at[i]] = B.at[i] ^ mix;
-        if (p->table) entry_or_new(p, tag)->count += LABELLED;
+    if (i < n) {
+        each(p, at, i, ~(int64_t)LABEL, 0);
+        return answer(ODD);
     }
-    return answer(A.n);
+    for (i = 0; i < n; i++) p->tags[at[i]] = b->at[i] ^ mix;
+    if (p->table) count(p, b->at, n, mix, LABELLED, 0);
+    return answer(n);
 }
 
 /* queue(src_pool, src, dst_pool, dst, keys, mix, store): a transfer between held slots with content begins. A store
 brings tags that its destination neither has nor is being brought. */
 static Object *queue(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]), *q = pool_at(args[2]);
+    Numbers *a = scratch, *b = a + 1, *c = a + 2;
     uint64_t mix = PyLong_AsUnsignedLongLong(args[5]);
     int store = PyLong_AsLongLong(args[6]) != 0;
-    if (!numbers(args[1], 0, &A) || !numbers(args[3], 0, &B) || !numbers(args[4], 1, &C)) return answer(ODD);
-    if (A.n != B.n || A.n != C.n) return answer(ODD);
-    if (store && full(q, C.n)) return answer(ROOM);
-    Size i, j = 0, k = 0;
-    for (i = 0; i < A.n; i++) {
-        int64_t word = in(p, A.at[i]) ? p->words[A.at[i]] : 0;
+    if (!numbers(args[1], 0, a) || !numbers(args[3], 0, b) || !numbers(args[4], 1, c)) return answer(ODD);
+    Size n = a->n, i = 0, j = 0, k = 0;
+    if (n != b->n || n != c->n) return answer(ODD);
+    if (store && full(q, n)) return answer(ROOM);
+    int64_t *from = a->at, *to = b->at;
+    for (; i < n && in(p, from[i]); i++) {
+        int64_t word = p->words[from[i]];
         if (!(word & REFS) || word & (MARK | FILLING | BAD)) break;
-        p->words[A.at[i]] |= MARK;
+        p->words[from[i]] |= MARK;
     }
-    for (; i == A.n && j < B.n; j++) {
-        int64_t word = in(q, B.at[j]) ? q->words[B.at[j]] : 0;
+    for (; i == n && j < n && in(q, to[j]); j++) {
+        int64_t word = q->words[to[j]];
         if (!(word & REFS) || word & (FILLING | BAD)) break;
-        q->words[B.at[j]] |= FILLING;
+        q->words[to[j]] |= FILLING;
     }
-    for (; store && i == A.n && j == B.n && k < C.n; k++) {
-        Entry *e = entry_or_new(q, C.at[k] ^ mix);
-        if (e->count != USED) break;
-        e->count += STORED;
-    }
-    int plain = i == A.n && j == B.n && (!store || k == C.n);
-    each(p, A.at, i, ~MARK, plain ? BUSY : 0);
-    each(q, B.at, j, plain ? -1 : ~(int64_t)FILLING, plain ? BUSY : 0);
-    while (!plain && k > 0) entry(q, C.at[--k] ^ mix)->count -= STORED;
-    return answer(plain ? A.n : ODD);
+    if (j == n && i == n) k = store ? count(q, c->at, n, mix, STORED, 1) : n;
+    int plain = i == n && j == n && k == n;
+    each(p, from, i, ~MARK, plain ? BUSY : 0);
+    each(q, to, j, plain ? -1 : ~(int64_t)FILLING, plain ? BUSY : 0);
+    if (!plain) count(q, c->at, k, mix, -STORED, 0);
+    return answer(plain ? n : ODD);
 }
 
 /* release(src_pool, src, dst_pool, dst, keys, mix, store): a transfer that `queue` took over is at its end. */
 static Object *release(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]), *q = pool_at(args[2]);
+    Numbers *a = scratch, *b = a + 1, *c = a + 2;
     uint64_t mix = PyLong_AsUnsignedLongLong(args[5]);
-    if (!numbers(args[1], 0, &A) || !numbers(args[3], 0, &B) || !numbers(args[4], 1, &C)) return answer(ODD);
-    for (Size i = 0; i < A.n; i++) if (!in(p, A.at[i])) return answer(ODD);
-    for (Size i = 0; i < B.n; i++) if (!in(q, B.at[i])) return answer(ODD);
-    each(p, A.at, A.n, -1, -BUSY);
-    each(q, B.at, B.n, -1, -(BUSY | FILLING));
-    if (PyLong_AsLongLong(args[6])) for (Size i = 0; i < C.n; i++) entry(q, C.at[i] ^ mix)->count -= STORED;
-    return answer(A.n);
+    if (!numbers(args[1], 0, a) || !numbers(args[3], 0, b) || !numbers(args[4], 1, c)) return answer(ODD);
+    if (!all_in(p, a->at, a->n) || !all_in(q, b->at, b->n)) return answer(ODD);
+    each(p, a->at, a->n, -1, -BUSY);
+    each(q, b->at, b->n, -1, -(BUSY | FILLING));
+    if (PyLong_AsLongLong(args[6])) count(q, c->at, c->n, mix, -STORED, 0);
+    return answer(a->n);
 }
 
-/* rebuild(pool, entries, n): the counts of `n` old entries move to the pool's new, empty table. */
-static Object *rebuild(Object *self, Object *const *args) {
-    Pool *p = pool_at(args[0]);
-    Entry *old = (Entry *)(intptr_t)PyLong_AsLongLong(args[1]);
-    for (int64_t i = 0, n = PyLong_AsLongLong(args[2]); i < n; i++)
-        if (old[i].count > USED) entry_or_new(p, old[i].tag)->count = old[i].count;
-    return answer(p->used);
-}
-
-/* run(requests, tokens, step, name): each request is ready, and computes so many tokens more in this step. A
-request's attribute `name` is the address of its Progress. */
+/* run(addresses, requests, tokens, step): each request is ready, and computes so many tokens more in this step. The
+dictionary has the address of the Progress of each that is known. */
 typedef struct { int64_t ready, computed, last_step; } Progress;
 
 static Object *run(Object *self, Object *const *args) {
-    if (!numbers(args[1], 0, &B) || B.n != PyList_Size(args[0])) return answer(ODD);
-    A.n = 0;
-    if (!extend(&A, B.n)) return answer(ODD);
-    for (Size i = 0; i < B.n; i++) {
-        Object *address = PyObject_GetAttr(PyList_GetItem(args[0], i), args[3]);
-        A.at[i] = PyLong_AsLongLong(address);
-        Py_DecRef(address);
-        if (!((Progress *)(intptr_t)A.at[i])->ready) return answer(ODD);
+    Numbers *a = scratch, *b = a + 1;
+    if (!numbers(args[2], 0, b) || b->n != PyList_Size(args[1])) return answer(ODD);
+    a->n = 0;
+    Progress **runs = (Progress **)extend(a, b->n);
+    if (!runs) return answer(ODD);
+    for (Size i = 0; i < b->n; i++) {
+        Object *address = PyDict_GetItem(args[0], PyList_GetItem(args[1], i));
+        runs[i] = address ? (Progress *)(intptr_t)PyLong_AsLongLong(address) : 0;
+        if (!runs[i] || !runs[i]->ready) return answer(ODD);
     }
-    int64_t step = PyLong_AsLongLong(args[2]);
-    for (Size i = 0; i < B.n; i++) {
-        Progress *r = (Progress *)(intptr_t)A.at[i];
-        r->computed += B.at[i], r->last_step = step;
-    }
-    return answer(B.n);
+    int64_t step = PyLong_AsLongLong(args[3]);
+    for (Size i = 0; i < b->n; i++) runs[i]->computed += b->at[i], runs[i]->last_step = step;
+    return answer(b->n);
 }
 
 /* consecutive(numbers): how many there are if each is one more than the one before; above the low 32 bits: the
 first. */
 static Object *consecutive(Object *self, Object *const *args) {
-    if (!numbers(args[0], 0, &A)) return answer(ODD);
-    for (Size i = 0; i < A.n; i++)
-        if (A.at[i] != A.at[0] + i || A.at[i] >> 31) return answer(ODD);
-    return answer(A.n ? A.at[0] << 32 | A.n : 0);
+    Numbers *a = scratch;
+    if (!numbers(args[0], 0, a)) return answer(ODD);
+    for (Size i = 0; i < a->n; i++)
+        if (a->at[i] != a->at[0] + i || a->at[i] >> 31) return answer(ODD);
+    return answer(a->n ? a->at[0] << 32 | a->n : 0);
 }
 
 #define KERNEL(name) {#name, name, FASTCALL, 0}

@@ -66,10 +66,9 @@ class NativePoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        free = event.free
-        if free >= 0 and free != pool.free + pool.drift:
-            return self.told(pool, free)
-        return None
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
 
     def free(self, event: Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
@@ -96,10 +95,9 @@ class NativePoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        free = event.free
-        if free >= 0 and free != pool.free + pool.drift:
-            return self.told(pool, free)
-        return None
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
 
     def _leave_some(self, pool: PoolState, holder: Holder, slots: Sequence[int]) -> int:
         """``holder`` leaves only some of its slots; answers as the kernel does."""

@@ -54,10 +54,9 @@ class PoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        free = event.free
-        if free >= 0 and free != pool.free + pool.drift:
-            return self.told(pool, free)
-        return None
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
 
     def touch(self, event: Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
@@ -78,10 +77,9 @@ class PoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        free = event.free
-        if free >= 0 and free != pool.free + pool.drift:
-            return self.told(pool, free)
-        return None
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
 
     def free(self, event: Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
@@ -111,10 +109,9 @@ class PoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        free = event.free
-        if free >= 0 and free != pool.free + pool.drift:
-            return self.told(pool, free)
-        return None
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
 
     def evict(self, event: Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""

@@ -15,6 +15,7 @@ class StepRules:
         self.books = books
         self.pools = books.pools
         self.run = None if books.kernels is None else books.kernels.run
+        """Judges and takes over the requests of a step, if all of them are ready."""
 
     def rules(self) -> dict[type[Event], Rule]:
         """The rule of each kind of event."""
@@ -41,25 +42,22 @@ class StepRules:
                 unprocessed=[step.number for step in books.steps],
                 depth=books.header.depth,
             )
-        current, number = books.current, event.step
-        try:
-            requests = [current[id_] for id_ in event.reqs]
-        except KeyError:
+        number, ids, tokens, run = event.step, event.reqs, event.tokens, self.run
+        requests: list[Request] | None = None
+        if run is None or type(ids) is not list or run(books.progress, ids, tokens, number) < 0:
             requests = []
-            for id_ in event.reqs:
-                request = current.get(id_)
+            for id_ in ids:
+                request = books.current.get(id_)
                 if request is None:
                     request, wrong = books.request(id_, max(books.newest.get(id_, 0), 0))
                     found = found or wrong
                 requests.append(request)
-        run = self.run
-        if run is None or run(requests, event.tokens, number, "address") < 0:
-            for request, tokens in zip(requests, event.tokens, strict=True):
+            for request, more in zip(requests, tokens, strict=True):
                 if not request.ready:
                     found = found or self.dispatch_fault(event, request)
-                request.computed += tokens
+                request.computed += more
                 request.last_step = number
-        books.steps.append(Step(event.step, requests, event.tokens))
+        books.steps.append(Step(number, ids, tokens, requests))
         books.dispatched = event.step
         if books.processed >= event.step:
             books.processed = event.step - 1

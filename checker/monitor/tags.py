@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.monitor.kernels import ROOM, Kernels
-from kvfence.checker.monitor.words import LABELLED, STORED, USED
+from kvfence.checker.monitor.words import LABELLED, STORED
 
 Tag: TypeAlias = int
 """A content key (0 .. 2**64 - 1) and its group, mixed into 64 bits: keys are hashes, so a mixture is as good.
@@ -169,10 +169,10 @@ class NativeTagCounts:
         return other
 
     def make_room(self, more: int) -> None:
-        """Build the table anew, without dead entries, with room for ``more`` tags."""
+        """Build a greater table, with room for ``more`` tags."""
         old = self._table
-        entries = int(np.count_nonzero(old[:, 1] > USED)) + more
-        self._take(np.zeros((1 << max(_SMALLEST, (4 * entries).bit_length()), 2), np.uint64), used=0)
+        entries = int(self._layout[_USED]) + more
+        self._take(np.zeros((1 << max(_SMALLEST, (2 * entries).bit_length()), 2), np.uint64), used=0)
         self._kernels.rebuild(self._pool, old.ctypes.data, len(old))
 
     def _count(self, tags: Sequence[Tag], amount: int) -> None:
@@ -191,7 +191,7 @@ class NativeTagCounts:
     def fresh(self, tags: Sequence[Tag]) -> bool:
         """Whether ``tags`` are different ones that no label and no open store carries."""
         counted, pool = self._kernels.counted, self._pool
-        return all(counted(pool, tag) <= USED for tag in tags) and len(set(tags)) == len(tags)
+        return not any(counted(pool, tag) for tag in tags) and len(set(tags)) == len(tags)
 
     def label(self, tags: Sequence[Tag]) -> None:
         """Labels with these tags are new."""
@@ -211,13 +211,12 @@ class NativeTagCounts:
 
     def clear_labels(self) -> None:
         """No label is left."""
-        counts = self._table[:, 1]
-        counts[:] &= np.uint64(_MASK ^ (STORED - LABELLED))
+        stores = self.counts()[1]
+        self._take(np.zeros_like(self._table), used=0)
+        for tag, count in stores.items():
+            self._count([tag], STORED * count)
 
     def counts(self) -> tuple[dict[Tag, int], dict[Tag, int]]:
         """How many labels, and how many open stores, carry each tag."""
-        rows = [
-            (tag, count // LABELLED % (STORED // LABELLED), count // STORED)
-            for tag, count in self._table.tolist()
-        ]
+        rows = [(tag, count % STORED, count // STORED) for tag, count in self._table.tolist() if count]
         return {tag: n for tag, n, _ in rows if n}, {tag: n for tag, _, n in rows if n}

@@ -20,6 +20,5 @@ REFS: Final = BUSY - REF
 BUSIES: Final = PROMISE - BUSY
 PROMISES: Final = (1 << 63) - PROMISE
 
-USED: Final = 1  # the table has an entry for the tag
-LABELLED: Final = 1 << 1  # one label with the tag
+LABELLED: Final = 1  # one label with the tag
 STORED: Final = 1 << 32  # one open store that brings the tag

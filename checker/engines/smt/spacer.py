@@ -25,7 +25,7 @@ SECONDS = 60.0
 DEPTH = 6  # steps of the runs that are searched first
 NAME = "invariant"
 
-# Reads Horn clauses, prints "unsat" or the invariant as an SMT-LIB definition.
+# Reads Horn clauses; prints the answer and, if there is an invariant, the invariant over c0, c1, …
 _CHILD = f"""
 import sys, z3
 solver = z3.SolverFor("HORN")
@@ -38,9 +38,7 @@ if answer == z3.sat:
         if d.name() == "{NAME}":
             given = [z3.Const(f"c{{k}}", d.domain(k)) for k in range(d.arity())]
             body = z3.substitute_vars(model[d].else_value(), *given)
-            out = z3.Solver()
-            out.add(body)
-            print(out.to_smt2())
+            print("(assert", body.sexpr() + ")")
 """
 
 COMMAND = (sys.executable, "-c", _CHILD)

@@ -83,24 +83,6 @@ def counted(*, wrong_by: int = 0) -> Machine:
     return m
 
 
-def ring(top: int = 6) -> Machine:
-    """A number that goes round below ``top``; it is never ``top``, which takes two states in a row to see."""
-    m = Machine("ring")
-    m.function("n", value=Int(0, 9), init=0)
-    m.relation("odd", init=False)
-
-    @m.action()
-    def go(s: State) -> None:
-        s.n = If(s.n >= top - 2, 0, s.n + 2)
-        s.odd = False
-
-    @m.invariant("EVEN")
-    def never_the_top(s: State) -> Expr:
-        return s.n != top
-
-    return m
-
-
 def dead_end() -> Machine:
     """Two steps, and then none; the invariant fails at the end."""
     m = Machine("dead_end")

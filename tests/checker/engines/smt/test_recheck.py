@@ -1,0 +1,77 @@
+"""Proofs are decided again: by a fresh z3, by another solver, and from files that anybody can read."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.smt import recheck
+from kvfence.checker.engines.smt.unbounded import Unbounded
+from kvfence.checker.errors import CannotRun
+from kvfence.spec.machines import MACHINES
+
+WRONG = "(declare-sort S 0)(declare-fun p (S) Bool)(declare-fun a () S)(assert (not (p a)))(check-sat)"
+RIGHT = "(declare-fun x () Int)(assert (and (< x 0) (> x 0)))(check-sat)"
+
+
+def test_a_fresh_z3_tells_right_from_wrong() -> None:
+    assert recheck.by_z3(RIGHT) is True
+    assert recheck.by_z3(WRONG) is False
+    assert recheck.by_z3("(assert") is None
+
+
+def test_cvc5_tells_right_from_wrong() -> None:
+    pytest.importorskip("cvc5")
+    assert recheck.by_cvc5(RIGHT) is True
+    assert recheck.by_cvc5(WRONG) is False
+
+
+def test_the_files_of_a_proof_are_unsatisfiable_for_whoever_reads_them(tmp_path: Path) -> None:
+    result = Unbounded(folder=tmp_path).run(MACHINES["block_pool"](frozenset()))
+    files = sorted((tmp_path / "block_pool").iterdir())
+    assert result.proof is not None
+    assert len(files) == result.proof.questions
+    for path in files[::7]:
+        text = path.read_text()
+        assert "(set-logic ALL)" in text
+        assert "(set-info :status unsat)" in text
+        assert recheck.by_z3(text) is True
+
+
+def test_cvc5_decides_the_proof_of_the_pool_again() -> None:
+    pytest.importorskip("cvc5")
+    result = Unbounded(second="cvc5").run(MACHINES["block_pool"](frozenset()))
+    assert result.verdict is Verdict.holds
+    assert result.proof is not None
+    assert len(result.proof.second_open) < result.proof.questions // 4
+
+
+def test_what_the_second_solver_does_not_decide_in_time_is_told(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: None)
+    result = Unbounded(second="cvc5").run(small.with_the_lemma(small.lock()))
+    assert result.verdict is Verdict.holds
+    assert result.proof is not None
+    assert len(result.proof.second_open) == result.proof.questions
+
+
+def test_a_second_solver_that_objects_leaves_nothing_proved(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: False)
+    result = Unbounded(second="cvc5", search_seconds=1).run(small.with_the_lemma(small.lock()))
+    assert result.verdict is Verdict.undetermined
+
+
+def test_an_unknown_second_solver_is_named() -> None:
+    with pytest.raises(CannotRun, match="there is no second solver 'yices': there is cvc5"):
+        Unbounded(second="yices")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, small: ModuleType) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    with pytest.raises(CannotRun, match="give another folder"):
+        Unbounded(folder=taken).run(small.with_the_lemma(small.lock()))

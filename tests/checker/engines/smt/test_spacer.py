@@ -1,0 +1,71 @@
+"""Spacer is not believed: whatever its process does, the verdict is right."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.smt.spacer import Spacer
+from kvfence.spec.machines import MACHINES
+
+
+def _saying(text: str) -> tuple[str, ...]:
+    return sys.executable, "-c", f"import sys; sys.stdin.read(); print({text!r})"
+
+
+def test_an_invariant_that_spacer_finds_is_confirmed(small: ModuleType) -> None:
+    result = Spacer(depth=2).run(small.lock())
+    assert result.verdict is Verdict.holds
+
+
+def test_a_violation_is_found_before_spacer_is_asked(small: ModuleType) -> None:
+    result = Spacer(depth=2, command=_saying("sat")).run(small.lock(forgetful=True))
+    assert [len(p) for p in result.violated] == [2]
+
+
+LIES = {
+    "everything": ("sat\n(assert true)", "does not imply the conditions"),
+    "nothing": ("sat\n(assert false)", "does not hold initially"),
+    "the initial state": ("sat\n(assert (and c3 (not c0) (not c1) (not c2)))", "is not kept by every step"),
+    "not a formula": ("sat\n(assert (and c0", "is not a formula over the state"),
+    "other variables": ("sat\n(assert nonsense)", "is not a formula over the state"),
+    "a violation that is none": ("unsat", "no run of a few steps shows it"),
+    "no answer": ("unknown", "did not decide"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_undetermined_and_the_reason_is_told(small: ModuleType, lie: str) -> None:
+    text, reason = LIES[lie]
+    result = Spacer(depth=2, command=_saying(text)).run(small.lock())
+    assert result.verdict is Verdict.undetermined
+    assert Verdict.holds not in {f.verdict for f in result.findings.values()}
+    assert result.stopped is not None
+    assert reason in result.stopped
+
+
+def test_a_lie_about_a_wrong_machine_does_not_hide_its_fault(small: ModuleType) -> None:
+    result = Spacer(depth=1, command=_saying("sat\n(assert true)")).run(small.lock(forgetful=True))
+    assert result.verdict is Verdict.undetermined
+
+
+def test_a_crash_is_undetermined(small: ModuleType) -> None:
+    result = Spacer(depth=2, command=(sys.executable, "-c", "import os; os.abort()")).run(small.lock())
+    assert result.verdict is Verdict.undetermined
+    assert result.stopped is not None
+    assert "exit code" in result.stopped
+
+
+def test_a_process_that_hangs_is_ended(small: ModuleType) -> None:
+    sleep = (sys.executable, "-c", "import time; time.sleep(600)")
+    result = Spacer(depth=2, seconds=2.0, command=sleep).run(small.lock())
+    assert result.verdict is Verdict.undetermined
+    assert result.stopped is not None
+    assert "did not answer" in result.stopped
+
+
+@pytest.mark.slow
+def test_spacer_answers_rightly_or_not_at_all_for_the_pool() -> None:
+    result = Spacer(depth=2).run(MACHINES["block_pool"](frozenset()), {"Block": 2, "Holder": 1, "Key": 1})
+    assert result.verdict in (Verdict.holds, Verdict.undetermined)

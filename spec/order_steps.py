@@ -2,9 +2,9 @@
 
 A call of a thread is one step, and so is each thing that a device does on its own. ``t0.3`` is call 3 of
 thread 0 (from 0); ``t0.3:run`` is the kernel that it launched; ``t0.3:read1`` and ``t0.3:write1`` are the
-read and the write of part 1 of the copy that it launched. Records, waits and the ends of synchronise calls happen
-as soon as they can and have no name. The reads of a copy in order ``call`` come after its call, like those in
-order ``any``; the thread's next call comes after them.
+read and the write of part 1 of the copy that it launched. Records, waits and the ends of synchronise calls
+happen as soon as they can and have no name. The reads of a copy in order ``call`` come after its call, like
+those in order ``any``; the thread's next call comes after them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvfence.spec.order import Copy, Declare, Kernel, OrderEvent, Own
 
 Part: TypeAlias = Literal["call", "run", "read", "write"]
 
+_HALVES: Final[tuple[Part, Part]] = ("read", "write")
 _NAME: Final = re.compile(r"t(\d+)\.(\d+)(?::(?:(run)|(read|write)(\d+)))?")
 
 
@@ -50,7 +51,7 @@ def steps_of(call: OrderEvent, thread: int, number: int) -> list[Step]:
         return [Step(thread, number, "run")]
     if isinstance(call, Copy):
         parts = range(len(call.src))
-        return [Step(thread, number, kind, part) for kind in ("read", "write") for part in parts]  # type: ignore[arg-type]
+        return [Step(thread, number, kind, part) for kind in _HALVES for part in parts]
     return []
 
 

@@ -1,0 +1,1 @@
+"""Stream order: which accesses to memory have an order, and which race."""

@@ -1,0 +1,432 @@
+"""The race checker: takes order events one by one and reports each pair of accesses that has no order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from kvfence.checker.order.clocks import Clock, Clocks, OrderTraceError
+from kvfence.checker.order.missing import invariant_broken, missing_edge
+from kvfence.checker.order.ranges import Piece, Shadow, Site, What, owner_of
+from kvfence.spec.order import (
+    Copy,
+    Declare,
+    Get,
+    Header,
+    Host,
+    Join,
+    Kernel,
+    OrderEvent,
+    Own,
+    Put,
+    Query,
+    Range,
+    Record,
+    Region,
+    Release,
+    SourceOrder,
+    Spawn,
+    Stack,
+    SyncDevice,
+    SyncEvent,
+    SyncStream,
+    Wait,
+)
+
+MOST_PIECES: Final = 1 << 18
+"""Pieces of memory that are remembered, at most."""
+KEPT_RACES: Final = 1000
+_MOST_OWNED: Final = 1 << 16
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two accesses of a race.
+
+    ``number`` counts events from 0: in a trace file the event is on line ``number + 2``.
+    """
+
+    number: int
+    what: What
+    write: bool
+    thread: int
+    stream: int
+    """-1: on the host."""
+    name: str
+    by: str
+    stack: tuple[str, ...]
+    """Frames of the call stack, innermost first."""
+    order: SourceOrder
+
+
+class Race(msgspec.Struct, frozen=True, kw_only=True):
+    """Two accesses to the same bytes, at least one of them a write, that nothing orders."""
+
+    invariant: str
+    """Id of the invariant that this breaks; "" for memory that no copy touches."""
+    region: str
+    """Name of the region, as the second access calls it."""
+    offset: int
+    bytes: int
+    slots: tuple[int, ...]
+    """First and last slot, if the region has slots."""
+    owner: str
+    """Whom the bytes belong to, if that was told."""
+    first: Access
+    second: Access
+    missing: str
+    """Which order is missing and what would make it."""
+
+    def __str__(self) -> str:
+        one, other = ("write" if access.write else "read" for access in (self.first, self.second))
+        name = f"{self.invariant}: " if self.invariant else ""
+        return f"{name}{one} and {other} of {self.bytes} bytes of {self.region} race: {self.missing}"
+
+
+class OrderChecker:
+    """Judges order events as they come; call it with each event, or :meth:`apply_all` with many.
+
+    Memory is bounded: at most ``most_pieces`` pieces of memory are remembered. Races alike (same operations,
+    streams, stacks and region) are counted together and the first of each is kept, up to ``keep`` of them.
+    ``on_race`` is told each race that is kept. Raises OrderTraceError for events that make no sense.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        *,
+        keep: int = KEPT_RACES,
+        most_pieces: int = MOST_PIECES,
+        on_race: Callable[[Race], None] | None = None,
+    ) -> None:
+        self.keep = keep
+        self.on_race = on_race
+        self.events = 0
+        self.accesses = 0
+        """Ranges judged."""
+        self.races: list[Race] = []
+        self.found = 0
+        """All races, also those alike."""
+        self.clocks = Clocks()
+        self.shadow = Shadow(most_pieces)
+        self._alike: dict[tuple[object, ...], list[int]] = {}
+        self._regions: dict[int, Region] = {}
+        self._spans: dict[int, tuple[int, int]] = {}
+        """First address and bytes of each region."""
+        self._owned: dict[tuple[int, int], str] = {}
+        self._stacks: dict[int, Stack] = {}
+        self._handlers: dict[type[OrderEvent], Callable[[Any, int], None]] = {
+            Declare: self._declare,
+            Release: self._release,
+            Own: self._own,
+            Spawn: self._spawn,
+            Join: self._join,
+            Put: self._put,
+            Get: self._get,
+            Host: self._host,
+            Kernel: self._kernel,
+            Copy: self._copy,
+            Record: self._record,
+            Wait: self._wait,
+            SyncEvent: self._sync_event,
+            Query: self._query,
+            SyncStream: self._sync_stream,
+            SyncDevice: self._sync_device,
+        }
+        for thread in header.threads:
+            self.clocks.add_thread(thread)
+        self._declare(header, 0)
+
+    def __call__(self, event: OrderEvent) -> None:
+        """Judge ``event``."""
+        self.events = number = self.events + 1
+        self._handlers[type(event)](event, number)
+
+    def apply_all(self, events: Iterable[OrderEvent]) -> None:
+        """Judge ``events`` in order."""
+        handlers = self._handlers
+        number = self.events
+        try:
+            for event in events:
+                number += 1
+                handlers[type(event)](event, number)
+        finally:
+            self.events = number
+
+    @property
+    def complete(self) -> bool:
+        """Whether no race can have been missed for want of memory."""
+        return not (self.shadow.forgotten or self.clocks.guessed)
+
+    def times(self) -> list[int]:
+        """How often each of ``races`` was found."""
+        return [cell[0] for cell in self._alike.values()][: len(self.races)]
+
+    # What exists.
+
+    def _declare(self, event: Declare | Header, _number: int) -> None:
+        for stream in event.streams:
+            self.clocks.add_stream(stream)
+        for region in event.regions:
+            if region.bytes < 1 or region.at < 0:
+                raise OrderTraceError(f"region {region.id} has no bytes, or a negative address")
+            if self._regions.setdefault(region.id, region) != region:
+                raise OrderTraceError(f"region {region.id} was declared before, and differently")
+            self._spans[region.id] = (region.at, region.bytes)
+        for stack in event.stacks:
+            self._stacks[stack.id] = stack
+
+    def _own(self, event: Own, _number: int) -> None:
+        for region, offset, nbytes in event.ranges:
+            start, end = self._span(region, offset, nbytes)
+            self._owned.pop((start, end), None)
+            if event.owner:
+                self._owned[start, end] = event.owner
+        while len(self._owned) > _MOST_OWNED:
+            del self._owned[next(iter(self._owned))]
+
+    def _release(self, event: Release, number: int) -> None:
+        self._span(event.region, 0, 1)
+        nbytes = self._spans[event.region][1]
+        thread = self.clocks.thread(event.thread)
+        thread.clock[thread.index] = number
+        site = Site(thread.index, number, "release", True, event.thread, -1, "", event.by, event.stack)
+        self._write(site, thread.clock, ((event.region, 0, nbytes),))
+        del self._spans[event.region], self._regions[event.region]
+
+    # Calls that only order.
+
+    def _spawn(self, event: Spawn, number: int) -> None:
+        self.clocks.spawn(self.clocks.thread(event.thread), event.child, number)
+
+    def _join(self, event: Join, number: int) -> None:
+        self.clocks.join(self.clocks.thread(event.thread), event.child, number)
+
+    def _put(self, event: Put, number: int) -> None:
+        self.clocks.put(self.clocks.thread(event.thread), event.queue, event.item, number)
+
+    def _get(self, event: Get, number: int) -> None:
+        self.clocks.get(self.clocks.thread(event.thread), event.queue, event.item, number)
+
+    def _record(self, event: Record, number: int) -> None:
+        self.clocks.record(self.clocks.thread(event.thread), event.stream, event.event, number)
+
+    def _wait(self, event: Wait, number: int) -> None:
+        self.clocks.wait(self.clocks.thread(event.thread), event.stream, event.event, number)
+
+    def _sync_event(self, event: SyncEvent, number: int) -> None:
+        self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
+
+    def _query(self, event: Query, number: int) -> None:
+        if event.done:
+            self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
+
+    def _sync_stream(self, event: SyncStream, number: int) -> None:
+        self.clocks.sync_stream(self.clocks.thread(event.thread), event.stream, number)
+
+    def _sync_device(self, event: SyncDevice, number: int) -> None:
+        self.clocks.sync_device(self.clocks.thread(event.thread), event.device, number)
+
+    # Accesses.
+
+    def _host(self, event: Host, number: int) -> None:
+        thread = self.clocks.thread(event.thread)
+        clock = thread.clock
+        clock[thread.index] = number
+        for write, ranges in ((False, event.reads), (True, event.writes)):
+            if ranges:
+                site = Site(
+                    thread.index, number, "host", write, event.thread, -1, event.name, event.by, event.stack
+                )
+                (self._write if write else self._read)(site, clock, ranges)
+
+    def _kernel(self, event: Kernel, number: int) -> None:
+        clocks = self.clocks
+        lane = clocks.launch(clocks.thread(event.thread), event.stream, number)
+        clocks.launched(lane, number)
+        index, clock = lane.index, lane.clock
+        if event.reads:
+            site = Site(
+                index,
+                number,
+                "kernel",
+                False,
+                event.thread,
+                event.stream,
+                event.name,
+                event.by,
+                event.stack,
+            )
+            self._read(site, clock, event.reads)
+        if event.writes:
+            site = Site(
+                index, number, "kernel", True, event.thread, event.stream, event.name, event.by, event.stack
+            )
+            self._write(site, clock, event.writes)
+
+    def _copy(self, event: Copy, number: int) -> None:
+        src, dst = event.src, event.dst
+        if len(src) != len(dst):
+            raise OrderTraceError(f"the copy has {len(src)} sources and {len(dst)} destinations")
+        for one, other in zip(src, dst, strict=True):
+            if one[2] != other[2]:
+                raise OrderTraceError(f"the copy reads {one[2]} bytes into {other[2]}")
+        clocks = self.clocks
+        thread = clocks.thread(event.thread)
+        lane = clocks.launch(thread, event.stream, number)
+        # Reads and writes of different parts are unordered: they enter the clocks when all are judged.
+        in_call = event.order == "call"
+        thread.clock[thread.index] = lane.clock[thread.index] = number - 1
+        read = Site(
+            thread.index if in_call else lane.index,
+            number,
+            "copy",
+            False,
+            event.thread,
+            event.stream,
+            event.name,
+            event.by,
+            event.stack,
+            event.order,
+        )
+        self._read(read, lane.clock if event.order == "stream" else thread.clock, src)
+        write = Site(
+            lane.index,
+            number,
+            "copy",
+            True,
+            event.thread,
+            event.stream,
+            event.name,
+            event.by,
+            event.stack,
+            event.order,
+        )
+        self._write(write, lane.clock, dst)
+        thread.clock[thread.index] = number
+        clocks.launched(lane, number)
+
+    def _span(self, region: int, offset: int, nbytes: int) -> tuple[int, int]:
+        """First address and the one after the last. Raises OrderTraceError."""
+        span = self._spans.get(region)
+        if span is None:
+            raise OrderTraceError(f"region {region} was not declared, or released before")
+        if offset < 0 or nbytes < 1 or offset + nbytes > span[1]:
+            raise OrderTraceError(
+                f"{nbytes} bytes from {offset} on are not in region {region} of {span[1]} bytes"
+            )
+        return span[0] + offset, span[0] + offset + nbytes
+
+    def _read(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
+        shadow = self.shadow
+        by_start, spans = shadow.by_start, self._spans
+        lane = site.lane
+        self.accesses += len(ranges)
+        for region, offset, nbytes in ranges:
+            span = spans.get(region)
+            if span is None or offset < 0 or nbytes < 1 or offset + nbytes > span[1]:
+                self._span(region, offset, nbytes)
+                raise AssertionError
+            start = span[0] + offset
+            piece = by_start.get(start)
+            if piece is not None and piece.end == start + nbytes:
+                pieces: Iterable[Piece] = (piece,)
+            else:
+                pieces = shadow.cut(start, start + nbytes)
+            for piece in pieces:
+                write = piece.write
+                if write is not None and clock[write.lane] < write.number:
+                    self._race(write, site, piece, region, clock)
+                if piece.reads is None:
+                    read = piece.read
+                    if read is None or clock[read.lane] >= read.number or read.lane == lane:
+                        piece.read = site
+                    else:
+                        piece.read = None
+                        piece.reads = {read.lane: read, lane: site}
+                else:
+                    piece.reads[lane] = site
+        if len(by_start) > shadow.threshold:
+            shadow.prune(self.clocks.everywhere())
+
+    def _write(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
+        shadow = self.shadow
+        by_start, spans = shadow.by_start, self._spans
+        self.accesses += len(ranges)
+        for region, offset, nbytes in ranges:
+            span = spans.get(region)
+            if span is None or offset < 0 or nbytes < 1 or offset + nbytes > span[1]:
+                self._span(region, offset, nbytes)
+                raise AssertionError
+            start = span[0] + offset
+            piece = by_start.get(start)
+            if piece is not None and piece.end == start + nbytes:
+                pieces: Iterable[Piece] = (piece,)
+            else:
+                pieces = shadow.cut(start, start + nbytes)
+            for piece in pieces:
+                write, read = piece.write, piece.read
+                if write is not None and clock[write.lane] < write.number:
+                    self._race(write, site, piece, region, clock)
+                if read is not None:
+                    if clock[read.lane] < read.number:
+                        self._race(read, site, piece, region, clock)
+                    piece.read = None
+                elif piece.reads is not None:
+                    for one in piece.reads.values():
+                        if clock[one.lane] < one.number:
+                            self._race(one, site, piece, region, clock)
+                    piece.reads = None
+                piece.write = site
+        if len(by_start) > shadow.threshold:
+            shadow.prune(self.clocks.everywhere())
+
+    # Reporting.
+
+    def _race(self, first: Site, second: Site, piece: Piece, region_id: int, clock: Clock) -> None:
+        self.found += 1
+        key = (*_likeness(first), *_likeness(second), region_id)
+        cell = self._alike.get(key)
+        if cell is not None:
+            cell[0] += 1
+            return
+        if len(self.races) >= self.keep:
+            return
+        self._alike[key] = [1]
+        region = self._regions[region_id]
+        start, end = max(piece.start, region.at), min(piece.end, region.at + region.bytes)
+        offset = start - region.at
+        race = Race(
+            invariant=invariant_broken(first, second, region.kind),
+            region=region.name or f"region {region.id}",
+            offset=offset,
+            bytes=end - start,
+            slots=(offset // region.slot, (offset + end - start - 1) // region.slot) if region.slot else (),
+            owner=owner_of(self._owned, start, end),
+            first=self._access(first),
+            second=self._access(second),
+            missing=missing_edge(first, second, clock, self.clocks),
+        )
+        self.races.append(race)
+        if self.on_race is not None:
+            self.on_race(race)
+
+    def _access(self, site: Site) -> Access:
+        stack = self._stacks.get(site.stack)
+        return Access(
+            number=site.number - 1,
+            what=site.what,
+            write=site.write,
+            thread=site.thread,
+            stream=site.stream,
+            name=site.name,
+            by=site.by,
+            stack=tuple(stack.frames) if stack else (),
+            order=site.order,
+        )
+
+
+def _likeness(site: Site) -> Iterator[object]:
+    """What two accesses have in common that come from the same place."""
+    return iter((site.what, site.write, site.thread, site.stream, site.name, site.stack, site.order))

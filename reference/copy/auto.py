@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.crossover import OVERRIDE, Crossover, EngineName, crossover, overrides
@@ -18,6 +19,7 @@ from kvfence.reference.copy.plan import Plan, Segment
 from kvfence.reference.copy.staged import StagedCopy, host_order
 from kvfence.reference.device.driver import Driver
 from kvfence.spec.events import Kind
+from kvfence.spec.order import SourceOrder
 
 LONG_RUN = 8
 """Blocks of a run on the host side, on average, from which the host side counts as contiguous."""
@@ -31,7 +33,6 @@ class AutoCopy(CopyEngine):
     """
 
     name: ClassVar[str] = "auto"
-    loads_in_order = False
 
     def __init__(
         self,
@@ -68,7 +69,11 @@ class AutoCopy(CopyEngine):
                 return "staged"
         return self._table.engine(kind, "scattered", piece)
 
-    def launch(self, work: Plan, stream: int) -> None:
+    def source_order(self, work: Plan) -> SourceOrder:
+        """That of the engine that planned it."""
+        return self._engines[work.engine].source_order(work)
+
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Carried out by the engine that planned it."""
         self._engines[work.engine].launch(work, stream)
 

@@ -19,10 +19,10 @@ class LoopedDMA(CopyEngine):
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    def launch(self, work: Plan, stream: int) -> None:
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """As many driver calls as there are pieces."""
         for dst, src, nbytes in zip(work.dst.tolist(), work.src.tolist(), work.nbytes.tolist(), strict=True):
-            self._driver.copy(dst, src, nbytes, stream)
+            self._driver.copy(dst, src, nbytes, stream.cuda_stream)
 
 
 class IndexCopy(CopyEngine):
@@ -34,12 +34,9 @@ class IndexCopy(CopyEngine):
     name: ClassVar[str] = "index"
     merges: ClassVar[bool] = False
 
-    def __init__(self, driver: Driver) -> None:
-        self._ordinal = driver.ordinal
-
-    def launch(self, work: Plan, stream: int) -> None:
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Raises CopyError for views without tensors."""
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, self._ordinal)):
+        with torch.cuda.stream(stream):
             for segment in work.segments:
                 src, dst = torch.from_numpy(segment.src), torch.from_numpy(segment.dst)
                 for a, b in zip(segment.src_views, segment.dst_views, strict=True):

@@ -11,6 +11,7 @@ import torch
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Plan
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
+from kvfence.spec.order import SourceOrder
 
 LANE_BYTES: Final = 16 * 2**20
 """Bytes worth a lane of their own: less moves in the time that it takes to fork and join."""
@@ -37,29 +38,32 @@ class BatchedDMA(CopyEngine):
             raise NoDevice("the NVIDIA driver has no batched copy; those for CUDA 12.8 or newer have")
         self._driver = driver
         self.lanes = lanes
-        self.loads_in_order = not any_for_loads
-        self._streams = [torch.cuda.Stream(driver.ordinal, 0) for _ in range(lanes - 1)]
-        self._begun = torch.cuda.Event()
-        self._ended = [torch.cuda.Event() for _ in self._streams]
+        self.any_for_loads = any_for_loads
+        self._streams = [driver.new_stream() for _ in range(lanes - 1)]
+        self._begun = driver.new_event()
+        self._ended = [driver.new_event() for _ in self._streams]
 
-    def launch(self, work: Plan, stream: int) -> None:
+    def source_order(self, work: Plan) -> SourceOrder:
+        """ANY for loads unless told otherwise."""
+        return "any" if work.kind == "load" and self.any_for_loads else "stream"
+
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """One batch for each lane."""
-        order = SRC_STREAM if work.kind == "store" or self.loads_in_order else SRC_ANY
+        order = SRC_ANY if self.source_order(work) == "any" else SRC_STREAM
         lanes = min(self.lanes, work.total // LANE_BYTES, work.nbytes.size)
         if lanes <= 1:
-            self._driver.copy_batch(work.dst, work.src, work.nbytes, order, stream)
+            self._driver.copy_batch(work.dst, work.src, work.nbytes, order, stream.cuda_stream)
             return
-        here = torch.cuda.ExternalStream(stream, self._driver.ordinal)
-        self._begun.record(here)
+        self._begun.record(stream)
         edges = lane_edges(work, lanes)
         last = work.part(edges[-2], edges[-1])
-        self._driver.copy_batch(last.dst, last.src, last.nbytes, order, stream)
+        self._driver.copy_batch(last.dst, last.src, last.nbytes, order, stream.cuda_stream)
         for lane, ended, (start, end) in zip(self._streams, self._ended, pairwise(edges[:-1]), strict=False):
             part = work.part(start, end)
             lane.wait_event(self._begun)
             self._driver.copy_batch(part.dst, part.src, part.nbytes, order, lane.cuda_stream)
             ended.record(lane)
-            here.wait_event(ended)
+            stream.wait_event(ended)
 
 
 def lane_edges(work: Plan, lanes: int) -> list[int]:

@@ -117,7 +117,7 @@ def _rate(engine: CopyEngine, segment: Segment, kind: Kind, stream: torch.cuda.S
     times = []
     for _ in range(_REPEATS + 1):
         begin.record(stream)
-        engine.launch(work, stream.cuda_stream)
+        engine.launch(work, stream)
         end.record(stream)
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kvfence.reference.copy.plan import Plan
+from kvfence.reference.device.driver import Driver
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +28,8 @@ class DescriptorPool:
     FREEZE as blocks do. When the oldest is still being read, another one is made.
     """
 
-    def __init__(self, ordinal: int, least: int = 8192) -> None:
-        self._ordinal = ordinal
+    def __init__(self, driver: Driver, least: int = 8192) -> None:
+        self._driver = driver
         self._least = least
         self._used: deque[Buffer] = deque()
         self.made = 0
@@ -50,9 +51,9 @@ class DescriptorPool:
         capacity = max(self._least, 1 << (count - 1).bit_length())
         self.made += 1
         return Buffer(
-            torch.empty(2 * capacity, dtype=torch.int64, pin_memory=True),
-            torch.empty(2 * capacity, dtype=torch.int64, device=torch.device("cuda", self._ordinal)),
-            torch.cuda.Event(),
+            self._driver.new_pinned(2 * capacity),
+            self._driver.new_buffer(16 * capacity),
+            self._driver.new_event(),
             capacity,
         )
 

@@ -6,16 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
+
 from kvfence.reference.copy.plan import Plan, Segment, plan
 from kvfence.spec.events import Kind
+from kvfence.spec.order import SourceOrder
 
 
 class CopyEngine(ABC):
     """A way to move blocks.
 
     Whatever the engine, a transfer is one operation of the stream: its reads and writes come after what the
-    stream waited for before the launch, and before what follows on it. An engine that reads the source of a
-    load out of stream order says so in ``loads_in_order``.
+    stream waited for before the launch, and before what follows on it. Only the source of a load may be read
+    out of stream order; :meth:`source_order` says so.
 
     Planning and launching are two calls, so that the events around a launch time the copy alone.
     """
@@ -23,20 +26,22 @@ class CopyEngine(ABC):
     name: ClassVar[str]
     merges: ClassVar[bool] = True
     """Whether neighbouring blocks become one piece."""
-    loads_in_order: bool = True
+
+    def source_order(self, work: Plan) -> SourceOrder:  # noqa: ARG002 - some engines look at it
+        """When the source of ``work`` is read: in stream order, or at any time after the launch."""
+        return "stream"
 
     def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
         """The pieces of a transfer. Raises CopyError."""
         return plan(kind, self.name, segments, self.merges)
 
     @abstractmethod
-    def launch(self, work: Plan, stream: int) -> None:
-        """Start ``work`` on the stream with the handle ``stream``, not the default stream; return before it
-        is over.
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
+        """Start ``work`` on ``stream``, which is not the default stream. Returns before it is over.
 
         Raises DriverError.
         """
 
-    def copy(self, kind: Kind, segments: Sequence[Segment], stream: int) -> None:
+    def copy(self, kind: Kind, segments: Sequence[Segment], stream: torch.cuda.Stream) -> None:
         """Plan and launch."""
         self.launch(self.plan(kind, segments), stream)

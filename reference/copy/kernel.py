@@ -16,7 +16,7 @@ import torch
 from kvfence.reference.copy.descriptors import DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
-from kvfence.reference.device.driver import Driver, NoDevice, compile_cuda
+from kvfence.reference.device.driver import Driver, NoDevice
 
 SOURCE: Final = Path(__file__).with_name("kernels.cu")
 QUAD: Final = 16
@@ -47,9 +47,8 @@ class Kernels:
         if not driver.maps_host_memory:
             raise NoDevice("kernels of this device cannot reach registered host memory under its own address")
         self.driver = driver
-        image = compile_cuda(SOURCE.read_text(encoding="utf-8"), driver.card.capability)
-        self._copy = driver.load_kernels(image, (_NAME,))[_NAME]
-        self._pool = DescriptorPool(driver.ordinal)
+        self._copy = driver.compile(SOURCE.read_text(encoding="utf-8"), _NAME)
+        self._pool = DescriptorPool(driver)
 
     def start(self, work: Plan, shape: Shape, stream: torch.cuda.Stream) -> None:
         """Start the pieces of ``work`` on ``stream``, one launch for each size. The addresses go ahead by
@@ -77,11 +76,10 @@ class KernelCopy(CopyEngine):
         self._kernels = kernels
         self._shape = shape
 
-    def launch(self, work: Plan, stream: int) -> None:
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Raises CopyError for blocks that are no multiple of 16 bytes."""
         check_aligned(work)
-        here = torch.cuda.ExternalStream(stream, self._kernels.driver.ordinal)
-        self._kernels.start(work, self._shape, here)
+        self._kernels.start(work, self._shape, stream)
 
 
 def is_aligned(work: Plan) -> bool:

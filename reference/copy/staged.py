@@ -18,6 +18,7 @@ from kvfence.reference.copy.kernel import Kernels, Shape, check_aligned
 from kvfence.reference.copy.plan import CopyError, Plan, Segment, plan
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Addresses
 from kvfence.spec.events import Kind
+from kvfence.spec.order import SourceOrder
 
 
 class StagedCopy(CopyEngine):
@@ -30,19 +31,21 @@ class StagedCopy(CopyEngine):
 
     name: ClassVar[str] = "staged"
     merges: ClassVar[bool] = False
-    loads_in_order = False
 
     def __init__(self, kernels: Kernels, room: int = 32 * 2**20, grid: int = 16) -> None:
         self._kernels = kernels
         self._driver = kernels.driver
         self._room = room
         self._shape = Shape(grid)
-        device = torch.device("cuda", self._driver.ordinal)
-        self._staging = [torch.empty(room, dtype=torch.uint8, device=device) for _ in range(2)]
-        self._side = torch.cuda.Stream(device, 0)
-        self._moved = [torch.cuda.Event() for _ in range(2)]
-        self._ready = [torch.cuda.Event() for _ in range(2)]
-        self._edge = torch.cuda.Event()
+        self._staging = [self._driver.new_buffer(room) for _ in range(2)]
+        self._side = self._driver.new_stream()
+        self._moved = [self._driver.new_event() for _ in range(2)]
+        self._ready = [self._driver.new_event() for _ in range(2)]
+        self._edge = self._driver.new_event()
+
+    def source_order(self, work: Plan) -> SourceOrder:
+        """ANY for loads."""
+        return "any" if work.kind == "load" else "stream"
 
     def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
         """Pieces in the order of their host addresses, so that what is contiguous there moves as one."""
@@ -50,7 +53,7 @@ class StagedCopy(CopyEngine):
         order = host_order(work)
         return Plan(kind, self.name, segments, work.src[order], work.dst[order], work.nbytes[order])
 
-    def launch(self, work: Plan, stream: int) -> None:
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Raises CopyError for blocks larger than the staging buffer, or no multiple of 16 bytes."""
         if not work.src.size:
             return
@@ -60,17 +63,16 @@ class StagedCopy(CopyEngine):
                 f"a block of {work.nbytes.max()} bytes is larger than the staging buffer of {self._room}: "
                 "use the engine dma for these blocks"
             )
-        here = torch.cuda.ExternalStream(stream, self._driver.ordinal)
-        self._edge.record(here)
+        self._edge.record(stream)
         self._side.wait_event(self._edge)
         for number, (start, end) in enumerate(pairwise(fitting(work.nbytes, self._room))):
             part = work.part(start, end)
             if work.kind == "store":
-                self._store(part, number % 2, here)
+                self._store(part, number % 2, stream)
             else:
-                self._load(part, number % 2, here)
+                self._load(part, number % 2, stream)
         self._edge.record(self._side)
-        here.wait_event(self._edge)
+        stream.wait_event(self._edge)
 
     def _staged(self, part: Plan, turn: int) -> Addresses:
         """Where each piece lies in the staging buffer: one behind the other."""

@@ -93,7 +93,7 @@ class CopyThread:
         stream = self._streams[copy.kind]
         stream.wait_event(copy.ready)
         copy.begin.record(stream)
-        self._engine.launch(work, stream.cuda_stream)
+        self._engine.launch(work, stream)
         copy.end.record(stream)
         self._launched[copy.kind].append(copy)
 

@@ -186,12 +186,41 @@ class Driver:
         """Start one copy in the order of ``stream``."""
         self._call("cuMemcpyAsync", dst, src, nbytes, stream)
 
+    # Streams, events and buffers are torch's, so that torch's own work can be ordered with them.
+
+    def new_stream(self) -> Any:
+        """A stream of the lowest priority, which gives way to compute."""
+        import torch
+
+        return torch.cuda.Stream(self.ordinal, 0)
+
+    def new_event(self) -> Any:
+        """An event without timing."""
+        import torch
+
+        return torch.cuda.Event()
+
+    def new_pinned(self, count: int) -> Any:
+        """A small page-locked tensor of ``count`` 64-bit integers."""
+        import torch
+
+        return torch.empty(count, dtype=torch.int64, pin_memory=True)
+
+    def new_buffer(self, nbytes: int) -> Any:
+        """Device memory of ``nbytes`` bytes, as a tensor. Any stream may use it at once."""
+        import torch
+
+        buffer = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", self.ordinal))
+        # Torch may hand out memory that earlier work of the current stream still uses.
+        torch.cuda.current_stream(self.ordinal).synchronize()
+        return buffer
+
     # Kernels.
 
-    def load_kernels(self, image: bytes, names: Sequence[str]) -> dict[str, Any]:
-        """The functions ``names`` of a compiled module."""
-        module = self._call("cuModuleLoadData", image)
-        return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
+    def compile(self, source: str, name: str) -> Any:
+        """The kernel ``name`` of CUDA C++ ``source``. Raises NoDevice without NVRTC."""
+        module = self._call("cuModuleLoadData", compile_cuda(source, self.card.capability))
+        return self._call("cuModuleGetFunction", module, name.encode())
 
     def launch(
         self,

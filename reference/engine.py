@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kvfence.reference.design import SOUND, Design
 from kvfence.reference.device.platform import open_platform
@@ -19,6 +19,7 @@ from kvfence.reference.tables import BlockTables
 from kvfence.reference.worker import OffloadWorker
 from kvfence.reference.workload import RequestSpec
 from kvfence.spec.events import Group, Header, Pool
+from kvfence.spec.order import OrderEvent
 
 PATIENCE = 10_000
 """Rounds without any progress after which the engine is stalled."""
@@ -38,7 +39,8 @@ def header(options: Options) -> Header:
 
 
 class Engine:
-    """One engine over one workload. ``observer`` is told every event; without one, none is made.
+    """One engine over one workload. ``observer`` is told every event; without one, none is made. ``order`` is told
+    the order events of the device.
 
     With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can
     be: what the scheduler frees too early is gone when the kernel reads it.
@@ -50,6 +52,7 @@ class Engine:
         workload: Iterator[RequestSpec],
         design: Design = SOUND,
         observer: Observer | None = None,
+        order: Callable[[OrderEvent], None] | None = None,
     ) -> None:
         self.options = options
         self.stats = Stats()
@@ -71,7 +74,7 @@ class Engine:
             observer=observer,
         )
         self.scheduler = design.scheduler(manager, self.connector, options.token_budget, self.stats, observer)
-        self.device, self.runner = open_platform(options)
+        self.device, self.runner = open_platform(options, order)
         self.worker = OffloadWorker(self.device)
         self.round = 0
         self._in_flight: deque[StepOutput] = deque()

@@ -17,6 +17,7 @@ from kvfence.reference.runner import OracleReads
 from kvfence.reference.stats import Stats
 from kvfence.reference.workload import RequestSpec, read_mooncake
 from kvfence.spec.events import Kind
+from kvfence.spec.order import OrderEvent
 
 Progress = Callable[[int, float], None]
 """Called now and then with the requests finished and the seconds passed."""
@@ -60,13 +61,14 @@ def replay(
     options: Options | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
+    order: Callable[[OrderEvent], None] | None = None,
 ) -> ReplayReport:
     """Replay a Mooncake trace file. Raises WorkloadError, OptionsError, and what :func:`run` raises.
 
     Ctrl-C ends the run early; the report then says that it is not complete.
     """
     options = options if options is not None else Options()
-    return run(read_mooncake(path, options.limit), options, observer, progress)
+    return run(read_mooncake(path, options.limit), options, observer, progress, order)
 
 
 def run(
@@ -74,13 +76,14 @@ def run(
     options: Options | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
+    order: Callable[[OrderEvent], None] | None = None,
 ) -> ReplayReport:
     """Serve ``workload``. Raises GarbledBlock when attention reads what it should not, Stalled, and what
     ``observer`` raises.
     """
     options = options if options is not None else Options()
     specs: Iterator[RequestSpec] = islice(iter(workload), options.limit)
-    engine = Engine(options, specs, design_named(options.design), observer)
+    engine = Engine(options, specs, design_named(options.design), observer, order)
     report = ReplayReport(options, engine.stats, engine.runner.reads, engine.device.metrics.moved)
     begin = time.perf_counter()
     try:

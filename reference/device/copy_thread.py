@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import torch
@@ -14,7 +15,9 @@ import torch
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment
 from kvfence.reference.device.events import EventPool
+from kvfence.reference.device.order_tap import COMPUTE, COPY_THREAD, ENGINE_THREAD, JOBS, STREAMS, OrderTap
 from kvfence.reference.device.protocol import CopyJob
+from kvfence.spec import order
 from kvfence.spec.events import Kind
 
 KINDS: Final[Sequence[Kind]] = ("store", "load")
@@ -47,18 +50,25 @@ class CopyThread:
     """
 
     def __init__(
-        self, engine: CopyEngine, segment: Callable[[CopyJob], Segment], device: torch.device
+        self,
+        engine: CopyEngine,
+        segment: Callable[[CopyJob], Segment],
+        device: torch.device,
+        tap: OrderTap | None = None,
     ) -> None:
         self._engine = engine
+        self._tap = tap
         self._segment = segment
         self._device = device
         self._streams: dict[Kind, torch.cuda.Stream] = {kind: torch.cuda.Stream(device, 0) for kind in KINDS}
-        self._ready = EventPool(timing=False)
-        self._timed = EventPool(timing=True)
+        self._ready = EventPool(timing=False, numbers=count(0, 2))
+        self._timed = EventPool(timing=True, numbers=count(1, 2))
         self._queue: queue.Queue[Copy | None] = queue.Queue()
         self._launched: dict[Kind, deque[Copy]] = {kind: deque() for kind in KINDS}
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvfence-copy", daemon=True)
+        if tap is not None:
+            tap.tell(order.Spawn(ENGINE_THREAD, COPY_THREAD))
         self._thread.start()
 
     @property
@@ -70,6 +80,9 @@ class CopyThread:
         """Copy after everything that is on ``compute`` now."""
         kind: Kind = "load" if job.load else "store"
         copy = Copy(job, kind, self._ready.take(), self._timed.take(), self._timed.take())
+        if self._tap is not None:
+            self._tap.tell(order.Record(ENGINE_THREAD, COMPUTE, self._ready.number(copy.ready)))
+            self._tap.tell(order.Put(ENGINE_THREAD, JOBS, id(copy)))
         copy.ready.record(compute)
         self._queue.put(copy)
 
@@ -91,6 +104,12 @@ class CopyThread:
         work = self._engine.plan(copy.kind, [self._segment(copy.job)])
         copy.nbytes = work.total
         stream = self._streams[copy.kind]
+        if self._tap is not None:
+            number = STREAMS[copy.kind]
+            self._tap.tell(order.Get(COPY_THREAD, JOBS, id(copy)))
+            self._tap.tell(order.Wait(COPY_THREAD, number, self._ready.number(copy.ready)))
+            self._tap.copy(copy.job, copy.kind, self._engine.source_order(work))
+            self._tap.tell(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
         stream.wait_event(copy.ready)
         copy.begin.record(stream)
         self._engine.launch(work, stream)
@@ -106,7 +125,10 @@ class CopyThread:
         over = []
         for launched in self._launched.values():
             while launched and launched[0].end.query():
-                over.append(launched.popleft())
+                copy = launched.popleft()
+                over.append(copy)
+                if self._tap is not None:
+                    self._tap.tell(order.Query(ENGINE_THREAD, self._timed.number(copy.end), True))
         return over
 
     def recycle(self, copy: Copy) -> None:
@@ -118,8 +140,10 @@ class CopyThread:
     def flush(self) -> None:
         """Wait until every copy submitted so far has landed: those still queued as well as those launched."""
         self._queue.join()
-        for stream in self._streams.values():
+        for kind, stream in self._streams.items():
             stream.synchronize()
+            if self._tap is not None:
+                self._tap.tell(order.SyncStream(ENGINE_THREAD, STREAMS[kind]))
         self._raise_error()
 
     def _raise_error(self) -> None:

@@ -11,6 +11,7 @@ from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.device.copy_thread import CopyThread
 from kvfence.reference.device.driver import open_driver
 from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.device.order_tap import OrderObserver, OrderTap
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.metrics import TransferMetrics
@@ -22,6 +23,8 @@ class CudaDevice:
 
     Pool ``on_device`` lies in GPU memory, every other pool in registered host memory. Raises NoDevice,
     HostMemoryRefused, and OptionsError for an ``engine`` that there is not (see :func:`open_auto`).
+
+    ``order`` is told the order events, from both threads, one at a time.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class CudaDevice:
         on_device: str = "gpu",
         engine: str | None = None,
         ordinal: int = 0,
+        order: OrderObserver | None = None,
     ) -> None:
         driver = open_driver(ordinal)
         self.card = driver.card
@@ -53,11 +57,12 @@ class CudaDevice:
                     flat = torch.from_numpy(host.array()).view(torch.int64)
                     self.memory[name] = flat.view(slots, block_size)
                     self._views[name] = View.of(self.memory[name], host.chunk // (8 * block_size))
-            self._copies = CopyThread(open_auto(driver, engine), self._segment, device)
+            torch.cuda.synchronize(device)
+            self.tap = OrderTap(order, self.memory) if order is not None else None
+            self._copies = CopyThread(open_auto(driver, engine), self._segment, device, self.tap)
         except BaseException:
             self._free()
             raise
-        torch.cuda.synchronize(device)
 
     def _segment(self, job: CopyJob) -> Segment:
         return Segment([self._views[job.src_pool]], job.src, [self._views[job.dst_pool]], job.dst)

@@ -11,6 +11,7 @@ import torch
 
 from kvfence.reference.changes import Change
 from kvfence.reference.content import Tokens
+from kvfence.reference.device.order_tap import OrderTap
 from kvfence.reference.errors import GarbledBlock
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.request import Request
@@ -44,9 +45,15 @@ class CudaModelRunner(ModelRunner):
     """
 
     def __init__(
-        self, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int, stream: torch.cuda.Stream
+        self,
+        memory: torch.Tensor,
+        groups: tuple[GroupSpec, ...],
+        rows: int,
+        stream: torch.cuda.Stream,
+        tap: OrderTap | None = None,
     ) -> None:
         self._stream = stream
+        self._tap = tap
         self._writes: list[tuple[Cells, Tokens]] = []
         self._reads: list[tuple[Read, Cells, Tokens]] = []
         self._launched: deque[_Step] = deque()
@@ -91,6 +98,9 @@ class CudaModelRunner(ModelRunner):
             return
         flat = np.concatenate(parts)
         read = flat.size // 2 - written
+        if self._tap is not None:
+            slots = [reading.slots for reading, _, _ in self._reads]
+            self._tap.step("gpu", flat[:written], np.concatenate(slots) if slots else flat[:0])
         step = self._buffers(flat.size)
         step.reads, step.requests = self._reads, list(self._requests)
         self._writes, self._reads = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import torch
 
@@ -14,8 +15,10 @@ class EventPool:
     wait binds when it is called, but a query or an elapsed time is about the last record.
     """
 
-    def __init__(self, timing: bool) -> None:
+    def __init__(self, timing: bool, numbers: Iterator[int]) -> None:
         self._timing = timing
+        self._numbers = numbers
+        self._number: dict[int, int] = {}
         self._idle: deque[torch.cuda.Event] = deque()
         self.made = 0
 
@@ -25,7 +28,13 @@ class EventPool:
             return self._idle.popleft()
         except IndexError:
             self.made += 1
-            return torch.cuda.Event(enable_timing=self._timing)
+            event = torch.cuda.Event(enable_timing=self._timing)
+            self._number[id(event)] = next(self._numbers)
+            return event
+
+    def number(self, event: torch.cuda.Event) -> int:
+        """What order events call an event of this pool. The pool's events live as long as it does."""
+        return self._number[id(event)]
 
     def give_back(self, event: torch.cuda.Event) -> None:
         """The event may be used again."""

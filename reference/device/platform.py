@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvfence.reference.device.protocol import Device
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.options import Options
 from kvfence.reference.runner import ModelRunner
+from kvfence.spec.order import OrderEvent
 
 
-def open_platform(options: Options) -> tuple[Device, ModelRunner]:
-    """The device that ``options`` name, with the pools ``gpu`` and ``cpu``. Raises NoDevice,
-    HostMemoryRefused.
+def open_platform(
+    options: Options, order: Callable[[OrderEvent], None] | None = None
+) -> tuple[Device, ModelRunner]:
+    """The device that ``options`` name, with the pools ``gpu`` and ``cpu``.
+
+    ``order`` is told the order events of the CUDA device. Raises NoDevice, HostMemoryRefused.
     """
     pools = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
     groups, rows = options.group_specs, options.max_running
@@ -19,8 +25,8 @@ def open_platform(options: Options) -> tuple[Device, ModelRunner]:
         from kvfence.reference.device.cuda import CudaDevice
         from kvfence.reference.device.cuda_runner import CudaModelRunner
 
-        cuda = CudaDevice(pools, options.block_size)
-        return cuda, CudaModelRunner(cuda.memory["gpu"], groups, rows, cuda.compute)
+        cuda = CudaDevice(pools, options.block_size, order=order)
+        return cuda, CudaModelRunner(cuda.memory["gpu"], groups, rows, cuda.compute, cuda.tap)
     virtual = VirtualDevice(
         pools,
         options.block_size,

@@ -1,4 +1,4 @@
-"""Why an induction fails: a smallest state from which one step breaks what held, and that step.
+"""One step of an induction at given sizes: what keeps itself, and a smallest state from which a step fails.
 
 Such a state need not be reachable. It says what a lemma must exclude.
 """

@@ -1,5 +1,4 @@
-"""k-induction at given sizes: if no run of k steps violates anything, and k good states in a row are followed
-by a good one, then every reachable state is good.
+"""k-induction at given sizes: short runs are good, and k good states in a row are followed by a good one.
 
 The first part is never left out. A machine that gets stuck before k steps has no k states in a row from
 there, so the second part alone says nothing about it.

@@ -3,6 +3,7 @@
 #   make verify   check the specification, then replay the bundled production requests
 #   make test     run the tests
 #   make lint     ruff and mypy
+#   make docs     write the generated pages again (minutes)
 #   make bench    run the measurements of bench/
 #   make bench-explore  the search engines beside Spin and Rumur (Debian packages spin and rumur)
 #   make clean    remove .venv and everything generated
@@ -12,7 +13,7 @@ SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 
-.PHONY: setup verify test lint bench bench-explore clean
+.PHONY: setup verify test lint docs bench bench-explore clean
 
 setup: .venv/.dev
 
@@ -35,6 +36,11 @@ lint: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: .venv/.dev
+	$(BIN)/python docs/generate_file_list.py
+	for page in trace_format mutation; do \
+	  $(BIN)/python docs/generate_$$page.py > out.md && mv out.md docs/$$(echo $$page | tr _ -).md || exit 1; done
 
 bench: .venv/.dev
 	$(BIN)/python -m bench

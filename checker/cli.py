@@ -155,6 +155,35 @@ def verify(
 
 
 @app.command()
+def mutate(
+    machine: Annotated[str | None, typer.Option(help="Only this machine; all else.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Only mutants whose name fits, e.g. 'evict: *'."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SORT=N", help="Explore at this size only, e.g. Block=4; may be repeated."),
+    ] = None,
+    memory: Annotated[str, typer.Option(help="The most memory one mutant may take, e.g. 2GiB.")] = "2GiB",
+    accepted: Annotated[
+        bool, typer.Option("--accepted", help="List the survivors that the machines accept, too.")
+    ] = False,
+    output: FormatOption = "text",
+) -> int:
+    """Change the machines in small ways, and see which invariant notices each change."""
+    from kvfence.checker.mutation.matrix import mutate as run_mutate
+    from kvfence.checker.report.mutated import mutated_text, worst_of
+
+    sizes, limit = parse_sizes(size or []), parse_memory(memory)
+    with count_progress("mutants") as progress:
+        found = run_mutate(machine, sizes=sizes, only=only, memory=limit, progress=progress)
+    width = terminal_width()
+    typer.echo(as_json(found) if output == "json" else mutated_text(found, width=width, accepted=accepted))
+    return EXIT_CODES[worst_of(found)]
+
+
+@app.command()
 def check(
     trace: Annotated[
         Path, typer.Argument(help="A trace file: JSON lines, or zstd if its name ends in .zst.")

@@ -39,6 +39,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
 }
 MAX_STATES = 8_000_000
 MEMORY = 2 << 30
+INTERRUPTED = "interrupted"
 DEADLOCK, RANGE = "deadlock", "a value stays in its range"
 
 
@@ -54,10 +55,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A mutant's fate. ``noticed``: the depth at which each condition first fails, by the condition's name.
+    """A mutant's fate.
 
-    ``sizes``: those at which it was noticed, or the last ones tried. ``new``: its first new step, ``why``: the
-    machine's reason to accept it, or what stopped the search.
+    ``noticed``: the depth at which each condition first fails, by the condition's name. ``sizes``: those at
+    which it was noticed, or the last ones tried. ``new``: its first new step. ``why``: the machine's reason
+    to accept it, or what stopped the search.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Campaign:
 
     ``conditions``: the machine's invariants and checks by name, with their ids. ``vacuous``: invariants whose
     premise no state meets at any of the sizes. ``stale``: acceptances that fit no surviving mutant.
+    ``may_idle``: conditions that the machine says are implied, and why.
     ``missing``: mutants not tried when the run was stopped.
     """
 
@@ -83,6 +86,7 @@ class Campaign:
     outcomes: list[Outcome] = field(default_factory=list)
     vacuous: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
+    may_idle: dict[str, str] = field(default_factory=dict)
     states: list[tuple[dict[str, int], int]] = field(default_factory=list)
     missing: int = 0
     stopped: str | None = None
@@ -175,9 +179,10 @@ def run(
     given = [*_with_the_checks_of(designs, machine, mutants(machine)), *designs]
     if only is not None:
         given = [m for m in given if fnmatch.fnmatchcase(m.name, only)]
-    checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
-    stated = (*machine.invariants.values(), *machine.lemmas.values())
-    out = Campaign(machine.name, {**{p.name: p.id for p in stated}, **checks})
+    if not given:
+        return Campaign(machine.name, {})
+    out = Campaign(machine.name, _stated(machine))
+    out.may_idle = {a.name: a.why for a in machine.accepted_idle}
     todo = {m.name: m for m in given}
     differed: dict[str, str] = {}
     stopped: dict[str, str] = {}
@@ -205,7 +210,7 @@ def run(
                 if m.name in stage.ways and m.name not in differed:
                     differed[m.name] = str(stage.comparison.behaviour(m.name, stage.ways[m.name]))
     except KeyboardInterrupt:
-        out.stopped = "interrupted"
+        out.stopped = INTERRUPTED
     except Stop as stop:
         out.stopped = str(stop)
     if out.stopped:
@@ -219,6 +224,12 @@ def run(
         out.stale = _stale(machine, out.outcomes)
     out.seconds = time.perf_counter() - start
     return out
+
+
+def _stated(machine: Machine) -> dict[str, str]:
+    """The ids of the machine's invariants, lemmas and checks by name."""
+    checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
+    return {p.name: p.id for p in (*machine.invariants.values(), *machine.lemmas.values())} | checks
 
 
 def _designs(machine: str) -> list[Mutant]:
@@ -277,7 +288,7 @@ def _rest(
     """The fates of the mutants that nothing noticed at any size."""
     out = []
     for name, m in todo.items():
-        accepted = next((a for a in machine.accepted if _fits_name(name, a.mutant)), None)
+        accepted = next((a for a in machine.accepted if _fits_name(name, a.name)), None)
         if name in stopped:
             fate, why = Fate.undetermined, stopped[name]
         elif name not in differed and m.kind is not Kind.design:
@@ -298,9 +309,12 @@ def _fits_name(name: str, pattern: str) -> bool:
 def _stale(machine: Machine, outcomes: Sequence[Outcome]) -> list[str]:
     """Acceptances that accept nothing: what they name is noticed, or does not exist."""
     out = []
+    for a in machine.accepted_idle:
+        if any(a.name in o.noticed for o in outcomes) or a.name not in _stated(machine):
+            out.append(f"{a.name} as idle ({a.where}) is wrong: it notices something, or does not exist")
     for a in machine.accepted:
-        fates = {o.fate for o in outcomes if _fits_name(o.name, a.mutant)}
+        fates = {o.fate for o in outcomes if _fits_name(o.name, a.name)}
         if Fate.accepted not in fates:
             wrong = "is noticed by now" if Fate.killed in fates else "fits no mutant"
-            out.append(f"{a.mutant!r} ({a.where}) {wrong}; drop the acceptance or correct its name")
+            out.append(f"{a.name!r} ({a.where}) {wrong}; drop the acceptance or correct its name")
     return out

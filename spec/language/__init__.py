@@ -16,8 +16,8 @@ from kvfence.spec.language.expr import (
     Not,
     Or,
 )
-from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, ground
-from kvfence.spec.language.machine import LEMMA, PREMISE, Action, Function, Machine, Property
+from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, Promise, ground
+from kvfence.spec.language.machine import LEMMA, PREMISE, Action, Function, LeadsTo, Machine, Property
 from kvfence.spec.language.state import Check, Guard, State
 from kvfence.spec.language.types import Bool, Enum, Int, Sort, Type
 from kvfence.spec.language.view import View, changes, flat
@@ -47,9 +47,11 @@ __all__ = [
     "Instance",
     "Int",
     "IsIn",
+    "LeadsTo",
     "Machine",
     "Not",
     "Or",
+    "Promise",
     "Property",
     "Sort",
     "SpecError",

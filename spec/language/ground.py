@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvfence.spec.language.errors import SpecError, close, fail
 from kvfence.spec.language.expr import Expr, show
-from kvfence.spec.language.machine import Action, Function, Machine, Property, premise
+from kvfence.spec.language.machine import Action, Function, LeadsTo, Machine, Property, premise
 from kvfence.spec.language.nodes import INF, Facts, Graph, Node, ends_under, learn
 from kvfence.spec.language.state import LateIndex, misfit
 from kvfence.spec.language.types import BoolType, Int, Type
@@ -58,6 +58,17 @@ class Instance:
         return f"{self.name}({', '.join(f'{k}={v}' for k, v in self.args.items())})"
 
 
+class Promise:
+    """A promise of the machine with its arguments; ``when`` is None for the beginning of a run."""
+
+    def __init__(self, promise: LeadsTo, values: tuple[int, ...], when: Node | None, then: Node) -> None:
+        self.promise, self.when, self.then = promise, when, then
+        self.name = promise.name
+        self.args: dict[str, Shown] = {
+            str(p.value): p.type.shown(v) for p, v in zip(promise.params, values, strict=True)
+        }
+
+
 class Grounded:
     """A machine at given sizes: cells, instances that can be taken, and properties as nodes.
 
@@ -86,6 +97,19 @@ class Grounded:
         self.goals = [(p, self._property(p)) for p in (*machine.goals.values(), *premises)]
         t = machine.terminal_states
         self.terminal = self._property(t) if t else self.graph.false
+
+    def promises(self) -> Iterator[Promise]:
+        """The promises about whole runs, one for each choice of arguments."""
+        for p in self.machine.promises.values():
+            ranges = [
+                range(lo, hi + 1)
+                for lo, hi in (self.ends(v.type, f"{v.value} of {p.name}") for v in p.params)
+            ]
+            for values in itertools.product(*ranges):
+                env = {v.uid: x for v, x in zip(p.params, values, strict=True)}
+                self._bounded(p.late, env, {})
+                when = None if p.when is None else self._ground(p.when, env)
+                yield Promise(p, values, when, self._ground(p.then, env))
 
     def view(self, state: Sequence[int]) -> View:
         """A state tuple, readable by name."""
@@ -288,4 +312,4 @@ def ground(machine: Machine, sizes: Mapping[str, int] | None = None) -> Grounded
     return Grounded(machine, sizes)
 
 
-__all__ = ["Cell", "GroundCheck", "Grounded", "Instance", "ground"]
+__all__ = ["Cell", "GroundCheck", "Grounded", "Instance", "Promise", "ground"]

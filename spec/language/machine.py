@@ -71,6 +71,23 @@ class Property:
         return f"{self.id} {self.name}".strip()
 
 
+class LeadsTo:
+    """A promise about whole runs: whenever ``when`` holds, ``then`` holds at that time or later.
+
+    ``when`` is None for the beginning of a run. The promise is made for every choice of ``params``.
+    """
+
+    def __init__(
+        self, id_: str, name: str, doc: str, params: tuple[Expr, ...], when: Expr | None, then: Expr
+    ) -> None:
+        self.id, self.name, self.doc, self.params = id_, name, doc, params
+        self.when, self.then = when, then
+        self.late: tuple[LateIndex, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.id} {self.name}"
+
+
 def premise(p: Property) -> Property | None:
     """What ``p`` says nothing without: that some choice of its variables meets the ``a`` of ``a implies b``.
 
@@ -89,10 +106,10 @@ def premise(p: Property) -> Property | None:
 
 
 class Acceptance:
-    """A change of the machine that no invariant has to notice, and why; ``mutant`` may hold ``*``."""
+    """What mutation testing may find, and why: a change that nothing notices, or an idle condition."""
 
-    def __init__(self, mutant: str, why: str, where: str) -> None:
-        self.mutant, self.why, self.where = mutant, why, where
+    def __init__(self, name: str, why: str, where: str) -> None:
+        self.name, self.why, self.where = name, why, where
 
 
 class Machine:
@@ -115,9 +132,11 @@ class Machine:
         self.invariants: dict[str, Property] = {}
         self.lemmas: dict[str, Property] = {}
         self.goals: dict[str, Property] = {}
+        self.promises: dict[str, LeadsTo] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
         self.accepted: list[Acceptance] = []
+        self.accepted_idle: list[Acceptance] = []
         self._consulted: set[str] = set()
 
     def faulty(self, fault: str) -> bool:
@@ -227,6 +246,59 @@ class Machine:
         self.goals[body.__name__] = self._property("", body.__name__, body)
         return body
 
+    def leads_to(
+        self,
+        name: str,
+        when: Callable[..., Expr | bool],
+        then: Callable[..., Expr | bool],
+        *,
+        id_: str = "PROGRESS",
+        doc: str = "",
+        **params: Type,
+    ) -> None:
+        """Promise that ``when`` is always followed by ``then`` (at once counts), under the fairness marked.
+
+        Both are functions of the state and of the parameters, by position, as in
+        ``m.leads_to("done", lambda s, o: s.queued[o], lambda s, o: s.idle[o], o=Operation)``; the promise is
+        made for each choice of them. A run may stop anywhere, unless an instance of an action with
+        ``fair="weak"`` stays enabled there; one with ``fair="strong"`` must be taken if it is enabled again
+        and again.
+        """
+        self._promise(name, when, then, id_, doc, params)
+
+    def eventually(
+        self,
+        name: str,
+        then: Callable[..., Expr | bool],
+        *,
+        id_: str = "PROGRESS",
+        doc: str = "",
+        **params: Type,
+    ) -> None:
+        """Promise that every run meets ``then`` at some time; see ``leads_to``."""
+        self._promise(name, None, then, id_, doc, params)
+
+    def _promise(
+        self,
+        name: str,
+        when: Callable[..., Expr | bool] | None,
+        then: Callable[..., Expr | bool],
+        id_: str,
+        doc: str,
+        params: dict[str, Type],
+    ) -> None:
+        self._new(name, self.promises, "promise")
+        for p, t in params.items():
+            self._known(t, f"parameter {p} of {name}")
+            if isinstance(t, Int) and not t.bounded:
+                raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
+        variables = tuple(variable("param", t, p) for p, t in params.items())
+        state = State(self, name, params=variables)
+        first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
+        last = state._closed(lift_bool(then(state, *variables), name))
+        self.promises[name] = LeadsTo(id_, name, doc, variables, first, last)
+        self.promises[name].late = tuple(state._late)
+
     def terminal(self, body: Callable[[State], Expr]) -> None:
         """Say which states may have no successor; any other state without one is a deadlock."""
         if self.terminal_states is not None:
@@ -246,6 +318,15 @@ class Machine:
         if not mutant.strip() or not why.strip():
             raise fail("accept_mutant takes the change as kvfence mutate names it, and why it is harmless")
         self.accepted.append(Acceptance(mutant, why, here()))
+
+    def accept_idle(self, condition: str, why: str) -> None:
+        """Say why an invariant or a check notices no small change of the machine: what implies it.
+
+        ``kvfence mutate`` fails when there is no such condition, or when it notices something after all.
+        """
+        if not why.strip():
+            raise fail(f"accept_idle does not say why {condition} notices nothing; name what implies it")
+        self.accepted_idle.append(Acceptance(condition, why, here()))
 
     def assert_discovers(
         self,

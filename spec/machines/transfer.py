@@ -196,7 +196,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def start(s: State, o: Elem, b: Elem, h: Elem, *, load: bool) -> None:
         """Operation o, idle until now, is queued for block b and CPU slot h, and holds both."""
         s.require(s.state[o] == Op.idle, s.uses[o] < 2)
-        s.check("ONCE", s.state[o] == Op.idle, "an operation id is used again when its operation is complete")
         s.state[o] = Op.queued
         s.uses[o] = s.uses[o] + 1
         s.load[o] = load
@@ -268,6 +267,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
         s.check("FREEZE", Not(held(s, b)), GIVEN_AWAY)
         s.check("FAIL-CLOSED", s.resident[h], "a load reads a slot that has the content")
+        s.check("ONCE", s.state[o] == Op.idle, "an operation id is used again when its operation is complete")
         start(s, o, b, h, load=True)
         s.of[o, r] = True
         s.table[r, b] = True
@@ -890,4 +890,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def two_requests_share_a_block(s: State) -> Expr:
         return Exists(Request, Request, Block, lambda q, r, b: (q != r) & s.table[q, b] & s.table[r, b])
 
+    m.leads_to(
+        "every_queued_operation_completes",
+        lambda s, o: s.state[o] == Op.queued,
+        lambda s, o: s.state[o] == Op.idle,
+        id_="ONCE",
+        doc="an operation that was queued is idle again some day",
+        o=Operation,
+    )
     return m

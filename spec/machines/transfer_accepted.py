@@ -95,3 +95,8 @@ def declare(m: Machine) -> None:
     """Add the acceptances to the machine."""
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+    m.accept_idle(
+        "a_request_never_loads_and_stores_at_once",
+        "There is one content key: a store is open only while the tier lacks it, and a load begins only when "
+        "the tier has it.",
+    )

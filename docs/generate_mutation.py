@@ -1,0 +1,77 @@
+"""Prints docs/mutation.md: the kill matrix of every machine. Takes some minutes.
+
+``.venv/bin/python docs/generate_mutation.py > docs/mutation.md``
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from kvfence.checker.mutation.matrix import Matrix, mutate
+from kvfence.checker.report.mutated import COLUMNS, LEGEND, cells, implied, name, sized, totals
+
+INTRODUCTION = f"""\
+# Would the specification notice?
+
+<!-- Written by docs/generate_mutation.py (make docs) from the machines; edit those instead. -->
+
+`kvfence mutate` makes small changes to each machine, one at a time, and explores what comes out: a guard loses
+a conjunct or waits for less, an assignment is left out or changed, a release is forgotten. A change that no
+condition notices is a hole in the specification, or it is harmless and the machine's file says why.
+
+```
+kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB] [--accepted]
+               [--format text|json]
+```
+
+| exit code | meaning |
+|---|---|
+| 0 | every change is noticed, changes no step that can be reached, or is accepted with a reason |
+| 1 | a change survives without a reason, a reason is out of date, or a condition notices nothing |
+| 3 | a search was cut short: undetermined |
+
+A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a value
+out of range, a deadlock, or a goal or action that cannot be reached any more. Guards are only weakened, so a
+mutant without a new step in any state that the machine reaches behaves as the machine does.
+
+A check that comes after an assignment reads the value that the machine assigns, and cannot notice another one.
+A change that is one of the named designs is therefore explored as that design, with the checks traced in it.
+
+{LEGEND}
+"""
+
+
+def section(m: Matrix) -> Iterator[str]:
+    """The page's section on one machine."""
+    yield f"## {m.machine}\n"
+    yield "\n".join(f"* {sized(sizes)}: {states:,} states" for sizes, states in m.states) + "\n"
+    yield f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+    yield "\n".join(f"| {' | '.join(row)} |" for row in (*map(cells, m.rows), totals(m))) + "\n"
+    yield (
+        f"{sum(m.tried.values())} mutants: {sum(m.killed.values())} noticed, {m.by_lemma} of them by lemmas only; "
+        f"{m.same} behave as the machine; {len(m.survivors)} accepted.\n"
+    )
+    idle = [f"* {n.replace('_', ' ')} notices nothing. {why}" for n, why in m.accepted_idle.items()]
+    notes = [f"* {name(r)}: {implied(r)}" for r in m.rows if r.implied_by] + idle
+    if notes:
+        yield "Implied by others:\n\n" + "\n".join(notes) + "\n"
+    if m.survivors:
+        listed = "\n".join(f"* `{s.name}`: {s.why}" for s in m.survivors)
+        yield f"Accepted:\n\n{listed}\n"
+
+
+def main() -> int:
+    """Prints the page; 1, and what is wrong on stderr, when a machine does not pass."""
+    found = mutate(progress=None)
+    wrong = [f"{m.machine}: {fault}" for m in found for fault in m.faults]
+    wrong += [f"{m.machine}: {m.verdict}" for m in found if m.verdict != "holds"]
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    print("\n".join([INTRODUCTION, *(part for m in found for part in section(m))]).rstrip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

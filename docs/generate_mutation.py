@@ -16,9 +16,9 @@ INTRODUCTION = f"""\
 
 <!-- Written by docs/generate_mutation.py (make docs) from the machines; edit those instead. -->
 
-`kvfence mutate` makes small changes to each machine, one at a time, and explores what comes out: a guard loses
-a conjunct or waits for less, an assignment is left out or changed, a release is forgotten. A change that no
-condition notices is a hole in the specification, or it is harmless and the machine's file says why.
+`kvfence mutate` makes small changes to each machine, one at a time, and explores what comes out: a guard
+loses a conjunct or waits for less, an assignment is left out or changed, a release is forgotten. A change that
+no condition notices is a hole in the specification, or it is harmless and the machine's file says why.
 
 ```
 kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB] [--accepted]
@@ -31,12 +31,12 @@ kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB
 | 1 | a change survives without a reason, a reason is out of date, or a condition notices nothing |
 | 3 | a search was cut short: undetermined |
 
-A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a value
-out of range, a deadlock, or a goal or action that cannot be reached any more. Guards are only weakened, so a
-mutant without a new step in any state that the machine reaches behaves as the machine does.
+A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a
+value out of range, a deadlock, or a goal or action that cannot be reached any more. Guards are only weakened,
+so a mutant without a new step in any state that the machine reaches behaves as the machine does.
 
-A check that comes after an assignment reads the value that the machine assigns, and cannot notice another one.
-A change that is one of the named designs is therefore explored as that design, with the checks traced in it.
+A check that comes after an assignment reads the value that the machine assigns, and cannot notice another. A
+change that is one of the named designs is therefore explored as that design, with the checks traced in it.
 
 {LEGEND}
 """
@@ -49,8 +49,8 @@ def section(m: Matrix) -> Iterator[str]:
     yield f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
     yield "\n".join(f"| {' | '.join(row)} |" for row in (*map(cells, m.rows), totals(m))) + "\n"
     yield (
-        f"{sum(m.tried.values())} mutants: {sum(m.killed.values())} noticed, {m.by_lemma} of them by lemmas only; "
-        f"{m.same} behave as the machine; {len(m.survivors)} accepted.\n"
+        f"{sum(m.tried.values())} mutants: {sum(m.killed.values())} noticed, {m.by_lemma} of them by lemmas "
+        f"only; {m.same} behave as the machine; {len(m.survivors)} accepted.\n"
     )
     idle = [f"* {n.replace('_', ' ')} notices nothing. {why}" for n, why in m.accepted_idle.items()]
     notes = [f"* {name(r)}: {implied(r)}" for r in m.rows if r.implied_by] + idle

@@ -51,8 +51,8 @@ class Survivor(msgspec.Struct, frozen=True):
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """The campaign on one machine, summed up.
 
-    ``tried``: mutants by kind. ``idle``: conditions that notice nothing; ``accepted_idle``: those of which the
-    machine says why. ``by_lemma``: mutants noticed by lemmas only. ``survivors``: the accepted ones too.
+    ``tried``: mutants by kind. ``by_lemma``: mutants noticed by lemmas only. ``idle``: conditions that notice
+    nothing; ``accepted_idle``: those of which the machine says why. ``survivors``: the accepted ones too.
     ``missing``: mutants not tried when the run stopped.
     """
 

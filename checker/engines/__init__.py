@@ -3,6 +3,7 @@
 from kvfence.checker.engines.base import Engine, Finding, Path, Progress, Result, Step, Verdict
 from kvfence.checker.engines.explore import Explore
 from kvfence.checker.engines.interpret import Failure, Interpret, Interpreter
+from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.engines.native import Native
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Finding",
     "Interpret",
     "Interpreter",
+    "Liveness",
     "Native",
     "Path",
     "Progress",

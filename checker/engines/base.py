@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from kvfence.spec.language import LEMMA, PREMISE, Grounded, Instance, Machine, SpecError, View, changes, flat
 
 Until = Literal["first", "end"]
-Kind = Literal["invariant", "lemma", "check", "range"]
+Kind = Literal["invariant", "lemma", "check", "range", "promise"]
 Bounds = Mapping[str, tuple[int, int]]
 Shown = bool | int | str
 
@@ -42,7 +42,8 @@ class Path:
     """A run of the machine from its initial state, and what is wrong (or reached) at its end.
 
     ``id`` is an invariant of the catalogue, ``DEADLOCK``, ``RANGE``, or empty for a goal. With ``RANGE`` the
-    last state holds the value out of range.
+    last state holds the value out of range. A run that breaks a promise goes on for ever: the steps from
+    ``loop`` on (counted from 0) are taken again and again, and if there are none, nothing more happens.
     """
 
     initial: View
@@ -50,6 +51,7 @@ class Path:
     id: str
     name: str
     text: str
+    loop: int | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -57,11 +59,15 @@ class Path:
     def __str__(self) -> str:
         lines, before = [f"{self.id or 'goal'} {self.name}: {self.text}".strip()], self.initial
         for k, step in enumerate(self.steps, 1):
+            if k - 1 == self.loop:
+                lines.append("     again and again:")
             lines.append(f"{k:3}. {step}  {step.doc.splitlines()[0] if step.doc else ''}".rstrip())
             lines += [
                 f"       {name}: {old} -> {new}" for name, (old, new) in changes(before, step.after).items()
             ]
             before = step.after
+        if self.loop == len(self.steps):
+            lines.append("     nothing more happens")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:
@@ -70,7 +76,7 @@ class Path:
             {"action": s.action, "args": s.args, "doc": s.doc, "after": flat(s.after)} for s in self.steps
         ]
         whole = {"id": self.id, "name": self.name, "text": self.text, "initial": flat(self.initial)}
-        return {**whole, "steps": steps}
+        return {**whole, "steps": steps, "loop": self.loop}
 
 
 @dataclass(frozen=True)

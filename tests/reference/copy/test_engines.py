@@ -1,0 +1,216 @@
+"""Every engine moves every block to its place and nothing else, whatever order the streams run in."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from kvfence.reference.copy.baselines import LoopedDMA
+from kvfence.reference.copy.batched import BatchedDMA, lane_edges
+from kvfence.reference.copy.engine import CopyEngine
+from kvfence.reference.copy.kernel import KernelCopy, Kernels
+from kvfence.reference.copy.plan import CopyError, Segment, View, plan
+from kvfence.reference.copy.staged import StagedCopy, fitting
+
+NAMES = ("dma", "lanes", "kernel", "staged", "loop")
+
+
+def engine_named(name, driver) -> CopyEngine:
+    match name:
+        case "dma":
+            return BatchedDMA(driver, lanes=1)
+        case "lanes":
+            return BatchedDMA(driver, lanes=3)
+        case "kernel":
+            return KernelCopy(Kernels(driver))
+        case "staged":
+            return StagedCopy(Kernels(driver), room=640)
+        case _:
+            return LoopedDMA(driver)
+
+
+@pytest.fixture(autouse=True)
+def _small_lanes(monkeypatch):
+    monkeypatch.setattr("kvfence.reference.copy.batched.LANE_BYTES", 64)
+
+
+class Pools:
+    """Two groups on a device and a host: keys and values in separate tensors, and larger blocks in one."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.tensors = {
+            side: [
+                torch.randint(0, 256, (blocks, 2, 16), dtype=torch.uint8),
+                torch.randint(0, 256, (blocks, 2, 16), dtype=torch.uint8),
+                torch.randint(0, 256, (blocks, 160), dtype=torch.uint8),
+            ]
+            for side, blocks in (("device", 24), ("host", 40))
+        }
+
+    def segments(self, kind, first, second):
+        views = {side: [View.of(t) for t in tensors] for side, tensors in self.tensors.items()}
+        source, target = ("device", "host") if kind == "store" else ("host", "device")
+        return [
+            Segment(views[source][:2], first[0], views[target][:2], first[1]),
+            Segment(views[source][2:], second[0], views[target][2:], second[1]),
+        ]
+
+    def expected(self, kind, first, second):
+        source, target = ("device", "host") if kind == "store" else ("host", "device")
+        want = [tensor.clone() for tensor in self.tensors[target]]
+        for number, (src, dst) in enumerate((first, first, second)):
+            want[number][dst] = self.tensors[source][number][src]
+        return want
+
+
+def lists(draw, kind):
+    device, host = draw.permutation(24)[:14], draw.permutation(40)[:14]
+    host[3:9] = np.arange(30, 36)
+    host = host[np.sort(np.unique(host, return_index=True)[1])]
+    device = device[: host.size].copy()
+    device[3:7] = np.sort(device[3:7])
+    return (device, host) if kind == "store" else (host, device)
+
+
+@pytest.mark.parametrize("kind", ["store", "load"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engine_moves_scattered_and_contiguous_blocks_of_several_groups(name, kind, driver):
+    draw = np.random.default_rng(driver.random.randrange(1000))
+    pools = Pools(1)
+    engine = engine_named(name, driver)
+    stream = driver.new_stream()
+    for _ in range(3):
+        first, second = lists(draw, kind), lists(draw, kind)
+        want = pools.expected(kind, first, second)
+        engine.copy(kind, pools.segments(kind, first, second), stream)
+        driver.run()
+        got = pools.tensors["host" if kind == "store" else "device"]
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transfers_launched_behind_each_other_keep_their_descriptors_and_staging_apart(name, driver):
+    pools = Pools(2)
+    engine = engine_named(name, driver)
+    store, load = driver.new_stream(), driver.new_stream()
+    numbers = np.arange(24)
+    half = numbers[:12], numbers[12:]
+    host_before = [tensor.clone() for tensor in pools.tensors["host"]]
+    device_before = [tensor.clone() for tensor in pools.tensors["device"]]
+    for turn in range(4):
+        part = numbers[turn * 3 : turn * 3 + 3]
+        engine.copy("store", pools.segments("store", (part, part), (part, part)), store)
+        back = part + 12
+        engine.copy("load", pools.segments("load", (back + 8, back), (back + 8, back)), load)
+        driver.run(most=3)
+    driver.run()
+    for number in range(3):
+        host, device = pools.tensors["host"][number], pools.tensors["device"][number]
+        assert torch.equal(host[half[0]], device_before[number][half[0]])
+        assert torch.equal(device[half[1]], host_before[number][half[1] + 8])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_store_reads_after_what_its_stream_waited_for(name, driver):
+    pools = Pools(3)
+    engine = engine_named(name, driver)
+    compute, copies = driver.new_stream(), driver.new_stream()
+    wanted = torch.full((24, 160), 7, dtype=torch.uint8)
+    compute.work.append(("kernel", lambda: pools.tensors["device"][2].copy_(wanted)))
+    ready = driver.new_event()
+    ready.record(compute)
+    copies.wait_event(ready)
+    numbers = np.arange(24)
+    nothing = numbers[:0], numbers[:0]
+    scattered = 39 - numbers
+    engine.copy("store", pools.segments("store", nothing, (numbers, scattered)), copies)
+    driver.run()
+    assert torch.equal(pools.tensors["host"][2][scattered], wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_follows_a_transfer_on_its_stream_comes_after_all_of_it(name, driver):
+    pools = Pools(4)
+    engine = engine_named(name, driver)
+    stream = driver.new_stream()
+    numbers = np.arange(24)
+    segments = pools.segments("load", (numbers, numbers), (numbers, numbers))
+    engine.copy("load", segments, stream)
+    seen = []
+    stream.work.append(("kernel", lambda: seen.append(pools.tensors["device"][2].clone())))
+    driver.run()
+    assert torch.equal(seen[0], pools.tensors["host"][2][:24])
+
+
+def test_only_loads_may_read_their_source_out_of_stream_order(driver):
+    pools = Pools(5)
+    numbers = np.arange(4)
+    for name in NAMES:
+        engine = engine_named(name, driver)
+        for kind in ("store", "load"):
+            work = engine.plan(kind, pools.segments(kind, (numbers, numbers), (numbers, numbers)))
+            wanted = "any" if kind == "load" and name in {"dma", "lanes", "staged"} else "stream"
+            assert engine.source_order(work) == wanted
+
+
+def test_the_kernels_refuse_blocks_that_are_no_multiple_of_16_bytes(driver):
+    memory = torch.zeros((4, 24), dtype=torch.uint8)
+    numbers = np.arange(2)
+    odd = [Segment([View.of(memory)], numbers, [View.of(memory)], numbers + 2)]
+    with pytest.raises(CopyError, match="use the engine dma"):
+        engine_named("kernel", driver).copy("store", odd, driver.new_stream())
+    engine_named("dma", driver).copy("store", odd, driver.new_stream())
+
+
+def test_runs_merge_where_both_sides_continue_and_not_across_registrations():
+    memory = torch.zeros((32, 64), dtype=torch.uint8)
+    src, dst = np.array([4, 5, 6, 7, 20, 22, 23]), np.array([0, 1, 2, 3, 4, 5, 6])
+    whole = plan("load", "dma", [Segment([View.of(memory)], src, [View.of(memory)], dst)], merge=True)
+    assert whole.nbytes.tolist() == [256, 64, 128]
+    cut = plan("load", "dma", [Segment([View.of(memory, run=6)], src, [View.of(memory)], dst)], merge=True)
+    assert cut.nbytes.tolist() == [128, 128, 64, 128]
+    single = plan("load", "dma", [Segment([View.of(memory)], src, [View.of(memory)], dst)], merge=False)
+    assert single.nbytes.tolist() == [64] * 7
+    assert whole.total == cut.total == single.total == 7 * 64
+
+
+def test_blocks_with_gaps_between_them_do_not_merge():
+    memory = torch.zeros((8, 2, 64), dtype=torch.uint8)
+    numbers = np.arange(4)
+    keys = View.of(memory[:, 0])
+    work = plan("store", "dma", [Segment([keys], numbers, [keys], numbers + 4)], merge=True)
+    assert work.nbytes.tolist() == [64] * 4
+    assert np.diff(work.src).tolist() == [128] * 3
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "message"),
+    [([0, 1], [0], "2 source blocks for 1"), ([0, 8], [0, 1], "source blocks 0 .. 8 of a pool of 8"),
+     ([0, 1], [-1, 0], "destination blocks -1 .. 0")],
+)  # fmt: skip
+def test_block_lists_that_do_not_fit_are_refused(src, dst, message):
+    view = View.of(torch.zeros((8, 16), dtype=torch.uint8))
+    with pytest.raises(CopyError, match=message):
+        plan("store", "dma", [Segment([view], np.array(src), [view], np.array(dst))], merge=True)
+
+
+def test_sizes_that_differ_between_the_sides_are_refused():
+    a, b = (View.of(torch.zeros((8, n), dtype=torch.uint8)) for n in (16, 32))
+    with pytest.raises(CopyError, match="16 bytes for destination blocks of 32"):
+        plan("store", "dma", [Segment([a], np.arange(2), [b], np.arange(2))], merge=True)
+
+
+def test_lanes_share_the_bytes_and_staging_parts_fit():
+    memory = torch.zeros((64, 64), dtype=torch.uint8)
+    numbers = np.arange(0, 64, 2)
+    work = plan("load", "dma", [Segment([View.of(memory)], numbers, [View.of(memory)], numbers)], merge=True)
+    assert lane_edges(work, 4) == [0, 8, 16, 24, 32]
+    sizes = np.array([30, 30, 50, 100, 10, 90, 1], np.uint64)
+    edges = fitting(sizes, 100)
+    assert edges[0] == 0
+    assert edges[-1] == sizes.size
+    assert all(sizes[a:b].sum() <= 100 for a, b in pairwise(edges))

@@ -1,0 +1,84 @@
+"""Host pools take exactly what was asked for, or give everything back."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from kvfence.reference.device.driver import DriverError
+from kvfence.reference.device.host_pool import HostMemoryRefused, HostPool, chunk_bytes
+
+PAGE = mmap.PAGESIZE
+
+
+class FakeMemory:
+    """Grants ``chunks`` registrations."""
+
+    def __init__(self, chunks: int = 1000) -> None:
+        self.left = chunks
+        self.held: dict[int, int] = {}
+
+    def register(self, address: int, nbytes: int) -> None:
+        if not self.left:
+            raise DriverError("cuMemHostRegister", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+        self.left -= 1
+        self.held[address] = nbytes
+
+    def unregister(self, address: int) -> None:
+        del self.held[address]
+
+
+def test_the_registrations_cover_the_pool_exactly_and_end_between_blocks():
+    memory = FakeMemory()
+    pool = HostPool(memory, blocks=1000, block_bytes=3 * 1024, most=64 * 1024)
+    assert sum(memory.held.values()) == pool.nbytes == 1000 * 3 * 1024
+    at = pool.address
+    for address, nbytes in sorted(memory.held.items()):
+        assert address == at
+        assert (address - pool.address) % (3 * 1024) == 0
+        assert address % PAGE == 0
+        at += nbytes
+    pool.close()
+    assert not memory.held
+
+
+def test_the_pool_is_zeroed_memory_that_can_be_written():
+    pool = HostPool(FakeMemory(), blocks=10, block_bytes=4096)
+    array = pool.array()
+    assert array.size == 40960
+    assert not array.any()
+    array[:] = 7
+    assert int(np.frombuffer(pool.array(), np.uint8).sum()) == 7 * 40960
+
+
+@pytest.mark.parametrize("granted", [0, 1, 3])
+def test_a_refused_chunk_rolls_back_everything_and_says_how_much_was_granted(granted):
+    memory = FakeMemory(granted)
+    with pytest.raises(HostMemoryRefused, match=r"OUT_OF_MEMORY.*given back.*ulimit") as refused:
+        HostPool(memory, blocks=64, block_bytes=PAGE, most=8 * PAGE)
+    assert not memory.held
+    assert refused.value.asked == 64 * PAGE
+    assert refused.value.granted == granted * 8 * PAGE
+
+
+def test_memory_that_the_system_refuses_is_one_clear_error():
+    with pytest.raises(HostMemoryRefused, match="0 granted"):
+        HostPool(FakeMemory(), blocks=2**40, block_bytes=2**20)
+
+
+def test_closing_twice_is_harmless():
+    memory = FakeMemory()
+    pool = HostPool(memory, blocks=4, block_bytes=PAGE)
+    pool.close()
+    pool.close()
+    assert not memory.held
+
+
+@pytest.mark.parametrize("block", [16, 128, 3 * 1024, 4096, 40960, 12345])
+def test_chunks_are_whole_blocks_and_whole_pages(block):
+    size = chunk_bytes(block, most=2**20)
+    assert size % block == 0
+    assert size % PAGE == 0
+    assert size <= max(2**20, block * PAGE)

@@ -72,24 +72,24 @@ def _from_stream(
     first: Site, second: Site, one: str, other: str, loose: str, clock: Clock, clocks: Clocks
 ) -> str:
     thread, launcher = clocks.threads[second.thread], clocks.owners[first.lane]
-    parts = [f"no path from {one} to {other}"]
-    if launcher is not thread and thread.clock[launcher.index] < first.number:
-        parts.append(
-            f"thread {thread.id} does not even know that thread {launcher.id} has launched the former: let "
-            f"thread {launcher.id} hand something back (a queue item) after the launch, and only then"
-        )
+    unknown = launcher is not thread and thread.clock[launcher.index] < first.number
     at = stream_told(first.stream, clocks)
     if second.stream < 0 or loose != "stream":
         before = "the access" if second.stream < 0 else "the copy is launched"
-        parts.append(f"record an event on {at} after it and wait for the event on the host before {before}")
+        way = f"record an event on {at} after it and wait for the event on the host before {before}"
     elif first.stream == second.stream:
-        parts.append("the stream keeps the order in which they are launched")
+        way = "the stream keeps the order of the launches"
     else:
         where = stream_told(second.stream, clocks)
-        parts.append(
-            f"record an event on {at} after it and make {where} wait for the event before the {second.what}"
+        way = f"record an event on {at} after it and make {where} wait for the event before the {second.what}"
+    text = f"no path from {one} to {other}: "
+    if unknown:
+        text += (
+            f"it is a matter of timing whether thread {launcher.id} launches the former before thread "
+            f"{thread.id} makes its call: let thread {launcher.id} hand something over (a queue item) after "
+            f"the launch, which thread {thread.id} takes before; then "
         )
-    text = f"{parts[0]}: {' '.join(parts[1:])}"
+    text += way
     known = clock[first.lane]
     if known:
         text += f"; what the latter waits for on {at} ends with event {known - 1}, before the former"

@@ -1,0 +1,39 @@
+"""The checker reports each program that breaks an ordering rule, and none that keeps it."""
+
+import pytest
+
+from kvfence.checker.order.races import OrderChecker, Race
+from kvfence.reference.device.order_rules import RULES, Twins
+from kvfence.reference.device.program import Program
+from kvfence.reference.device.schedules import Run, exhaustive, hunt, in_order, seeded
+
+by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
+
+
+def races(program: Program, run: Run) -> list[Race]:
+    checker = OrderChecker(program.header)
+    checker.apply_all(run.trace)
+    return checker.races
+
+
+@by_rule
+def test_a_broken_rule_is_reported_with_both_accesses_and_the_missing_edge(twins: Twins) -> None:
+    found = races(twins.broken, in_order(twins.broken))
+    assert len(found) == 1
+    assert found[0].invariant == twins.invariant
+    assert twins.says in found[0].missing
+    accesses = found[0].first, found[0].second
+    assert any(access.write for access in accesses)
+    assert all(access.name for access in accesses)
+
+
+@by_rule
+def test_a_broken_rule_is_reported_whatever_the_timing_was(twins: Twins) -> None:
+    for run in (hunt(twins.broken), *(seeded(twins.broken, seed) for seed in range(10))):
+        assert races(twins.broken, run)
+
+
+@by_rule
+def test_a_kept_rule_is_never_reported(twins: Twins) -> None:
+    for run in (*exhaustive(twins.kept), *(seeded(twins.kept, seed) for seed in range(10))):
+        assert races(twins.kept, run) == []

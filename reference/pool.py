@@ -17,6 +17,11 @@ Keys: TypeAlias = npt.NDArray[np.int64]
 Observer: TypeAlias = Callable[[Event], None]
 
 
+def unshared(numbers: Slots) -> Slots:
+    """``numbers`` for an event, which nobody may change afterwards: a part of another array is copied."""
+    return numbers if numbers.base is None else numbers.copy()
+
+
 class BlockPool:
     """``slots`` slots of one memory; slot ``null``, if any, stands for "no block" and is never given away.
 
@@ -68,11 +73,11 @@ class BlockPool:
         slots = self._take(n)
         self._evict(slots)
         self.ref[slots] += 1
-        listed = slots.tolist()
-        self.holders.setdefault(holder, set()).update(listed)
+        self.holders.setdefault(holder, set()).update(slots.tolist())
         if self.observer is not None:
+            told = unshared(slots)
             self.observer(
-                Alloc(pool=self.name, holder=holder, slots=listed, free=self.num_free, group=group, at=at)
+                Alloc(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
             )
         return slots
 
@@ -88,11 +93,11 @@ class BlockPool:
         if idle.size:
             self._leave_queue(holder, idle)
         self.ref[slots] += 1
-        listed = slots.tolist()
-        self.holders.setdefault(holder, set()).update(listed)
+        self.holders.setdefault(holder, set()).update(slots.tolist())
         if self.observer is not None:
+            told = unshared(slots)
             self.observer(
-                Touch(pool=self.name, holder=holder, slots=listed, free=self.num_free, group=group, at=at)
+                Touch(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
             )
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
@@ -100,14 +105,13 @@ class BlockPool:
 
         Give a table's tail first: the start of a prefix is worth more than its end. Raises NotHeld.
         """
-        listed = slots.tolist()
-        self._forget(holder, listed)
+        self._forget(holder, slots.tolist())
         self.ref[slots] -= 1
         idle = slots[self.ref[slots] == 0]
         if idle.size:
             self.free_queue.push(idle)
         if self.observer is not None:
-            self.observer(Free(pool=self.name, holder=holder, slots=listed, free=self.num_free))
+            self.observer(Free(pool=self.name, holder=holder, slots=unshared(slots), free=self.num_free))
 
     def held(self, holder: str) -> set[int]:
         """The slots of ``holder``."""
@@ -130,8 +134,9 @@ class BlockPool:
                 if index.setdefault(key, slot) != slot:
                     self.spares[group].setdefault(key, []).append(slot)
         if self.observer is not None:
+            told, told_keys = unshared(slots), unshared(keys)
             self.observer(
-                Label(pool=self.name, slots=slot_list, keys=key_list, group=group, op=op, gen=generation)
+                Label(pool=self.name, slots=told, keys=told_keys, group=group, op=op, gen=generation)
             )
 
     def get_cached_block(self, key: int, group: int = 0) -> int | None:
@@ -147,7 +152,7 @@ class BlockPool:
         """``slots``, held or not, are not to be found any more: their content is not to be trusted."""
         self._drop_labels(slots[self.group_of[slots] >= 0])
         if self.observer is not None:
-            self.observer(Unlabel(pool=self.name, slots=slots.tolist(), why=why))
+            self.observer(Unlabel(pool=self.name, slots=unshared(slots), why=why))
 
     def reset_prefix_cache(self) -> None:
         """Forget every label. Who holds what stays as it is."""
@@ -184,7 +189,7 @@ class BlockPool:
             self.evicted += cached.size
             self._drop_labels(cached)
             if self.observer is not None:
-                self.observer(Evict(pool=self.name, slots=cached.tolist()))
+                self.observer(Evict(pool=self.name, slots=cached))
 
     def _drop_labels(self, slots: Slots) -> None:
         groups = self.group_of[slots]

@@ -88,7 +88,7 @@ class OffloadScheduler(StorePlanner):
                     local=num_computed_tokens,
                     external=hit.tokens,
                     pool=self.tier.name,
-                    slots=hit.slots.tolist() if hit.tokens else (),
+                    slots=hit.slots if hit.tokens else (),
                 )
             )
         return hit.tokens, hit.tokens > 0

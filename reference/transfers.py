@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvfence.reference.free_queue import Slots
-from kvfence.reference.pool import Keys, Observer
+from kvfence.reference.pool import Keys, Observer, unshared
 from kvfence.reference.request import Request
 from kvfence.spec.events import Complete, Issue, Kind, Queue, Report, Stale
 
@@ -86,10 +86,10 @@ class TransferTable:
                     gen=transfer.generation,
                     kind=transfer.kind,
                     src_pool=transfer.src_pool,
-                    src=transfer.src.tolist(),
+                    src=unshared(transfer.src),
                     dst_pool=transfer.dst_pool,
-                    dst=transfer.dst.tolist(),
-                    keys=transfer.keys.tolist(),
+                    dst=unshared(transfer.dst),
+                    keys=unshared(transfer.keys),
                     req="" if request is None else request.id,
                     rgen=transfer.request_generation,
                     at=transfer.at,

@@ -144,7 +144,7 @@ static int full(const Pool *p, Size n) { return p->table && (p->used + n) * 4 > 
 /* Adds to the count of each tag, or only as long as they are nowhere so far; returns how many that are. */
 static Size count(Pool *p, const int64_t *tags, Size n, int64_t mix, int64_t amount, int only_new) {
     for (Size i = 0; i < n; i++) {
-        if (i + 8 < n) __builtin_prefetch(p->table + home(p, tags[i + 8] ^ mix), 1);
+        if (i + 16 < n) __builtin_prefetch(p->table + home(p, tags[i + 16] ^ mix), 1);
         Entry *e = entry(p, tags[i] ^ mix);
         if (!e->count) e->tag = tags[i] ^ mix, p->used++;
         else if (only_new) return i;

@@ -12,6 +12,7 @@ from kvfence.checker.monitor.kernels import FEWER, LOW, ROOM, Kernels
 from kvfence.checker.monitor.pool_rules import PoolRules
 from kvfence.checker.monitor.pool_shortcuts import trusted
 from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.request_state import LAST_STEP
 from kvfence.checker.monitor.tags import mix_of
 from kvfence.checker.monitor.transfer_rules import TransferRules
 from kvfence.checker.monitor.violation import Violation
@@ -78,10 +79,10 @@ class NativePoolShortcuts(PoolRules):
         if holder is None:
             return super().free(event)
         request = holder.request
-        if request is not None and (
-            request.last_step > books.processed if holder.kind == "req" else request.promise is not None
-        ):
-            return super().free(event)
+        if request is not None:
+            table = holder.kind == "req"
+            if request.progress[LAST_STEP] > books.processed if table else request.promise is not None:
+                return super().free(event)
         own, parts = holder.own, holder.parts
         left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
         if left >= 0:

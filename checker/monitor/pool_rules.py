@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.request_state import LAST_STEP
 from kvfence.checker.monitor.tags import tags_of
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.words import (
@@ -32,6 +33,7 @@ class PoolRules:
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pools = books.pools
+        self.windows = {index: group for index, group in books.groups.items() if group.window is not None}
 
     def rules(self) -> dict[type[Event], Rule]:
         """The rule of each kind of event."""
@@ -230,11 +232,10 @@ class PoolRules:
         request = holder.request
         if holder.kind != "req" or request is None:
             return
-        if request.last_step > self.books.processed:
+        if request.progress[LAST_STEP] > self.books.processed:
             request.add_fresh(event.pool, slots)
-        group = self.books.groups.get(event.group)
-        if group is not None and group.window is not None:
-            holder.reaching.append((slots, event.at, group))
+        if self.windows and event.group in self.windows:
+            holder.reaching.append((slots, event.at, self.windows[event.group]))
 
     # Free.
 

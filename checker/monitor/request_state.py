@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from kvfence.spec.packed import Numbers
+
+LAST_STEP: Final = 2
+"""Place of a request's last step in its ``progress``."""
 
 
 class Promise:
@@ -120,7 +124,7 @@ class Request:
         self.end = ""
         """Why no step of it may be dispatched any more: ``preempted`` or the reason of its ``Finish``."""
         self.progress = array("q", (1, 0, -1))
-        """What each dispatch looks at and changes: ``ready``, ``computed`` and ``last_step``."""
+        """What each dispatch looks at and changes: ``ready``, ``computed``, ``last_step``, in this order."""
         self.address = self.progress.buffer_info()[0]
         self.prompt: int | None = None
         self.known = False
@@ -169,11 +173,11 @@ class Request:
     @property
     def last_step(self) -> int:
         """The last step that it was dispatched with."""
-        return self.progress[2]
+        return self.progress[LAST_STEP]
 
     @last_step.setter
     def last_step(self, step: int) -> None:
-        self.progress[2] = step
+        self.progress[LAST_STEP] = step
 
     def copy(self) -> Request:
         """An independent copy."""

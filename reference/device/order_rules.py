@@ -95,7 +95,7 @@ class Twins:
     """What the race checker says is broken, when the faulty program runs in order; "" : no invariant."""
     says: str
     """Part of what it says is missing."""
-    header: Header = field(default_factory=lambda: header())
+    header: Header = field(default_factory=header)
     sound_header: Header | None = None
     """If it is the streams that differ."""
 

@@ -299,6 +299,7 @@ class State:
             if self.calls[step.thread] != step.call or not self._may_call(step.thread, step.call):
                 raise ProgramError(f"step {step} cannot be taken here")
             self.calls[step.thread] += 1
+            self._waits.pop(step.thread, None)
             self.trace.append(self._called(call, step))
         else:
             operation = step[:2]

@@ -1,0 +1,136 @@
+"""The checker and the virtual device agree on programs drawn at random."""
+
+import random
+
+import pytest
+
+from kvfence.checker.order.races import Access, OrderChecker, Race
+from kvfence.reference.device.program import Program
+from kvfence.reference.device.schedules import Run, exhaustive, in_order, seeded
+from kvfence.spec.order import (
+    Copy,
+    Get,
+    Header,
+    Host,
+    Kernel,
+    OrderEvent,
+    Put,
+    Query,
+    Range,
+    Record,
+    Region,
+    Stream,
+    SyncDevice,
+    SyncEvent,
+    SyncStream,
+    Wait,
+)
+from kvfence.spec.order_steps import Step, steps_of
+
+MOST_RUNS = 1500
+
+
+def drawn(seed: int) -> Program:
+    """A program of one or two threads, three streams, two events, one queue and four bytes."""
+    draw = random.Random(seed)
+    threads = (0, 1) if draw.random() < 0.6 else (0,)
+    kinds = draw.choice([("nonblocking",) * 3, ("legacy", "blocking", "nonblocking")])
+    streams = tuple(Stream(number, 0, kind) for number, kind in enumerate(kinds))  # type: ignore[arg-type]
+    header = Header(producer="drawn", threads=threads, streams=streams, regions=(Region(0, 0, 4),))
+    items = 0
+    events: list[OrderEvent] = []
+
+    def where() -> Range:
+        nbytes = draw.choice([1, 1, 2])
+        return (0, draw.randrange(5 - nbytes), nbytes)
+
+    def copy(thread: int, stream: int) -> Copy:
+        src = tuple((0, at, 1) for at in draw.sample(range(4), draw.choice([1, 1, 2])))
+        dst = tuple((0, at, 1) for at in draw.sample(range(4), len(src)))
+        if any(one == other for one, other in zip(src, dst, strict=True)):
+            return copy(thread, stream)
+        return Copy(thread, stream, src, dst, draw.choice(["stream", "call", "any"]))
+
+    for _ in range(draw.randint(3, 9)):
+        thread, stream, event = draw.choice(threads), draw.randrange(3), draw.randrange(2)
+        kind = draw.choice("kkkccrrwwsqtdhp")
+        if kind == "p" and len(threads) == 2:
+            events += [Put(thread, 0, items), Get(1 - thread, 0, items)]
+            items += 1
+        elif kind == "k":
+            reads = (where(),) if draw.random() < 0.5 else ()
+            writes = (where(),) if draw.random() < 0.7 or not reads else ()
+            events.append(Kernel(thread, stream, reads, writes))
+        elif kind in "crwsqtdh":
+            made: dict[str, OrderEvent] = {
+                "c": copy(thread, stream),
+                "r": Record(thread, stream, event),
+                "w": Wait(thread, stream, event),
+                "s": SyncEvent(thread, event),
+                "q": Query(thread, event, draw.random() < 0.5),
+                "t": SyncStream(thread, stream),
+                "d": SyncDevice(thread, 0),
+                "h": Host(thread, *(((where(),), ()) if draw.random() < 0.5 else ((), (where(),)))),
+            }
+            events.append(made[kind])
+    return Program(header, events)
+
+
+def races(program: Program, run: Run) -> list[Race]:
+    checker = OrderChecker(program.header)
+    checker.apply_all(run.trace)
+    return checker.races
+
+
+def steps_at(run: Run, access: Access) -> list[Step]:
+    """The steps that make an access of a run's trace."""
+    call = run.trace[access.number]
+    thread = call.thread  # type: ignore[union-attr]
+    number = sum(earlier.thread == thread for earlier in run.trace[: access.number])  # type: ignore[union-attr]
+    wanted = "write" if access.write else "read"
+    made = [step for step in steps_of(call, thread, number) if step.kind in ("run", wanted)]
+    return made or [Step(thread, number, "call")]
+
+
+def both_orders_occur(race: Race, run: Run, all_runs: list[Run]) -> bool:
+    one, other = steps_at(run, race.first), steps_at(run, race.second)
+    for first in one:
+        for second in other:
+            orders = {each.steps.index(first) < each.steps.index(second) for each in all_runs}
+            if orders == {True, False}:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("start", range(0, 400, 50))
+def test_no_report_means_that_no_execution_corrupts(start: int) -> None:
+    silent = 0
+    for seed in range(start, start + 50):
+        program = drawn(seed)
+        runs = [in_order(program), *(seeded(program, number) for number in range(3))]
+        if any(races(program, run) for run in runs):
+            continue
+        silent += 1
+        search = exhaustive(program, MOST_RUNS)
+        for run in search:
+            assert not run.corrupt, f"seed {seed}: {run.names}"
+    assert silent > 5
+
+
+@pytest.mark.parametrize("start", range(0, 400, 50))
+def test_a_reported_pair_occurs_in_both_orders(start: int) -> None:
+    judged = 0
+    for seed in range(start, start + 50):
+        program = drawn(seed)
+        run = seeded(program, seed)
+        found = races(program, run)
+        if not found:
+            continue
+        search = exhaustive(program, MOST_RUNS)
+        all_runs = list(search)
+        if not search.complete or any(each.stuck for each in all_runs):
+            continue
+        judged += 1
+        for race in found:
+            assert both_orders_occur(race, run, all_runs), f"seed {seed}: {race}"
+    assert judged > 5

@@ -40,7 +40,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "While a transfer or a dispatched step may still read or write a slot, the slot is not freed, "
             "reallocated or relabelled; finish, abort, preempt and window slides only fence it."
         ),
-        machines=("transfer",),
+        machines=("transfer", "stream_order"),
         asserted=True,
         monitored=True,
         reports=(
@@ -178,7 +178,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "No token is counted computed, and no kernel reads a slot, before the load that fills it has "
             "landed on all layers, groups and ranks."
         ),
-        machines=("transfer",),
+        machines=("transfer", "stream_order"),
         asserted=True,
         monitored=True,
         reports=("vllm#49250", "vllm#21048"),
@@ -191,12 +191,11 @@ INVARIANTS: tuple[Invariant, ...] = (
             "copy's read; only confirmed tokens are eligible. A source-access order of ANY takes the read "
             "out of stream order: a wait on the same stream does not order it."
         ),
+        machines=("stream_order",),
         asserted=True,
         monitored=True,
         reports=("vllm#45704", "vllm#31341"),
-        limits=(
-            "the eligibility of confirmed tokens is judged at runtime; the stream order is not specified yet"
-        ),
+        limits="that only confirmed tokens are stored is judged at runtime, not by a machine",
     ),
     Invariant(
         id="LOAD-ORDER",
@@ -205,6 +204,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "A load into a slot happens-after every earlier device read, write or zero-fill of it, whoever "
             "owned it."
         ),
+        machines=("stream_order",),
         reports=("vllm#47282", "vllm#50696"),
     ),
     Invariant(

@@ -30,7 +30,11 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ROWS = (
-    Design(name="sound", summary="Every rule kept.", machines=("block_pool", "lookup", "transfer")),
+    Design(
+        name="sound",
+        summary="Every rule kept.",
+        machines=("block_pool", "lookup", "transfer", "stream_order"),
+    ),
     # block_pool
     Design(
         name="over_pop",
@@ -248,6 +252,78 @@ _ROWS = (
         machines=("transfer",),
         breaks="RESET",
         reports=("vllm#57727",),
+    ),
+    # stream_order
+    Design(
+        name="store_without_barrier",
+        summary="The copy stream of a store waits for nothing, so a slot may be read while it is written.",
+        machines=("stream_order",),
+        breaks="STORE-READY",
+        reports=("vllm#31341", "vllm#45704"),
+    ),
+    Design(
+        name="barrier_before_compute",
+        summary=(
+            "The event that a store waits for is recorded when the step begins, before the kernels that "
+            "write the slot are launched."
+        ),
+        machines=("stream_order",),
+        breaks="STORE-READY",
+    ),
+    Design(
+        name="barrier_with_any",
+        summary=(
+            "The copy stream waits for compute, but the store's source access order is ANY: its read is not"
+            " in the order of the stream."
+        ),
+        machines=("stream_order",),
+        breaks="STORE-READY",
+        reports=("vllm#45704",),
+    ),
+    Design(
+        name="event_reused",
+        sizes={"Host": 2},
+        summary=(
+            "The event of a store that is still queued is used again: when the copy thread waits for it, "
+            "its last record stands for another transfer."
+        ),
+        machines=("stream_order",),
+        breaks="STORE-READY",
+    ),
+    Design(
+        name="load_without_barrier",
+        summary=(
+            "The copy stream of a load waits for nothing, so kernels of the previous owner may still run."
+        ),
+        machines=("stream_order",),
+        breaks="LOAD-ORDER",
+        reports=("vllm#47282",),
+    ),
+    Design(
+        name="zero_fill_after_load",
+        summary=(
+            "Fresh slots are zeroed on a stream of their own, for which kernels wait and loads do not: the "
+            "zeros of a previous owner land after the load."
+        ),
+        machines=("stream_order",),
+        breaks="LOAD-ORDER",
+        reports=("vllm#50696",),
+    ),
+    Design(
+        name="flush_misses_queued",
+        summary=(
+            "A flush waits for the copy stream, and so for the stores launched by then; one that is still "
+            "queued reads the slot later, when it has another owner."
+        ),
+        machines=("stream_order",),
+        breaks="FREEZE",
+        reports=("vllm#29870", "LMCache#4955"),
+    ),
+    Design(
+        name="completion_on_wrong_stream",
+        summary="A transfer counts as complete when the compute stream, not the copy stream, is found done.",
+        machines=("stream_order",),
+        breaks="USE-READY",
     ),
 )
 

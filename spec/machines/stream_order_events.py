@@ -1,0 +1,195 @@
+"""What the steps of the stream order machine look like as order events: its field map.
+
+Thread 0 is the engine thread and thread 1 the copy thread. Queue 0 has the transfers to launch, queue 1 those
+that were launched. Each operation has two events, its barrier and its completion.
+"""
+
+from __future__ import annotations
+
+from kvfence.spec.language import View
+from kvfence.spec.language.types import Sizes
+from kvfence.spec.order import (
+    Copy,
+    Get,
+    Header,
+    Kernel,
+    OrderEvent,
+    Put,
+    Query,
+    Range,
+    Record,
+    Region,
+    SourceOrder,
+    Stream,
+    SyncDevice,
+    SyncEvent,
+    SyncStream,
+    Wait,
+)
+
+ENGINE, COPIER = 0, 1
+LEGACY, COMPUTE, STORE, LOAD, FILL = range(5)
+JOBS, LAUNCHED = 0, 1
+STEP_BEGIN, FILLED, OUTPUT = range(3)
+DEVICE, PINNED = 0, 1
+SLOT_BYTES = 4096
+
+ORDERS: dict[str, SourceOrder] = {"stream": "stream", "during_api_call": "call", "any": "any"}
+
+
+def barrier(o: int) -> int:
+    """The event that the copy of operation o waits for."""
+    return 3 + 2 * o
+
+
+def done(o: int) -> int:
+    """The event that is recorded behind the copy of operation o."""
+    return 4 + 2 * o
+
+
+def bytes_of(region: int, slots: list[int]) -> list[Range]:
+    """The bytes of slots of the device or of the host."""
+    return [(region, slot * SLOT_BYTES, SLOT_BYTES) for slot in slots]
+
+
+class Events:
+    """The order events of each action, for a design with these traits.
+
+    ``fill_apart``: zero-fills have a stream of their own. ``early_record``: a step records the event that
+    stores wait for when it begins. ``store_barrier``, ``load_barrier``: whether an operation has its own
+    event to wait for. ``event_reused``: each launch records the barriers of what is still queued.
+    ``wrong_stream``: completion is asked of the compute stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        fill_apart: bool,
+        early_record: bool,
+        store_barrier: bool,
+        load_barrier: bool,
+        event_reused: bool,
+        wrong_stream: bool,
+    ) -> None:
+        self.fill_apart, self.early_record = fill_apart, early_record
+        self.store_barrier, self.load_barrier = store_barrier, load_barrier
+        self.event_reused, self.wrong_stream = event_reused, wrong_stream
+
+    def header(self, sizes: Sizes) -> Header:
+        """The threads, streams and memories."""
+        streams = [
+            Stream(LEGACY, kind="legacy", name="default"),
+            Stream(COMPUTE, kind="blocking", name="compute"),
+            Stream(STORE, name="store"),
+            Stream(LOAD, name="load"),
+            *([Stream(FILL, name="fill")] if self.fill_apart else []),
+        ]
+        device, pinned = sizes["Slot"] * SLOT_BYTES, sizes["Host"] * SLOT_BYTES
+        return Header(
+            producer="kvfence machine stream_order",
+            threads=(ENGINE, COPIER),
+            streams=tuple(streams),
+            regions=(
+                Region(DEVICE, at=SLOT_BYTES, bytes=device, name="gpu", slot=SLOT_BYTES),
+                Region(
+                    PINNED,
+                    at=SLOT_BYTES + device,
+                    bytes=pinned,
+                    kind="pinned",
+                    name="cpu",
+                    slot=SLOT_BYTES,
+                ),
+            ),
+        )
+
+    # Kernels.
+
+    def _step_begin(self) -> list[OrderEvent]:
+        return [Record(ENGINE, COMPUTE, STEP_BEGIN)] if self.early_record else []
+
+    def _after_fills(self) -> list[OrderEvent]:
+        return [Record(ENGINE, FILL, FILLED), Wait(ENGINE, COMPUTE, FILLED)] if self.fill_apart else []
+
+    def zero_fill(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+        """A kernel on the legacy default stream."""
+        stream = FILL if self.fill_apart else LEGACY
+        kernel = Kernel(ENGINE, stream, writes=bytes_of(DEVICE, [x]), name="zero_fill")
+        return [*self._step_begin(), kernel]
+
+    def compute(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+        """A kernel that writes."""
+        kernel = Kernel(ENGINE, COMPUTE, writes=bytes_of(DEVICE, [x]), name="compute")
+        return [*self._step_begin(), *self._after_fills(), kernel]
+
+    def attend(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+        """A kernel that reads."""
+        return [*self._after_fills(), Kernel(ENGINE, COMPUTE, reads=bytes_of(DEVICE, [x]), name="attend")]
+
+    def flush(self, pre: View, post: View) -> list[OrderEvent]:
+        """A wait for the store stream."""
+        return [SyncStream(ENGINE, STORE)]
+
+    def wait_for_steps(self, pre: View, post: View) -> list[OrderEvent]:
+        """A wait for an event behind the steps."""
+        return [Record(ENGINE, COMPUTE, OUTPUT), SyncEvent(ENGINE, OUTPUT)]
+
+    def synchronise_device(self, pre: View, post: View) -> list[OrderEvent]:
+        """A wait for everything."""
+        return [SyncDevice(ENGINE, 0)]
+
+    # Transfers.
+
+    def queue_store(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """The barrier, and the item."""
+        recorded: list[OrderEvent] = [Record(ENGINE, COMPUTE, barrier(o))] if self.store_barrier else []
+        return [*recorded, Put(ENGINE, JOBS, o)]
+
+    def queue_load(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """The barrier, and the item."""
+        recorded: list[OrderEvent] = [Record(ENGINE, COMPUTE, barrier(o))] if self.load_barrier else []
+        return [*recorded, Put(ENGINE, JOBS, o)]
+
+    def take(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """The get of the item."""
+        return [Get(COPIER, JOBS, o)]
+
+    def synchronise_with_barrier(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """A wait for the barrier."""
+        return [SyncEvent(COPIER, barrier(o))]
+
+    def launch_store(self, pre: View, post: View, o: int, order: str) -> list[OrderEvent]:
+        """The wait, the copy, and its completion event."""
+        waits: list[OrderEvent] = []
+        if self.early_record:
+            waits = [Wait(COPIER, STORE, STEP_BEGIN)]
+        if self.store_barrier:
+            waits = [Wait(COPIER, STORE, barrier(o))]
+        src, dst = bytes_of(DEVICE, _of(pre.slot, o)), bytes_of(PINNED, _of(pre.host, o))
+        copy = Copy(COPIER, STORE, src, dst, ORDERS[order], "store", f"op:{o}")
+        return [*waits, copy, *self._launched(pre, o, STORE)]
+
+    def launch_load(self, pre: View, post: View, o: int, order: str) -> list[OrderEvent]:
+        """The wait, the copy, and its completion event."""
+        waits: list[OrderEvent] = [Wait(COPIER, LOAD, barrier(o))] if self.load_barrier else []
+        src, dst = bytes_of(PINNED, _of(pre.host, o)), bytes_of(DEVICE, _of(pre.slot, o))
+        copy = Copy(COPIER, LOAD, src, dst, ORDERS[order], "load", f"op:{o}")
+        return [*waits, copy, *self._launched(pre, o, LOAD)]
+
+    def _launched(self, pre: View, o: int, stream: int) -> list[OrderEvent]:
+        queued = [p for p, state in pre.state.items() if p != o and state in ("queued", "taken")]
+        again = [Record(COPIER, stream, barrier(p)) for p in queued] if self.event_reused else []
+        return [Record(COPIER, stream, done(o)), *again, Put(COPIER, LAUNCHED, o)]
+
+    def hear_of_launch(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """The get of the notice."""
+        return [Get(ENGINE, LAUNCHED, o)]
+
+    def complete(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+        """The question whether the copy is over, and the answer that it is."""
+        if self.wrong_stream:
+            return [Record(ENGINE, COMPUTE, OUTPUT), Query(ENGINE, OUTPUT, done=True)]
+        return [Query(ENGINE, done(o), done=True)]
+
+
+def _of(relation: object, o: int) -> list[int]:
+    return [x for (p, x), yes in relation.items() if p == o and yes]  # type: ignore[attr-defined]

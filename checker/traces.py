@@ -6,11 +6,12 @@ Writing keeps the file private to its owner. Reading streams: memory does not gr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,8 +30,22 @@ _COMPRESSED_CHUNK: Final = 2**11  # a zstd block grows up to 32768-fold: 2 KiB s
 _BUFFER: Final = 2**17  # bytes kept before they are written
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-_events: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
-_header: Final = msgspec.json.Decoder(Header)
+_H = TypeVar("_H", bound=msgspec.Struct)
+_E = TypeVar("_E", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Format(Generic[_H, _E]):
+    """What the lines of a trace file are."""
+
+    name: str
+    version: int
+    header: msgspec.json.Decoder[_H]
+    event: msgspec.json.Decoder[_E]
+    problem: Callable[[_H], str | None]
+    """What is wrong with a header."""
+    packed: Callable[[_E], _E] | None = None
+    """The form in which an event is written."""
 
 
 class TraceError(CannotRun):
@@ -55,19 +70,18 @@ class _EndsEarlyError(Exception):
 # Writing.
 
 
-class TraceWriter:
-    """Records events in a file; an observer: call it with each event. Long lists of numbers are packed.
+class LineWriter(Generic[_H, _E]):
+    """Records events in a file; an observer: call it with each event.
 
     ``max_bytes`` caps the text before compression: from the first event that does not fit on nothing is
     recorded and ``full`` is true; what was recorded is a valid trace of the beginning. Raises TraceError if
     the file cannot be written.
-
-    >>> with TraceWriter("run.jsonl", header) as record:   # doctest: +SKIP
-    ...     run(observer=record)
     """
 
-    def __init__(self, path: str | Path, header: Header, *, max_bytes: int | None = None) -> None:
-        problem = problem_of_header(header)
+    form: ClassVar[Format[Any, Any]]
+
+    def __init__(self, path: str | Path, header: _H, *, max_bytes: int | None = None) -> None:
+        problem = self.form.problem(header)
         if problem is not None:
             raise TraceError(f"{path}: a trace cannot begin like this: {problem}; correct the header")
         self.path = Path(path)
@@ -77,18 +91,19 @@ class TraceWriter:
         self.full = False
         self.closed = False
         self._encode = msgspec.json.Encoder().encode_into
+        self._packed = self.form.packed
         self._buffer = bytearray()
         self._out = _create(self.path)
         self._append(header)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: _E) -> None:
         """Record ``event``."""
         if self.closed:
             raise TraceError(f"{self.path}: the trace is closed; record into a new file")
-        if not self.full and self._append(packed(event)):
+        if not self.full and self._append(event if self._packed is None else self._packed(event)):
             self.events += 1
 
-    def _append(self, item: Event | Header) -> bool:
+    def _append(self, item: _E | _H) -> bool:
         buffer = self._buffer
         before = len(buffer)
         self._encode(item, buffer, -1)
@@ -155,11 +170,13 @@ def _create(path: Path) -> IO[bytes]:
 # Reading.
 
 
-class TraceReader:
+class LineReader(Generic[_H, _E]):
     """A trace file that is being read. ``header`` is known at once; :meth:`batches` streams the events.
 
     Raises TraceError for whatever is wrong with the file.
     """
+
+    form: ClassVar[Format[Any, Any]]
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -167,7 +184,7 @@ class TraceReader:
         self._blocks = self._text()
         self._rest = b""
         try:
-            self.header = self._read_header()
+            self.header: _H = self._read_header()
         except BaseException:
             self._file.close()
             raise
@@ -229,7 +246,7 @@ class TraceReader:
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be read ({error.strerror}); copy it elsewhere") from error
 
-    def _read_header(self) -> Header:
+    def _read_header(self) -> _H:
         line = b""
         try:
             for block in self._blocks:
@@ -248,19 +265,19 @@ class TraceReader:
             start = msgspec.json.decode(line, type=_Start)
         except ValueError:
             raise self._foreign() from None
-        if start.format != FORMAT:
+        if start.format != self.form.name:
             raise self._foreign()
-        if start.version != VERSION:
+        if start.version != self.form.version:
             raise self.error(
                 1,
-                f"is trace format {start.version}, and this kvfence reads {VERSION}",
+                f"is trace format {start.version}, and this kvfence reads {self.form.version}",
                 "use a kvfence that reads it",
             )
         try:
-            header = _header.decode(line)
+            header: _H = self.form.header.decode(line)
         except ValueError as error:
             raise self.error(1, f"is no header: {_one_line(error)}", "record the trace again") from error
-        problem = problem_of_header(header)
+        problem = self.form.problem(header)
         if problem is not None:
             raise self.error(1, problem, "correct what records the trace")
         return header
@@ -268,7 +285,7 @@ class TraceReader:
     def _foreign(self) -> TraceError:
         return self.error(
             1,
-            f'is not the header of a trace ({{"format": "{FORMAT}", …}})',
+            f'is not the header of a trace ({{"format": "{self.form.name}", …}})',
             "give a file that a recorder wrote",
         )
 
@@ -282,7 +299,7 @@ class TraceReader:
                 line, f"is longer than {LONGEST_LINE >> 20} MiB", "give a file that a recorder wrote"
             )
 
-    def batches(self) -> Iterator[list[Event]]:
+    def batches(self) -> Iterator[list[_E]]:
         """The events, some thousands at a time.
 
         Only the form of each line is checked. That slots and pools exist is seen by whoever judges the
@@ -304,10 +321,10 @@ class TraceReader:
         finally:
             self._file.close()
 
-    def _decode(self, text: bytes, line: int) -> list[Event]:
+    def _decode(self, text: bytes, line: int) -> list[_E]:
         """The events of whole lines, the first of which is ``line``."""
         try:
-            batch = _events.decode_lines(text)
+            batch: list[_E] = self.form.event.decode_lines(text)
         except (ValueError, RecursionError):
             batch = []
         # Blank lines are no events. Counting with numpy takes an eighth of the time of bytes.count.
@@ -315,29 +332,53 @@ class TraceReader:
             return self._decode_slowly(text, line)
         return batch
 
-    def _decode_slowly(self, text: bytes, line: int) -> list[Event]:
+    def _decode_slowly(self, text: bytes, line: int) -> list[_E]:
         """Decode line by line, to find the one that is wrong."""
-        batch: list[Event] = []
+        batch: list[_E] = []
         for number, one in enumerate(text.split(b"\n"), line):
             self._check_length(number, len(one))
             if not one.strip():
                 raise self.error(number, "is blank", "remove it")
             try:
-                batch.append(_events.decode(one))
+                batch.append(self.form.event.decode(one))
             except (ValueError, RecursionError) as error:
                 raise self.error(
                     number, f"is no event: {_one_line(error)}", "record the trace again"
                 ) from error
         return batch
 
-    def _decode_last(self, text: bytes, line: int) -> list[Event]:
+    def _decode_last(self, text: bytes, line: int) -> list[_E]:
         """The last line, if its end was not written: whole all the same, or cut off."""
         try:
-            return [_events.decode(text)]
+            return [self.form.event.decode(text)]
         except msgspec.ValidationError as error:
             raise self.error(line, f"is no event: {_one_line(error)}", "record the trace again") from error
         except (ValueError, RecursionError):
             raise self._cut(line) from None
+
+
+# The connector's trace.
+
+
+_TRACE: Final = Format(
+    FORMAT, VERSION, msgspec.json.Decoder(Header), msgspec.json.Decoder(Event), problem_of_header, packed
+)
+
+
+class TraceWriter(LineWriter[Header, Event]):
+    """Records a connector's events. Long lists of numbers are packed.
+
+    >>> with TraceWriter("run.jsonl", header) as record:   # doctest: +SKIP
+    ...     run(observer=record)
+    """
+
+    form = _TRACE
+
+
+class TraceReader(LineReader[Header, Event]):
+    """A connector's trace that is being read."""
+
+    form = _TRACE
 
 
 def read_trace(path: str | Path) -> tuple[Header, Iterator[tuple[int, Event]]]:

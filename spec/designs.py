@@ -302,8 +302,8 @@ _ROWS = (
     Design(
         name="zero_fill_after_load",
         summary=(
-            "Fresh slots are zeroed on a stream of their own, for which kernels wait and loads do not: the "
-            "zeros of a previous owner land after the load."
+            "Fresh slots are zeroed on a stream of their own. Kernels wait for it, loads do not: the zeros "
+            "of a previous owner land after the load."
         ),
         machines=("stream_order",),
         breaks="LOAD-ORDER",

@@ -179,19 +179,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The engine thread launches a kernel that accesses slot x."""
         if early_record and kind is not Access.read:
             comes_after(s, Place.step_begin, ("unordered", Place.compute))
-        if fill_apart and stream is Place.compute:
-            comes_after(s, stream, ("unordered", Place.fill))
-        s.check(
-            "USE-READY",
-            Not(s.unordered[stream, Access.loaded, x]),
-            "a kernel uses a slot after its load has landed",
-        )
-        if kind is not Access.read:
-            s.check(
-                "FREEZE",
-                Not(s.unordered[stream, Access.stored, x]),
-                "a kernel writes a slot after its stores",
-            )
+        if fill_apart:
+            other = Place.fill if stream is Place.compute else Place.compute
+            comes_after(s, stream, ("unordered", other))
+        loading, storing = s.unordered[stream, Access.loaded, x], s.unordered[stream, Access.stored, x]
+        if kind is Access.read:
+            s.check("USE-READY", Not(loading), "a kernel reads a slot after its load has landed")
+        else:
+            s.check("FREEZE", Not(loading | storing), "a kernel writes a slot after its loads and stores")
         access(s, "", stream, kind, lambda y: y == x)
 
     @m.action(x=Slot, event=lambda pre, post: [])
@@ -327,18 +322,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             writes = (*kernel_writes, Access.loaded)
             return reader(order, Place.store, lambda p: Or(*(s.unordered[p, a, x] for a in writes)))
 
-        def owned(x: Elem) -> Expr:
-            return s.use[x] == Use.used
-
         s.check(
             "STORE-READY",
-            ForAll(Slot, lambda x: Not(And(s.slot[o, x], owned(x), early(x)))),
+            ForAll(Slot, lambda x: Not(s.slot[o, x] & early(x))),
             "a store reads a slot after the last write of it",
-        )
-        s.check(
-            "FREEZE",
-            ForAll(Slot, lambda x: Not(And(s.slot[o, x], Not(owned(x)), early(x)))),
-            "the next owner of a slot writes it after the stores of the owner before",
         )
         s.check(
             "FREEZE",

@@ -111,10 +111,12 @@ class Events:
         return [Record(ENGINE, FILL, FILLED), Wait(ENGINE, COMPUTE, FILLED)] if self.fill_apart else []
 
     def zero_fill(self, pre: View, post: View, x: int) -> list[OrderEvent]:
-        """A kernel on the legacy default stream."""
-        stream = FILL if self.fill_apart else LEGACY
-        kernel = Kernel(ENGINE, stream, writes=bytes_of(DEVICE, [x]), name="zero_fill")
-        return [*self._step_begin(), kernel]
+        """A kernel on the legacy default stream, or on a stream that is ordered with compute by hand."""
+        writes = bytes_of(DEVICE, [x])
+        if self.fill_apart:
+            after_steps: list[OrderEvent] = [Record(ENGINE, COMPUTE, OUTPUT), Wait(ENGINE, FILL, OUTPUT)]
+            return [*after_steps, Kernel(ENGINE, FILL, writes=writes, name="zero_fill")]
+        return [*self._step_begin(), Kernel(ENGINE, LEGACY, writes=writes, name="zero_fill")]
 
     def compute(self, pre: View, post: View, x: int) -> list[OrderEvent]:
         """A kernel that writes."""

@@ -5,6 +5,8 @@
 #   make lint     ruff and mypy
 #   make docs     write the generated pages again (minutes)
 #   make bench    run the measurements of bench/
+#   make test-gpu      the tests that need a CUDA device
+#   make bench-copy    the copy engines on a CUDA device, against the peak of the link
 #   make bench-explore  the search engines beside Spin and Rumur (Debian packages spin and rumur)
 #   make clean    remove .venv and everything generated
 PYTHON ?= python3
@@ -13,7 +15,7 @@ SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 
-.PHONY: setup verify test lint docs bench bench-explore clean
+.PHONY: setup verify test lint docs bench bench-copy bench-explore test-gpu clean
 
 setup: .venv/.dev
 
@@ -44,6 +46,12 @@ docs: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python -m bench
+
+test-gpu: .venv/.dev
+	$(BIN)/python -m pytest -m gpu -rs
+
+bench-copy: .venv/.dev
+	$(BIN)/python bench/copy_engines.py
 
 bench-explore: .venv/.dev
 	$(BIN)/python bench/explore.py --large

@@ -277,7 +277,7 @@ def open_driver(ordinal: int = 0) -> Driver:
     try:
         (status,) = cu.cuInit(0)
     except RuntimeError as error:
-        raise NoDevice(f"no NVIDIA driver is installed ({error})") from error
+        raise NoDevice("no NVIDIA driver is installed") from error
     if int(status):
         raise NoDevice(f"the NVIDIA driver does not start ({status.name})")
     status, version = cu.cuDriverGetVersion()

@@ -1,0 +1,343 @@
+"""Copy engines against the link's peak: GB/s by block size, host time, both ways at once, beside a product.
+
+    python bench/copy_engines.py [--pool GIB] [--output FOLDER]
+
+Blocks are scattered on both sides. The peak is the best of single large DMA copies, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from _cuda import RESULTS, driver_or_exit, facts, heading, save, seconds, table
+
+from kvfence.reference.copy.auto import AutoCopy, open_engines
+from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
+from kvfence.reference.copy.batched import BatchedDMA
+from kvfence.reference.copy.crossover import crossover
+from kvfence.reference.copy.engine import CopyEngine
+from kvfence.reference.copy.kernel import KernelCopy, Kernels, Shape
+from kvfence.reference.copy.plan import Segment, View
+from kvfence.reference.device.driver import Driver
+from kvfence.reference.device.host_pool import HostPool
+from kvfence.spec.events import Kind
+
+KINDS: Final[tuple[Kind, ...]] = ("store", "load")
+SIZES: Final = (4096, 16384, 65536, 262144, 2**20, 2**22)
+COUNTS: Final = (64, 512, 8192)
+PIECE: Final = 16384
+"""Block size of the measurements beside a matrix product."""
+SIDE: Final = 8192
+PRODUCTS: Final = 40
+SLOW_FROM: Final = 2**30
+"""Bytes from which the baselines that go through the CPU are left out: they would take minutes."""
+
+
+class Pools:
+    """Memory on both sides, of equal size."""
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.pool = HostPool(driver, nbytes // SIZES[-1], SIZES[-1])
+        self.host = torch.from_numpy(self.pool.array())
+        # Zeroes travel no faster than other bytes here, but pages that were never touched might.
+        self.host[::4096] = 1
+        self.device = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda")
+        self.stream = torch.cuda.Stream(0, 0)
+        self.other = torch.cuda.Stream(0, 0)
+        self.compute = torch.cuda.Stream(0, -1)
+        torch.cuda.synchronize()
+
+    def segment(self, kind: Kind, size: int, count: int, half: int | None = None) -> Segment:
+        """``count`` scattered blocks of ``size`` bytes; ``half`` 0 or 1: from that half of the pools only."""
+        total = self.nbytes // size
+        low, high = (0, total) if half is None else (half * total // 2, (half + 1) * total // 2)
+        draw = np.random.default_rng(size + count)
+        on_host, on_device = (low + draw.permutation(high - low)[:count] for _ in range(2))
+        host = [View.of(self.host.view(total, size), self.pool.chunk // size)]
+        device = [View.of(self.device.view(total, size))]
+        if kind == "store":
+            return Segment(device, on_device, host, on_host)
+        return Segment(host, on_host, device, on_device)
+
+    def check(self, engine: CopyEngine, kind: Kind, size: int, count: int) -> None:
+        """Raises SystemExit unless the engine moves what it should."""
+        segment = self.segment(kind, size, count)
+        (src,), (dst,) = segment.src_views, segment.dst_views
+        assert src.tensor is not None
+        assert dst.tensor is not None
+        at, to = torch.from_numpy(segment.src), torch.from_numpy(segment.dst)
+        src.tensor[at.to(src.tensor.device)] = torch.randint(
+            0, 256, (count, size), dtype=torch.uint8, device=src.tensor.device
+        )
+        torch.cuda.synchronize()
+        engine.copy(kind, [segment], self.stream)
+        torch.cuda.synchronize()
+        if not torch.equal(
+            src.tensor[at.to(src.tensor.device)].cpu(), dst.tensor[to.to(dst.tensor.device)].cpu()
+        ):
+            raise SystemExit(f"{engine.name} {kind} of {count} blocks of {size} bytes moved the wrong bytes")
+
+
+def peak(driver: Driver, pools: Pools) -> dict[str, float]:
+    """GB/s of single copies of 1 GiB."""
+    host, device, nbytes = pools.host.data_ptr(), pools.device.data_ptr(), min(2**30, pools.nbytes)
+    ends = {"store": (host, device), "load": (device, host)}
+    found = {}
+    for kind, (dst, src) in ends.items():
+        took = [
+            seconds(
+                pools.stream,
+                lambda dst=dst, src=src: driver.copy(dst, src, nbytes, pools.stream.cuda_stream),
+                1,
+            )[0]
+            for _ in range(5)
+        ]
+        found[kind] = nbytes / min(took) / 1e9
+    return found
+
+
+def sweep(pools: Pools, engines: Mapping[str, CopyEngine]) -> Iterator[dict[str, Any]]:
+    """Every engine at every size and count."""
+    for size in SIZES:
+        for count in COUNTS:
+            if size * count > pools.nbytes:
+                continue
+            for kind in KINDS:
+                for name, engine in engines.items():
+                    moved = size * count
+                    if name == "index" and moved >= SLOW_FROM:
+                        continue
+                    if count == COUNTS[0]:
+                        pools.check(engine, kind, size, min(count, 2**24 // size))
+                    segment = pools.segment(kind, size, count)
+                    begin = time.perf_counter()
+                    work = engine.plan(kind, [segment])
+                    planned = time.perf_counter() - begin
+                    repeats = 5 if moved < 2**30 else 2
+                    took, host = seconds(
+                        pools.stream, lambda e=engine, w=work: e.launch(w, pools.stream), repeats
+                    )
+                    yield {
+                        "kind": kind, "size": size, "count": count, "engine": name, "by": work.engine,
+                        "gbs": moved / took / 1e9, "plan_us": planned * 1e6, "launch_us": host * 1e6,
+                    }  # fmt: skip
+
+
+def both_ways(pools: Pools, engine: CopyEngine, size: int) -> dict[str, float]:
+    """GB/s of each direction while both move 512 MiB, from disjoint halves of the pools."""
+    count = min(2**29, pools.nbytes // 2) // size
+    works = {
+        kind: engine.plan(kind, [pools.segment(kind, size, count, half)]) for half, kind in enumerate(KINDS)
+    }
+    streams = {"store": pools.stream, "load": pools.other}
+    rounds = 4
+
+    def run() -> dict[str, tuple[Any, Any]]:
+        marks = {}
+        for kind, stream in streams.items():
+            begin = torch.cuda.Event(enable_timing=True)
+            begin.record(stream)
+            marks[kind] = [begin]
+        for _ in range(rounds):
+            for kind, stream in streams.items():
+                engine.launch(works[kind], stream)
+        for kind, stream in streams.items():
+            end = torch.cuda.Event(enable_timing=True)
+            end.record(stream)
+            marks[kind].append(end)
+        torch.cuda.synchronize()
+        return {kind: (begin, end) for kind, (begin, end) in marks.items()}
+
+    run()
+    marks = run()
+    return {
+        kind: rounds * works[kind].total / begin.elapsed_time(end) / 1e6
+        for kind, (begin, end) in marks.items()
+    }
+
+
+class Product:
+    """A bf16 matrix product of side 8192, many times over, on the compute stream."""
+
+    def __init__(self, pools: Pools) -> None:
+        self.stream = pools.compute
+        with torch.cuda.stream(self.stream):
+            self.a, self.b = (torch.randn(SIDE, SIDE, device="cuda").bfloat16() for _ in range(2))
+            self.out = self.a @ self.b
+        torch.cuda.synchronize()
+
+    def launch(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        """Start all of them; the events around."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self.stream):
+            begin.record(self.stream)
+            for _ in range(PRODUCTS):
+                torch.mm(self.a, self.b, out=self.out)
+            end.record(self.stream)
+        return begin, end
+
+
+def beside(
+    product: Product, pools: Pools, engine: CopyEngine, kind: Kind, size: int, rate: float | None
+) -> tuple[float, float]:
+    """Milliseconds of the products while ``engine`` copies, and the GB/s that it moved meanwhile.
+
+    With ``rate``, transfers are started no faster than that many GB/s.
+    """
+    count = 2**27 // size
+    work = engine.plan(kind, [pools.segment(kind, size, count)])
+    engine.launch(work, pools.stream)
+    torch.cuda.synchronize()
+    marks = []
+    ahead = 3  # transfers in the stream beyond the running one, so that it never runs dry
+    begin, end = product.launch()
+    start = time.perf_counter()
+    while not end.query():
+        due = rate is None or time.perf_counter() - start >= len(marks) * work.total / rate / 1e9
+        if due and (len(marks) < ahead or marks[-ahead].query()):
+            engine.launch(work, pools.stream)
+            mark = torch.cuda.Event(enable_timing=True)
+            mark.record(pools.stream)
+            marks.append(mark)
+    torch.cuda.synchronize()
+    took = begin.elapsed_time(end)
+    inside = [at for at in (begin.elapsed_time(mark) for mark in marks) if 0 < at <= took]
+    moved = (len(inside) - 1) * work.total / (inside[-1] - inside[0]) / 1e6 if len(inside) > 1 else 0.0
+    return took, moved
+
+
+def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, product: Product) -> list[dict[str, Any]]:
+    """The product alone, beside the kernel copy, and beside plain DMA of 1 MiB pieces at the same GB/s.
+
+    Rounds alternate; medians are compared.
+    """
+    engines = {grid: KernelCopy(kernels, Shape(grid)) for grid in (2, 4, 8)}
+    found = []
+    for kind in KINDS:
+        for grid, engine in engines.items():
+            alone, copied, plain, rates = [], [], [], []
+            for _ in range(5):
+                begin, end = product.launch()
+                torch.cuda.synchronize()
+                alone.append(begin.elapsed_time(end))
+                took, rate = beside(product, pools, engine, kind, PIECE, None)
+                copied.append(took)
+                by_dma, reached = beside(product, pools, dma, kind, 2**20, rate)
+                plain.append(by_dma)
+                rates.append((rate, reached))
+            base = float(np.median(alone))
+            found.append({
+                "kind": kind, "blocks": grid, "alone_ms": base,
+                "kernel_ms": float(np.median(copied)), "dma_ms": float(np.median(plain)),
+                "kernel_gbs": float(np.median([r for r, _ in rates])),
+                "dma_gbs": float(np.median([r for _, r in rates])),
+                "kernel_slower": float(np.median(copied)) / base - 1,
+                "dma_slower": float(np.median(plain)) / base - 1,
+            })  # fmt: skip
+    return found
+
+
+def told(found: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    top = found["peak"]
+    parts = [heading("Copy engines", found)]
+    parts.append(
+        f"Peak of single large DMA copies: store {top['store']:.1f} GB/s, load {top['load']:.1f} GB/s.\n"
+    )
+    names = list(dict.fromkeys(row["engine"] for row in found["sweep"]))
+    for kind in KINDS:
+        rows = []
+        for size in SIZES:
+            for count in COUNTS:
+                here = {
+                    r["engine"]: r
+                    for r in found["sweep"]
+                    if (r["kind"], r["size"], r["count"]) == (kind, size, count)
+                }
+                if not here:
+                    continue
+                auto = here["auto"]
+                rows.append([
+                    f"{size // 1024} KiB", count,
+                    *(f"{here[name]['gbs']:.1f}" if name in here else "-" for name in names),
+                    auto["by"], f"{auto['gbs'] / top[kind]:.0%}", f"{auto['gbs'] / here['dma']['gbs']:.1f}x",
+                    f"{auto['plan_us']:.0f} + {auto['launch_us']:.0f}", f"{here['dma']['launch_us']:.0f}",
+                ])  # fmt: skip
+        head = [
+            "block",
+            "blocks",
+            *names,
+            "auto takes",
+            "of peak",
+            "to dma",
+            "host us: plan + launch",
+            "dma launch us",
+        ]
+        parts.append(f"## {kind}, GB/s\n\n" + table(head, rows) + "\n")
+    parts.append(
+        "`dma` is plain batched DMA: one cuMemcpyBatchAsync. `-`: left out, it would take minutes.\n"
+    )
+    rows = [[what, *(f"{rates[kind]:.1f}" for kind in KINDS)] for what, rates in found["both_ways"].items()]
+    parts.append("## Both ways at once, GB/s\n\n" + table(["", *KINDS], rows) + "\n")
+    rows = [
+        [r["kind"], r["blocks"], f"{r['alone_ms']:.2f}", f"{r['kernel_ms']:.2f}", f"{r['dma_ms']:.2f}",
+         f"{r['kernel_slower']:.1%}", f"{r['dma_slower']:.1%}",
+         f"{r['kernel_slower'] - r['dma_slower']:+.1%}",
+         f"{r['kernel_gbs']:.1f}", f"{r['dma_gbs']:.1f}"]
+        for r in found["product"]
+    ]  # fmt: skip
+    head = [
+        "",
+        "thread blocks",
+        "alone ms",
+        "+ kernel ms",
+        "+ dma ms",
+        "kernel slows",
+        "dma slows",
+        "more",
+        "kernel GB/s",
+        "dma GB/s",
+    ]
+    parts.append(f"## {PRODUCTS} bf16 products of side {SIDE} beside copies\n\n" + table(head, rows))
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Measures, prints and saves."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pool", type=float, default=32, help="GiB on each side")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
+    asked = parser.parse_args()
+    driver = driver_or_exit()
+    pools = Pools(driver, int(asked.pool * 2**30) // SIZES[-1] * SIZES[-1])
+    engines = open_engines(driver)
+    table_of = crossover(driver, engines, again=True)
+    auto = AutoCopy(engines, table_of)
+    plain = BatchedDMA(driver, lanes=1)
+    tried: dict[str, CopyEngine] = {
+        "auto": auto, "kernel": engines["kernel"], "lanes": engines["dma"], "dma": plain,
+        "loop": LoopedDMA(driver), "index": IndexCopy(),
+    }  # fmt: skip
+    found: dict[str, Any] = facts(driver)
+    found["peak"] = peak(driver, pools)
+    found["crossover"] = {"fastest": table_of.fastest, "rates": table_of.rates}
+    kernels = Kernels(driver)
+    found["product"] = slowdown(pools, kernels, plain, Product(pools))
+    found["both_ways"] = {
+        "auto, 16 KiB": both_ways(pools, auto, 16384),
+        "auto, 256 KiB": both_ways(pools, auto, 262144),
+        "dma, 4 MiB": both_ways(pools, plain, 2**22),
+    }
+    found["sweep"] = list(sweep(pools, tried))
+    save(asked.output, "copy_engines", found, told(found))
+
+
+if __name__ == "__main__":
+    main()

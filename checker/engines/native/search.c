@@ -153,11 +153,11 @@ static inline int insert(Search *s, u64 first, const u64 *state, const int share
   const V wanted = repeated(state);
   for (u64 at = first;;) {
     u64 *entries = s->table + at * WORDS;
-    V line;
-    memcpy(&line, entries, sizeof line);
-    if (equal_entries(line, wanted)) return 0;
+    /* read once: an entry that fills up between two looks at the line would be missed by both */
+    const V line = *(const volatile V *)entries;
     const M empty = empty_entries(line);
     if (!shared) {
+      if (equal_entries(line, wanted)) return 0;
       if (empty) {
         u64 *entry = entries + __builtin_ctz(empty);
         entry[0] = key;
@@ -165,14 +165,17 @@ static inline int insert(Search *s, u64 first, const u64 *state, const int share
         return 1;
       }
     } else {
-#if WORDS > 1
+#if WORDS == 1
+      if (equal_entries(line, wanted)) return 0;
+#else
+      /* the words of a line may have been read in any order, so an entry that looks right is read again */
       const M begins = WORDS == 2 ? 0x55 : 0x11;
       if (EQ(line, K((i64)claim)) & begins) { /* perhaps this state, being written by another thread */
         pause_a_little();
-        __atomic_signal_fence(__ATOMIC_SEQ_CST); /* read the line again */
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
         continue;
       }
-      for (M m = EQ(line, K((i64)key)) & begins; m; m &= m - 1) { /* the rest may have been read too early */
+      for (M m = EQ(line, K((i64)key)) & begins; m; m &= m - 1) {
         const u64 *entry = entries + __builtin_ctz(m);
         if (__atomic_load_n(entry, __ATOMIC_ACQUIRE) == key && same_rest(entry, state)) return 0;
       }

@@ -120,6 +120,7 @@ def test_host_memory_that_cannot_be_registered_is_given_back(driver):
 
 @pytest.fixture
 def device(driver):
+    assert driver.has_batched_copy
     made = CudaDevice({"gpu": 256, "cpu": 512}, 16)
     yield made
     made.close()
@@ -156,9 +157,10 @@ def test_copies_end_when_they_have_landed_and_not_before(device):
 SMALL = {"device": "cuda", "block_size": 4, "gpu_blocks": 300, "cpu_blocks": 900, "max_running": 8}
 
 
+@pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize("mode", ["eager", "lazy"])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordered(driver, mode, depth):
+def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordered(mode, depth):
     kinds = Counter()
     probe = CudaDevice({"gpu": 300, "cpu": 900}, 4)
     checker = OrderChecker(order_header(probe.memory), most_pieces=10**6)
@@ -180,7 +182,8 @@ def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordere
     assert kinds[Kernel] == report.stats.steps
 
 
-def test_the_order_check_reports_a_replay_whose_copies_do_not_wait(driver):
+@pytest.mark.usefixtures("driver")
+def test_the_order_check_reports_a_replay_whose_copies_do_not_wait():
     probe = CudaDevice({"gpu": 300, "cpu": 900}, 4)
     checker = OrderChecker(order_header(probe.memory), most_pieces=10**6)
     probe.close()

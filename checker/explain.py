@@ -7,37 +7,51 @@ from __future__ import annotations
 
 from typing import cast
 
+from kvfence.checker.diagnosis import diagnose
 from kvfence.checker.engines.base import Path
 from kvfence.checker.engines.interpret import Interpreter, Values
+from kvfence.checker.minimise import ends_in, shorten
 from kvfence.checker.report.facts import Change, Counterexample, Step, Value
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import Event, Header, StepNumbers
-from kvfence.spec.language import Grounded, Instance, Machine, changes, flat
+from kvfence.spec.language import Expr, Grounded, Instance, Machine, changes, flat
+from kvfence.spec.language.evaluate import Env
 from kvfence.spec.language.nodes import Node
+from kvfence.spec.machines import MACHINES
 
 
 def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Counterexample:
-    """The facts of ``path``, which ends in a violation of ``machine`` at these sizes."""
+    """The facts of ``path``, which ends in a violation of ``machine`` at these sizes.
+
+    Steps that do not matter for the violation are left out.
+    """
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
     instance: Instance | None = None
-    steps, numbered = [], StepNumbers()
-    for number, taken in enumerate(path.steps, 1):
-        instance = interpreter.find(taken.action, **taken.args)
+    steps, numbered, run = [], StepNumbers(), []
+    found = [interpreter.find(taken.action, **taken.args) for taken in path.steps]
+    # a promise about whole runs is broken by no step, so there is nothing to leave out by
+    kept = found if ends_in(interpreter, found, path.name) is None else shorten(interpreter, found, path.name)
+    for number, instance in enumerate(kept, 1):
         before = state
         state, _ = interpreter.step(before, instance)
+        run.append((before, instance, state))
         changed = changes(interpreter.view(before), interpreter.view(state))
         steps.append(
             Step(
                 number=number,
-                action=taken.action,
-                arguments=dict(taken.args),
-                doc=" ".join(taken.doc.split()),
+                action=instance.name,
+                arguments=dict(instance.args),
+                doc=" ".join(instance.action.doc.split()),
                 changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
                 observed=tuple(numbered(cast("list[Event]", interpreter.events(before, instance, state)))),
             )
         )
-    node, read_before = _condition(interpreter.grounded, instance, path.name)
+    grounded = interpreter.grounded
+    node, read_before = _condition(grounded, instance, path.name)
+    at = before if read_before else state
+    cells = reasons(node, at) if node is not None else set()
+    sound = MACHINES[machine.name](frozenset()) if machine.faults and machine.name in MACHINES else None
     return Counterexample(
         machine=machine.name,
         invariant=path.id,
@@ -45,9 +59,11 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
         condition=_sentence(path),
         start=flat(path.initial),
         steps=tuple(steps),
-        values=_values(interpreter.grounded, node, before if read_before else state),
+        values=_values(grounded, cells, at),
         read_before_last_step=read_before,
         header=cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None,
+        diagnosis=diagnose(grounded, run, _stated(machine, instance, path.name), at, cells, sound),
+        left_out=len(found) - len(kept),
     )
 
 
@@ -71,14 +87,23 @@ def _condition(grounded: Grounded, last: Instance | None, name: str) -> tuple[No
     return None, False
 
 
-def _values(grounded: Grounded, node: Node | None, state: Values) -> dict[str, Value]:
-    """The values because of which ``node`` is false in ``state``, by their printed names."""
-    if node is None:
-        return {}
+def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, Env] | None:
+    """The condition called ``name`` as the machine states it, with the arguments of the last step."""
+    for p in (*machine.invariants.values(), *machine.lemmas.values()):
+        if p.name == name:
+            return p.expr, {}
+    if last is not None:
+        env = {p.uid: v for p, v in zip(last.action.params, last.values, strict=True)}
+        for check in last.action.checks:
+            if check.name == name:
+                return check.expr, env
+    return None
+
+
+def _values(grounded: Grounded, cells: set[int], state: Values) -> dict[str, Value]:
+    """The values of the cells, by their printed names."""
     every = flat(grounded.view(state))
-    return {
-        label: every[label] for cell in sorted(reasons(node, state)) if (label := grounded.cells[cell].label)
-    }
+    return {label: every[label] for cell in sorted(cells) if (label := grounded.cells[cell].label)}
 
 
 def reasons(node: Node, state: Values) -> set[int]:

@@ -17,8 +17,8 @@ INTRODUCTION = f"""\
 <!-- Written by docs/generate_mutation.py (make docs) from the machines; edit those instead. -->
 
 `kvfence mutate` makes small changes to each machine, one at a time, and explores what comes out: a guard
-loses a conjunct or waits for less, an assignment is left out or changed, a release is forgotten. A change that
-no condition notices is a hole in the specification, or it is harmless and the machine's file says why.
+loses a conjunct or waits for less, an assignment is left out or changed, a release is forgotten. A change
+that no condition notices is a hole in the specification, or it is harmless and the machine's file says why.
 
 ```
 kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB] [--accepted]

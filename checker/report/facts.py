@@ -39,11 +39,58 @@ class Step(msgspec.Struct, frozen=True):
     observed: tuple[Event, ...] = ()
 
 
+class Part(msgspec.Struct, frozen=True):
+    """A part of a condition, in words, and its value."""
+
+    text: str
+    value: Value
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """A conjunct of a guard, in words, and its place in the machine's file."""
+
+    text: str
+    where: str
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A value after a step, and what it is after the same step of the sound design."""
+
+    name: str
+    here: Value
+    sound: Value
+
+
+class Prevention(msgspec.Struct, frozen=True):
+    """What the sound design does at a step instead: ``guards`` refuse it, or ``updates`` differ."""
+
+    step: int
+    action: str
+    guards: tuple[Guard, ...] = ()
+    updates: tuple[Difference, ...] = ()
+    no_such_action: bool = False
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Why a run ends in a violation.
+
+    ``conjunct``: what is false, its variables filled in, and ``parts`` the values of its parts. ``made_by``:
+    the last step that changed one of the values, or the last of all where none did. ``prevented``: the steps
+    at which the sound design differs.
+    """
+
+    conjunct: str = ""
+    parts: tuple[Part, ...] = ()
+    made_by: int | None = None
+    prevented: tuple[Prevention, ...] = ()
+
+
 class Counterexample(msgspec.Struct, frozen=True):
-    """A shortest path to a violation.
+    """A path to a violation, as short as it gets by leaving out steps.
 
     ``values``: those that make the condition false, in the last state or, for a condition on the last step
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
+    ``left_out``: steps of the path as it was found that turned out not to matter.
     """
 
     machine: str
@@ -55,6 +102,8 @@ class Counterexample(msgspec.Struct, frozen=True):
     values: dict[str, Value]
     read_before_last_step: bool = False
     header: Header | None = None
+    diagnosis: Diagnosis = Diagnosis()
+    left_out: int = 0
 
     @property
     def trace(self) -> Iterator[Event]:

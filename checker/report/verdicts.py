@@ -95,7 +95,13 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     """A counterexample as numbered events: the step, its meaning, the values that it changed."""
     count = len(example.steps)
     head = f"{example.invariant} is violated in machine {example.machine} by design {design}: "
-    lines = [paragraph(f"{head}{count} event{'s' * (count != 1)}, and no shorter way.", width=width), ""]
+    events = f"{count} event{'s' * (count != 1)}"
+    length = (
+        f"{events}, {example.left_out} more left out."
+        if example.left_out
+        else f"{events}, and no shorter way."
+    )
+    lines = [paragraph(f"{head}{length}", width=width), ""]
     for step in example.steps:
         arguments = ", ".join(f"{name}={shown(value)}" for name, value in step.arguments.items())
         lines.append(f"{step.number:3}. {step.action}({arguments})")
@@ -118,7 +124,28 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
         lines += _in_columns(
             [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
         )
+    lines += _diagnosed(example, width)
     return "\n".join(lines).rstrip()
+
+
+def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
+    """What is false and why, the step that made it so, and what a sound design does instead."""
+    found, names = example.diagnosis, {step.number: step.action for step in example.steps}
+    if found.conjunct:
+        yield paragraph(f"False: {found.conjunct}", width=width, hanging="    ")
+        yield from _in_columns([f"{p.text} = {shown(p.value)}" for p in found.parts], width, "    ")
+    if found.made_by is not None:
+        yield f"Made so by event {found.made_by}, {names[found.made_by]}."
+    for p in found.prevented:
+        if p.no_such_action:
+            text = f"The sound design has no {p.action} (event {p.step})."
+        elif p.guards:
+            guards = " and ".join(f"`{g.text}` ({g.where})" for g in p.guards)
+            text = f"The sound design refuses event {p.step}, {p.action}: it requires {guards}, false there."
+        else:
+            updates = ", ".join(f"{d.name} is {shown(d.sound)}, here {shown(d.here)}" for d in p.updates)
+            text = f"In the sound design, after event {p.step}, {p.action}: {updates}."
+        yield paragraph(text, width=width, hanging="    ")
 
 
 def shown(value: Value) -> str:

@@ -205,6 +205,37 @@ def check(
 
 
 @app.command()
+def races(
+    trace: Annotated[
+        Path, typer.Argument(help="An order trace: JSON lines, or zstd if its name ends in .zst.")
+    ],
+    limit: Annotated[
+        int, typer.Option(min=0, help="Stop after this many different races; 0 goes on to the end.")
+    ] = 0,
+    explain: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Explain the first N races, each with a schedule that corrupts."
+        ),
+    ] = 0,
+    output: FormatOption = "text",
+) -> int:
+    """Find accesses to the same memory that nothing orders, in a recorded trace of threads and streams."""
+    from kvfence.checker.adapters.reference import execute
+    from kvfence.checker.order.check import check_order_trace, explained
+    from kvfence.checker.report.raced import races_text
+
+    with count_progress("events") as progress:
+        found = check_order_trace(
+            trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
+        )
+    if explain:
+        found = explained(found, explain, execute)
+    typer.echo(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
+    return EXIT_CODES[Verdict(found.verdict)]
+
+
+@app.command()
 def replay(
     workload: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A production trace in Mooncake's format.")

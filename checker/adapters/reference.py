@@ -1,12 +1,12 @@
 """The reference implementation as a connector under test.
 
-The only file of the checker that knows :mod:`kvfence.reference`, which needs torch. It is imported when asked
-for, so that everything else works without torch.
+The only file of the checker that knows :mod:`kvfence.reference`, most of which needs torch. It is imported
+when asked for, so that everything else works without torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.report.replayed import Replayed, Verdict
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Event
+from kvfence.spec.order import Header as OrderHeader
+from kvfence.spec.order import OrderEvent
 
 Progress = Callable[[int, float], None]
 
@@ -114,3 +116,30 @@ def _observer(
                 raise _StopRun
 
     return observe
+
+
+def execute(header: OrderHeader, events: Sequence[OrderEvent], steps: Sequence[str]) -> list[str]:
+    """Executes an order program on the virtual device in the order ``steps``; needs no torch.
+
+    Returns what was read, or left in memory, other than in the order in which the program is written: a line
+    each. CannotRun if the steps do not fit the program.
+    """
+    from kvfence.reference.device.program import Program, ProgramError
+    from kvfence.reference.device.schedules import witness
+
+    try:
+        program = Program(header, events)
+        run = witness(program, steps)
+    except ProgramError as error:
+        raise CannotRun(f"the witness cannot be executed: {error}") from error
+    regions = list(program.regions.values())
+    told = []
+    for mismatch in run.mismatches:
+        if mismatch.step is None:
+            region = regions[mismatch.place]
+            told.append(f"memory of {region.name or f'region {region.id}'} ends with another content")
+        else:
+            call = program.call(mismatch.step)
+            name = getattr(call, "name", "") or type(call).__name__.lower()
+            told.append(f"step {mismatch.step} ({name}) reads a content that it should not")
+    return told

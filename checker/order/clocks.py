@@ -230,8 +230,8 @@ class Clocks:
         at = bisect_right(lane.history, asked, key=lambda entry: entry[0])
         del lane.history[: max(0, at - 1)]
         if len(lane.history) > _LONGEST:
-            del lane.history[: _LONGEST // 2]
-        lane.limit = max(_SHORT, 2 * len(lane.history))
+            del lane.history[: -_LONGEST // 2]
+        lane.limit = min(_LONGEST, max(_SHORT, 2 * len(lane.history)))
 
     # Events.
 

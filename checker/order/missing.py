@@ -87,7 +87,8 @@ def _from_stream(
         text += (
             f"it is a matter of timing whether thread {launcher.id} launches the former before thread "
             f"{thread.id} makes its call: let thread {launcher.id} hand something over (a queue item) after "
-            f"the launch, which thread {thread.id} takes before; then "
+            f"the launch, which thread {thread.id} takes before (or the other way round, if that is meant); "
+            "then "
         )
     text += way
     known = clock[first.lane]

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from kvfence.checker.order.graph import OrderGraph, explain
 from kvfence.checker.order.races import Access, OrderChecker, Race
 from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import Run, exhaustive, in_order, seeded
+from kvfence.reference.device.schedules import Run, exhaustive, in_order, seeded, witness
 from kvfence.spec.order import (
     Copy,
     Get,
@@ -134,3 +135,41 @@ def test_a_reported_pair_occurs_in_both_orders(start: int) -> None:
         for race in found:
             assert both_orders_occur(race, run, all_runs), f"seed {seed}: {race}"
     assert judged > 5
+
+
+def has_unordered_conflict(program: Program, run: Run) -> bool:
+    """Straight from the meaning: some two steps conflict in memory and the graph has no path between them."""
+    graph = OrderGraph(program.header, run.trace)
+    steps = [step for step in run.steps if str(step) in graph.number]
+    for at, one in enumerate(steps):
+        for other in steps[at + 1 :]:
+            (looks, changes), (looks_too, changes_too) = (
+                ({at for at in some if isinstance(at, int)} for some in program.footprint(step))
+                for step in (one, other)
+            )
+            if changes & (looks_too | changes_too) or looks & changes_too:
+                nodes = str(one), str(other)
+                if not graph.comes_before(*nodes) and not graph.comes_before(*reversed(nodes)):
+                    return True
+    return False
+
+
+def test_clocks_and_graph_agree_on_whether_there_is_a_race() -> None:
+    racy = 0
+    for seed in range(600):
+        program = drawn(seed)
+        run = seeded(program, seed)
+        found = bool(races(program, run))
+        assert found == has_unordered_conflict(program, run), f"seed {seed}"
+        racy += found
+    assert 100 < racy < 500
+
+
+def test_the_witness_of_a_race_is_a_legal_schedule_that_turns_the_accesses_round() -> None:
+    for seed in range(300):
+        program = drawn(seed)
+        run = seeded(program, seed)
+        for race in races(program, run):
+            why = explain(program.header, run.trace, race)
+            executed = [witness(Program(why.header, why.program), steps) for steps in why.witnesses]
+            assert both_orders_occur(race, run, executed), f"seed {seed}: {race}"

@@ -2,10 +2,11 @@
 
 import pytest
 
+from kvfence.checker.order.graph import explain
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.reference.device.order_rules import RULES, Twins
 from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import Run, exhaustive, hunt, in_order, seeded
+from kvfence.reference.device.schedules import Run, exhaustive, hunt, in_order, seeded, witness
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
 
@@ -37,3 +38,13 @@ def test_a_broken_rule_is_reported_whatever_the_timing_was(twins: Twins) -> None
 def test_a_kept_rule_is_never_reported(twins: Twins) -> None:
     for run in (*exhaustive(twins.kept), *(seeded(twins.kept, seed) for seed in range(10))):
         assert races(twins.kept, run) == []
+
+
+@by_rule
+def test_a_witness_of_the_race_corrupts_on_the_virtual_device(twins: Twins) -> None:
+    run = in_order(twins.broken)
+    why = explain(twins.broken.header, run.trace, races(twins.broken, run)[0])
+    program = Program(why.header, why.program)
+    executed = [witness(program, steps) for steps in why.witnesses]
+    assert [run.corrupt for run in executed] == [True, False]
+    assert not any(run.stuck for run in executed)

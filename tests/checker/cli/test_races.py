@@ -1,0 +1,147 @@
+"""``kvfence races``: exit codes, what it prints, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import cli
+from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.reference.device.order_rules import RULES, Twins, gpu
+from kvfence.reference.device.program import Program
+from kvfence.reference.device.schedules import in_order
+from kvfence.spec.order import Declare, Header, Kernel, OrderEvent, Own, Region, Stack, Stream
+
+ANY = next(twins for twins in RULES if "order ANY" in twins.rule)
+
+
+def record(path: Path, program: Program, first: list[OrderEvent] | None = None) -> Path:
+    with OrderTraceWriter(path, program.header) as write:
+        for event in (*(first or []), *in_order(program).trace):
+            write(event)
+    return path
+
+
+@pytest.fixture
+def racy(tmp_path: Path) -> Path:
+    frames = ["worker.py:31 start_store", "step.py:7 step"]
+    first: list[OrderEvent] = [Declare(stacks=[Stack(1, frames)]), Own("req:9.0", [gpu(1)])]
+    return record(tmp_path / "racy.jsonl", ANY.broken, first)
+
+
+def test_a_race_is_printed_with_both_accesses_and_what_is_missing(
+    racy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["races", str(racy)]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "race 1: STORE-READY: nothing orders two accesses to 16 bytes of gpu" in printed
+    assert "(slot 1), which belong to req:9.0" in printed
+    assert "event 2: write of kernel 'compute'" in printed
+    assert "event 5: read of copy 'store'" in printed
+    assert "missing: the write of kernel 'compute'" in printed
+    assert "witness" not in printed
+
+
+def test_an_explanation_has_a_schedule_that_corrupts(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["races", str(racy), "--explain", "1"]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "witness: t0.0 t0.1 t0.2 t0.3 t0.3:read0 t0.0:run t0.3:write0" in printed
+    assert "step t0.3:read0 (store) reads a content that it should not" in printed
+
+
+def test_json_has_the_same_facts(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["races", str(racy), "--explain", "1", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "violated"
+    assert found["races"][0]["second"]["order"] == "any"
+    assert found["explained"][0]["witness"][4] == "t0.3:read0"
+
+
+def test_an_ordered_trace_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["races", str(record(tmp_path / "kept.jsonl", ANY.kept))]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_a_trace_without_accesses_is_undetermined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = record(tmp_path / "empty.jsonl", Program(ANY.broken.header, []))
+    assert cli.run(["races", str(empty)]) == 3
+    assert "has no accesses to memory" in capsys.readouterr().out
+
+
+def test_forgotten_accesses_make_it_undetermined(tmp_path: Path) -> None:
+    """Nobody ever waits for anything, so every access still matters."""
+    header = Header(producer="test", streams=(Stream(0),), regions=(Region(0, 0, 1 << 20),))
+    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 2 * number, 1),)) for number in range(1000)]
+    path = record(tmp_path / "long.jsonl", Program(header, events))
+    found = check_order_trace(path, most_pieces=100)
+    assert found.verdict == "undetermined"
+    assert "forgotten for want of memory" in found.notes[0]
+    assert check_order_trace(path).verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"e":"kernel","thread":0,"stream":9}', "line 2: makes no sense: stream 9 was not declared"),
+        ('{"e":"record","thread":7,"stream":0,"event":1}', "thread 7 was never started"),
+        ('{"e":"get","thread":0,"queue":1,"item":4}', "item 4 was got from queue 1"),
+        ('{"e":"host","thread":0,"reads":[[0,120,16]]}', "16 bytes from 120 on are not in region 0"),
+        ('{"e":"host","thread":0,"writes":[[5,0,1]]}', "region 5 was not declared"),
+        ('{"e":"release","thread":0,"region":5}', "region 5 was not declared"),
+        ('{"e":"copy","thread":0,"stream":0,"src":[[0,0,4]],"dst":[[0,8,2]]}', "reads 4 bytes into 2"),
+        ('{"e":"copy","thread":0,"stream":0,"src":[[0,0,4]],"dst":[]}', "1 sources and 0 destinations"),
+        ('{"e":"spawn","thread":0,"child":0}', "thread 0 was started twice"),
+        ('{"e":"join","thread":0,"child":0}', "waits for its own end"),
+        ('{"e":"sync_stream","thread":0,"stream":9}', "stream 9 was not declared"),
+        ('{"e":"declare","streams":[{"id":0,"device":3}]}', "declared before, and differently"),
+        ('{"e":"sleep","thread":0}', "line 2: is no event"),
+    ],
+)
+def test_an_event_that_makes_no_sense_is_refused_in_one_line(
+    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record(tmp_path / "bad.jsonl", Program(ANY.broken.header, []))
+    with path.open("a") as file:
+        file.write(line + "\n")
+    assert cli.run(["races", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda header: header.replace('"threads":[0]', '"threads":[]'), "names no threads"),
+        (lambda header: header.replace('"threads":[0]', '"threads":[0,0]'), "thread 0 is named twice"),
+        (lambda header: header.replace('"version":1', '"version":7'), "is trace format 7"),
+        (lambda header: header.replace("kvfence-order", "kvfence-trace"), '"format": "kvfence-order"'),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(
+    change: Callable[[str], str], says: str, racy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    racy.write_text(change(racy.read_text()))
+    assert cli.run(["races", str(racy)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_cut_trace_says_how_far_it_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "cut.jsonl", ANY.kept)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert cli.run(["races", str(path)]) == 2
+    assert "is cut off" in capsys.readouterr().err
+
+
+def test_the_limit_stops_early(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["races", str(racy), "--limit", "1"]) == 1
+    assert "stopped after 1 race(s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
+def test_a_trace_file_gives_what_the_online_checker_gives(twins: Twins, tmp_path: Path) -> None:
+    found = check_order_trace(record(tmp_path / "run.jsonl", twins.broken))
+    assert [race.invariant for race in found.races] == [twins.invariant]
+    assert found.times == (1,)

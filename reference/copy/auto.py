@@ -5,7 +5,7 @@ blocks.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -72,6 +72,10 @@ class AutoCopy(CopyEngine):
     def source_order(self, work: Plan) -> SourceOrder:
         """That of the engine that planned it."""
         return self._engines[work.engine].source_order(work)
+
+    def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
+        """By the engine that planned it."""
+        return self._engines[work.engine].stage(work, stream)
 
     def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Carried out by the engine that planned it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -20,7 +21,7 @@ class CopyEngine(ABC):
     stream waited for before the launch, and before what follows on it. Only the source of a load may be read
     out of stream order; :meth:`source_order` says so.
 
-    Planning and launching are two calls, so that the events around a launch time the copy alone.
+    Planning, staging and launching are three calls, so that events around the last time the copy alone.
     """
 
     name: ClassVar[str]
@@ -41,6 +42,10 @@ class CopyEngine(ABC):
 
         Raises DriverError.
         """
+
+    def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
+        """Send ahead on ``stream`` what the launch needs; what is returned launches it, on the same stream."""
+        return partial(self.launch, work, stream)
 
     def copy(self, kind: Kind, segments: Sequence[Segment], stream: torch.cuda.Stream) -> None:
         """Plan and launch."""

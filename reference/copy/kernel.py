@@ -6,14 +6,16 @@ For blocks too small for DMA, whose cost for each piece then exceeds that of its
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
 import numpy as np
 import torch
 
-from kvfence.reference.copy.descriptors import DescriptorPool
+from kvfence.reference.copy.descriptors import Buffer, DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
 from kvfence.reference.device.driver import Driver, NoDevice
@@ -50,19 +52,22 @@ class Kernels:
         self._copy = driver.compile(SOURCE.read_text(encoding="utf-8"), _NAME)
         self._pool = DescriptorPool(driver)
 
-    def start(self, work: Plan, shape: Shape, stream: torch.cuda.Stream) -> None:
-        """Start the pieces of ``work`` on ``stream``, one launch for each size. The addresses go ahead by
-        DMA.
-        """
-        for part in by_size(work):
-            count = part.src.size
-            buffer = self._pool.take(part)
-            at = buffer.device.data_ptr()
-            self.driver.copy(at, buffer.host.data_ptr(), 16 * count, stream.cuda_stream)
+    def stage(self, work: Plan, shape: Shape, stream: torch.cuda.Stream) -> Callable[[], None]:
+        """Send the addresses of ``work`` ahead on ``stream``; what is returned launches a kernel for each size."""
+        sent = [(part, self._pool.take(part)) for part in by_size(work)]
+        for part, buffer in sent:
+            at, nbytes = buffer.device.data_ptr(), 16 * part.src.size
+            self.driver.copy(at, buffer.host.data_ptr(), nbytes, stream.cuda_stream)
+        return partial(self._launch, sent, shape, stream)
+
+    def _launch(self, sent: list[tuple[Plan, Buffer]], shape: Shape, stream: torch.cuda.Stream) -> None:
+        for part, buffer in sent:
+            at, count = buffer.device.data_ptr(), part.src.size
             arguments = (at, at + 8 * count, count, int(part.nbytes[0]))
             self.driver.launch(
                 self._copy, shape.grid, shape.threads, stream.cuda_stream, arguments, _ARGUMENTS
             )
+        for _, buffer in sent:
             self._pool.give_back(buffer, stream)
 
 
@@ -76,10 +81,14 @@ class KernelCopy(CopyEngine):
         self._kernels = kernels
         self._shape = shape
 
-    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
+    def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
         """Raises CopyError for blocks that are no multiple of 16 bytes."""
         check_aligned(work)
-        self._kernels.start(work, self._shape, stream)
+        return self._kernels.stage(work, self._shape, stream)
+
+    def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
+        """Raises CopyError for blocks that are no multiple of 16 bytes."""
+        self.stage(work, stream)()
 
 
 def is_aligned(work: Plan) -> bool:

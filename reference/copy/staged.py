@@ -82,7 +82,7 @@ class StagedCopy(CopyEngine):
         staged = self._staged(part, turn)
         # What any transfer staged here before has been moved. An event never recorded counts as complete.
         self._side.wait_event(self._moved[turn])
-        self._kernels.start(Plan("store", "", (), part.src, staged, part.nbytes), self._shape, self._side)
+        self._by_kernel(Plan("store", "", (), part.src, staged, part.nbytes))
         self._ready[turn].record(self._side)
         here.wait_event(self._ready[turn])
         self._by_dma(staged, part.dst, part.nbytes, SRC_STREAM, here)
@@ -94,8 +94,11 @@ class StagedCopy(CopyEngine):
         self._by_dma(part.src, staged, part.nbytes, SRC_ANY, here)
         self._ready[turn].record(here)
         self._side.wait_event(self._ready[turn])
-        self._kernels.start(Plan("load", "", (), staged, part.dst, part.nbytes), self._shape, self._side)
+        self._by_kernel(Plan("load", "", (), staged, part.dst, part.nbytes))
         self._moved[turn].record(self._side)
+
+    def _by_kernel(self, part: Plan) -> None:
+        self._kernels.stage(part, self._shape, self._side)()
 
     def _by_dma(
         self, src: Addresses, dst: Addresses, nbytes: Addresses, order: int, here: torch.cuda.Stream

@@ -15,7 +15,15 @@ import torch
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment
 from kvfence.reference.device.events import EventPool
-from kvfence.reference.device.order_tap import COMPUTE, COPY_THREAD, ENGINE_THREAD, JOBS, STREAMS, OrderTap
+from kvfence.reference.device.order_tap import (
+    COMPUTE,
+    COPY_THREAD,
+    ENGINE_THREAD,
+    JOBS,
+    LAUNCHED,
+    STREAMS,
+    OrderTap,
+)
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.spec import order
 from kvfence.spec.events import Kind
@@ -103,17 +111,19 @@ class CopyThread:
     def _launch(self, copy: Copy) -> None:
         work = self._engine.plan(copy.kind, [self._segment(copy.job)])
         copy.nbytes = work.total
-        stream = self._streams[copy.kind]
+        stream, number = self._streams[copy.kind], STREAMS[copy.kind]
         if self._tap is not None:
-            number = STREAMS[copy.kind]
             self._tap.tell(order.Get(COPY_THREAD, JOBS, id(copy)))
             self._tap.tell(order.Wait(COPY_THREAD, number, self._ready.number(copy.ready)))
             self._tap.copy(copy.job, copy.kind, self._engine.source_order(work))
-            self._tap.tell(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
+        launch = self._engine.stage(work, stream)
         stream.wait_event(copy.ready)
         copy.begin.record(stream)
-        self._engine.launch(work, stream)
+        launch()
         copy.end.record(stream)
+        if self._tap is not None:
+            self._tap.tell(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
+            self._tap.tell(order.Put(COPY_THREAD, LAUNCHED, id(copy)))
         self._launched[copy.kind].append(copy)
 
     def finished(self) -> list[Copy]:
@@ -128,6 +138,7 @@ class CopyThread:
                 copy = launched.popleft()
                 over.append(copy)
                 if self._tap is not None:
+                    self._tap.tell(order.Get(ENGINE_THREAD, LAUNCHED, id(copy)))
                     self._tap.tell(order.Query(ENGINE_THREAD, self._timed.number(copy.end), True))
         return over
 

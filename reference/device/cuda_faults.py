@@ -27,8 +27,8 @@ from kvfence.spec.events import Kind
 BLOCK: Final = 65536
 BLOCKS: Final = 64
 MOVED: Final = 8
-HOLD: Final = 300_000
-"""Cycles for which the kernel in front waits: longer than a whole trial's copy takes."""
+HOLD: Final = 2_500_000
+"""Cycles for which the kernel in front waits, more than a millisecond: a copy takes host and device less."""
 
 
 class Arena:

@@ -24,7 +24,9 @@ COPY_THREAD: Final = 1
 COMPUTE: Final = 0
 STREAMS: Final[Mapping[Kind, int]] = {"store": 1, "load": 2}
 JOBS: Final = 0
-"""The queue between the threads."""
+"""The queue of copies from the engine's thread to the copy thread."""
+LAUNCHED: Final = 1
+"""The queue of launched copies back. Whoever polls an event took its copy from here, so it is recorded."""
 CELL: Final = 8
 """Bytes of a token."""
 

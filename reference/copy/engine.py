@@ -44,7 +44,7 @@ class CopyEngine(ABC):
         """
 
     def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
-        """Send ahead on ``stream`` what the launch needs; what is returned launches it, on the same stream."""
+        """Send ahead on ``stream`` what the launch needs. What is returned launches, on the same stream."""
         return partial(self.launch, work, stream)
 
     def copy(self, kind: Kind, segments: Sequence[Segment], stream: torch.cuda.Stream) -> None:

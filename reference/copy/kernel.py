@@ -53,7 +53,7 @@ class Kernels:
         self._pool = DescriptorPool(driver)
 
     def stage(self, work: Plan, shape: Shape, stream: torch.cuda.Stream) -> Callable[[], None]:
-        """Send the addresses of ``work`` ahead on ``stream``; what is returned launches a kernel for each size."""
+        """Send the addresses of ``work`` ahead. What is returned launches a kernel for each size of piece."""
         sent = [(part, self._pool.take(part)) for part in by_size(work)]
         for part, buffer in sent:
             at, nbytes = buffer.device.data_ptr(), 16 * part.src.size

@@ -19,7 +19,7 @@ import numpy as np
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.wellformed import problem_of_event, problem_of_header
 from kvfence.checker.packing import packed
-from kvfence.spec.events import FORMAT, VERSION, Event, Header
+from kvfence.spec.events import FORMAT, VERSION, Event, Header, listed
 
 if TYPE_CHECKING:
     from typing import Self
@@ -384,6 +384,8 @@ class TraceReader(LineReader[Header, Event]):
 def read_trace(path: str | Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     """The header of a trace file and its events, each with its number (from 0; it is on line number + 2).
 
+    Packed numbers come as lists.
+
     Raises TraceError, also while the events are read, for anything that is wrong with the file: also for an
     event that names a pool or slot that the header does not have.
     """
@@ -398,7 +400,7 @@ def _numbered(reader: TraceReader) -> Iterator[tuple[int, Event]]:
             problem = problem_of_event(reader.header, event)
             if problem is not None:
                 raise reader.event_error(number, problem)
-            yield number, event
+            yield number, listed(event)
             number += 1
 
 

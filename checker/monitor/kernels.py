@@ -1,4 +1,4 @@
-"""The compiled short cuts of the ledger (``kernels.c``), where there is a C compiler to make them."""
+"""The compiled short cuts of the ledger (``kernels.c``, ``numbers.h``), if a C compiler can make them."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def kernels() -> Kernels | None:
         return None
     names = [name for name in vars(words) if name.isupper()]
     bits = "".join(f"#define {name} {_literal(getattr(words, name))}\n" for name in names)
-    text = resources.files(__package__).joinpath("kernels.c").read_text(encoding="utf-8")
+    folder = resources.files(__package__)
+    text = [folder.joinpath(name).read_text(encoding="utf-8") for name in ("numbers.h", "kernels.c")]
     try:
-        loaded = library(bits + text)
+        loaded = library(bits + "".join(text))
     except CannotCompile:
         return None
     # A kernel works on Python objects: it must be called with the interpreter's lock, which PyDLL keeps.

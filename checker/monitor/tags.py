@@ -168,6 +168,11 @@ class NativeTagCounts:
         other._take(self._table.copy(), int(self._layout[_USED]))
         return other
 
+    @property
+    def size(self) -> int:
+        """How many entries the table has."""
+        return len(self._table)
+
     def make_room(self, more: int) -> None:
         """Build a greater table, with room for ``more`` tags."""
         old = self._table

@@ -3,13 +3,17 @@
 import os
 import stat
 import tracemalloc
+from array import array
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from kvfence.checker import traces
-from kvfence.checker.traces import TraceCutError, TraceError, TraceWriter, read_trace
-from kvfence.spec.events import Alloc, Event, Free, Group, Header, Pool, Quiesce
+from kvfence.checker.traces import TraceCutError, TraceError, TraceReader, TraceWriter, read_trace
+from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Quiesce, listed
+from kvfence.spec.packed import WIDE, Numbers, ints, pack
 
 HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0),))
 EVENTS: list[Event] = [Alloc("gpu", "req:1.0", [1, 2], free=5), Free("gpu", "req:1.0", [2, 1]), Quiesce()]
@@ -30,6 +34,38 @@ def read(path: Path) -> list[tuple[int, Event]]:
 
 
 # Writing and reading.
+
+
+LONG = list(range(2**32 - 100, 2**32))
+KEYS = [2**64 - 1 - place for place in range(100)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Evict("gpu", LONG),
+        Evict("gpu", pack(LONG)),
+        Evict("gpu", np.array(LONG)),
+        Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),
+        Label("gpu", array("L", LONG), np.array(KEYS, np.uint64)),
+        Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
+    ],
+)
+def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: Event) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path, [event])
+    assert b"[" not in path.read_bytes().splitlines()[1]
+    ((read_again,),) = TraceReader(path).batches()
+    assert listed(read_again) == msgspec.convert(msgspec.to_builtins(listed(event)), type(event))
+
+
+@pytest.mark.parametrize(
+    "slots", [[1, 2], np.array([1, 2]), pack([1, 2]), [-1] * 20, np.array([2**32] * 20), [2**70] * 20, []]
+)
+def test_short_lists_and_what_cannot_be_packed_stay_readable(tmp_path: Path, slots: Numbers) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path, [Evict("gpu", slots)])
+    assert msgspec.json.decode(path.read_bytes().splitlines()[1])["slots"] == list(ints(slots))
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])

@@ -2,11 +2,26 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvfence.checker.monitor.check import check_trace
 from kvfence.checker.traces import TraceCutError, TraceError, TraceWriter
-from kvfence.spec.events import Alloc, Dispatch, Drop, Event, Evict, Free, Header, Label, Pool, Queue, Quiesce
+from kvfence.spec.events import (
+    Admit,
+    Alloc,
+    Dispatch,
+    Drop,
+    Event,
+    Evict,
+    Free,
+    Header,
+    Label,
+    Pool,
+    Queue,
+    Quiesce,
+)
+from kvfence.spec.packed import WIDE, pack
 
 HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 4)))
 SOUND: list[Event] = [
@@ -88,6 +103,10 @@ def test_a_cut_trace_still_tells_its_violations(tmp_path: Path) -> None:
         (Alloc("gpu", "req:1.0", [8]), "slot 8"),
         (Alloc("gpu", "req:1.0", [-1]), "slot -1"),
         (Evict("gpu", [2**70]), "slot 1180591620717411303424"),
+        (Evict("gpu", pack([*range(1, 8), 2**31] * 3)), "slot 2147483648"),
+        (Label("gpu", pack([1] * 20), pack([1] * 19, WIDE)), "19 keys for 20 slots"),
+        (Admit("1", 0, 2**70, 0, 0, 2**70), "1180591620717411303424 (tokens"),
+        (Dispatch(0, ["1"], [2**70]), "1180591620717411303424 (tokens"),
         (Label("gpu", [1], [11, 12]), "2 keys for 1 slots"),
         (Queue(0, 0, "store", "gpu", [1], "cpu", [1, 2], [11]), "1 sources, 2 destinations"),
         (Dispatch(0, ["1"], []), "0 token counts for 1 requests"),
@@ -102,6 +121,22 @@ def test_an_event_that_makes_no_sense_is_a_fault_of_the_trace(
         check_trace(path)
     assert str(raised.value).startswith(f"{path}: line 3: makes no sense: ")
     assert told in str(raised.value)
+
+
+def test_packed_numbers_that_are_cut_are_a_fault_of_the_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", [])
+    with path.open("ab") as file:
+        file.write(b'{"e":"evict","pool":"gpu","slots":"AQAAAAI="}\n')
+    with pytest.raises(TraceError, match=r"line 2: makes no sense: 5 bytes of packed numbers"):
+        check_trace(path)
+
+
+def test_a_violation_tells_packed_numbers_as_lists(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", [Alloc("cpu", "op:1.0", pack([1, 2])), Evict("cpu", pack([2]))])
+    (violation,) = check_trace(path).violations
+    told = msgspec.json.decode(msgspec.json.encode(violation))
+    assert told["event"]["slots"] == [2]
+    assert told["history"]["2"][0][1]["slots"] == [1, 2]
 
 
 def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:

@@ -224,6 +224,19 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
         keys = [*keys, 10]
     op = chance.choice(sorted(books.ops)) if books.ops else 0
     gen = books.ops[op].event.gen if op in books.ops else 0
+    gpu, cpu = (
+        [slot for slot in range(books.pools[side].total) if books.pools[side].holders_of(slot)] or [1]
+        for side in ("gpu", "cpu")
+    )
+    count = chance.randrange(1, 3)
+    src, dst = (chance.sample(held, min(count, len(held))) for held in (gpu, cpu))
+    src, dst = src[: len(dst)], dst[: len(src)]
+    if chance.random() < 0.2:
+        src = src[:1] * len(src)
+    blocks = [chance.randrange(4), chance.randrange(4)][: len(src)]
+    owner = chance.choice(["1", "2"])
+    new_op, new_gen = chance.randrange(2, 6), chance.randrange(9)
+    moved = [chance.randrange(10, 20) for _ in src]
     unheld = [slot for slot in some if not pool.holders_of(slot)] or some
     cached = [slot for slot in pool.labelled_slots() if chance.random() < 0.5] or some
     return chance.choice(
@@ -238,6 +251,9 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
             lambda: Evict(name, [slot for slot in cached if slot in unheld] or some),
             lambda: Label(name, mine, keys),
             lambda: Label(name, mine, keys, op=op, gen=gen),
+            lambda: Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, owner, at=blocks),
+            lambda: Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, at=[]),
+            lambda: Queue(new_op, new_gen, "load", "cpu", dst, "gpu", src, moved, owner, at=blocks),
             lambda: Issue(op, gen),
             lambda: Report(op, gen, 0, chance.random() < 0.7),
             lambda: Complete(op, gen, books.ops[op].failed == 0 if op in books.ops else True),

@@ -314,7 +314,7 @@ def _stale(machine: Machine, outcomes: Sequence[Outcome]) -> list[str]:
             out.append(f"{a.name} as idle ({a.where}) is wrong: it notices something, or does not exist")
     for a in machine.accepted:
         fates = {o.fate for o in outcomes if _fits_name(o.name, a.name)}
-        if Fate.accepted not in fates:
+        if not fates & {Fate.accepted, Fate.undetermined}:
             wrong = "is noticed by now" if Fate.killed in fates else "fits no mutant"
             out.append(f"{a.name!r} ({a.where}) {wrong}; drop the acceptance or correct its name")
     return out

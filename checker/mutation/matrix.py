@@ -141,7 +141,7 @@ def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
     killed = campaign.of(Fate.killed)
     rows = _rows(campaign.conditions, killed)
     rows = tuple(r for r in rows if r.total or not partial)
-    judged = campaign.stopped is None and not partial
+    judged = not (partial or campaign.stopped or campaign.of(Fate.undetermined))
     return Matrix(
         machine=campaign.machine,
         states=tuple(campaign.states),

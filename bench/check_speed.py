@@ -1,14 +1,16 @@
-"""How many events a second `kvfence check` judges: writes a made-up serving trace and reads it back.
+"""How many events a second `kvfence check` judges, of a recorded replay and of a made-up trace.
 
-    python bench/check_speed.py [--requests N] [--seed N] [--compress] [--keep FILE]
+    python bench/check_speed.py [--workload FILE] [--replayed N] [--trace FILE] [--requests N] [--rounds N]
 
-The trace is that of a small eager connector: prompts of a few to thousands of blocks, prefix hits in both
-tiers, one block at a time while decoding, stores for each full block, loads, evictions, finishes.
+The replay is one of the reference implementation, with hundreds of slots in many events. The made-up trace is
+that of a small eager connector: prompts of a few to thousands of blocks, prefix hits in both tiers, one block
+at a time while decoding, stores for each full block, loads, evictions, finishes. Times are CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import tempfile
 import time
@@ -16,6 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kvfence.checker.adapters.reference import replay
+from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor import Ledger
 from kvfence.checker.monitor.check import check_trace
 from kvfence.checker.traces import TraceReader, TraceWriter
@@ -45,6 +49,7 @@ from kvfence.spec.events import (
     Touch,
 )
 
+SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
 BLOCK = 16
 Observer = Callable[[Event], None]
 
@@ -274,33 +279,89 @@ def serving_trace(
 
 
 def main() -> None:
-    """Write the trace, judge it, print how long each part took."""
+    """Judge a recorded trace and a made-up one, and print how long each part took."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--requests", type=int, default=1000)
+    arguments.add_argument("--requests", type=int, default=1000, help="of the made-up trace")
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--workload", type=Path, default=SAMPLE, help="what the recorded replay serves")
+    arguments.add_argument("--replayed", type=int, default=None, help="only the first so many requests of it")
+    arguments.add_argument("--gpu-blocks", type=int, default=24576)
+    arguments.add_argument("--cpu-blocks", type=int, default=60000)
+    arguments.add_argument("--trace", type=Path, help="judge this trace instead of recording one")
     arguments.add_argument("--compress", action="store_true")
-    arguments.add_argument("--keep", type=Path, help="write the trace here and keep it")
+    arguments.add_argument("--rounds", type=int, default=3, help="the best one counts")
     given = arguments.parse_args()
-    header, events = serving_trace(given.requests, given.seed, gpu=32768, cpu=65536, longest=126_000)
-    for name, lengths in sizes(events):
-        print(f"  {name}: {lengths}")
+    suffix = ".jsonl.zst" if given.compress else ".jsonl"
     with tempfile.TemporaryDirectory() as folder:
-        path = given.keep or Path(folder) / ("trace.jsonl.zst" if given.compress else "trace.jsonl")
-        started = time.perf_counter()
-        with TraceWriter(path, header) as record:
-            for event in events:
-                record(event)
-        rate("record", len(events), time.perf_counter() - started)
-        started = time.perf_counter()
-        decoded = sum(len(batch) for batch in TraceReader(path).batches())
-        rate("decode only", decoded, time.perf_counter() - started)
+        path = given.trace or record_replay(Path(folder) / f"recorded{suffix}", given)
+        if path is not None:
+            print(f"{'trace ' + str(path) if given.trace else 'recorded replay'}:")
+            judge_file(path, given.rounds)
+        print("made-up trace:")
+        header, events = serving_trace(given.requests, given.seed, gpu=32768, cpu=65536, longest=126_000)
+        for name, lengths in sizes(events):
+            print(f"  {name}: {lengths}")
+        path = Path(folder) / f"made_up{suffix}"
+        measure("record", given.rounds, lambda: record(path, header, events))
+        judge_file(path, given.rounds)
+
+
+def record_replay(path: Path, given: argparse.Namespace) -> Path | None:
+    """Record a replay of the reference implementation in ``path``; None without torch."""
+    options = {"gpu_blocks": given.gpu_blocks, "cpu_blocks": given.cpu_blocks, "limit": given.replayed}
+    try:
+        replay(given.workload, options, judge=False, record=path)
+    except CannotRun as error:
+        print(f"no replay is recorded: {error}")
+        return None
+    return path
+
+
+def record(path: Path, header: Header, events: list[Event]) -> tuple[int, int]:
+    """Write ``events`` to ``path``; the counts that :func:`measure` wants."""
+    with TraceWriter(path, header) as write:
+        for event in events:
+            write(event)
+    return len(events), 0
+
+
+def judge_file(path: Path, rounds: int) -> None:
+    """Measure decoding, judging and both together."""
+
+    def decode() -> tuple[int, int]:
+        return sum(len(batch) for batch in TraceReader(path).batches()), 0
+
+    def check() -> tuple[int, int]:
         report = check_trace(path)
-        rate(f"check ({report.verdict}, {report.slot_transitions} slots)", report.events, report.seconds)
-        ledger = Ledger(header)
-        started = time.perf_counter()
+        if report.verdict != "holds":
+            raise SystemExit(f"{path} is {report.verdict}: {report.violations}")
+        return report.events, report.slot_transitions
+
+    print(f"  {path.stat().st_size / 2**20:.0f} MiB")
+    measure("decode only", rounds, decode)
+    measure("check", rounds, check)
+    reader = TraceReader(path)
+    events = [event for batch in reader.batches() for event in batch]
+
+    def observe() -> tuple[int, int]:
+        ledger = Ledger(reader.header)
         for event in events:
             ledger(event)
-        rate("ledger as observer", len(events), time.perf_counter() - started)
+        return ledger.events, ledger.slot_transitions
+
+    measure("ledger as observer", rounds, observe)
+
+
+def measure(what: str, rounds: int, work: Callable[[], tuple[int, int]]) -> None:
+    """Print the best of so many rounds in CPU time. ``work`` returns how many events and slots it came by."""
+    best, count, slots = float("inf"), 0, 0
+    for _ in range(rounds):
+        gc.collect()
+        started = time.process_time()
+        count, slots = work()
+        best = min(best, time.process_time() - started)
+    named = f", {slots / best:,.0f} slots a second" if slots else ""
+    print(f"  {what}: {count:,} events in {best:.2f} s of CPU, {count / best:,.0f} events a second{named}")
 
 
 def sizes(events: list[Event]) -> Iterator[tuple[str, str]]:
@@ -311,11 +372,6 @@ def sizes(events: list[Event]) -> Iterator[tuple[str, str]]:
         slots[type(event).__name__] += len(getattr(event, "slots", getattr(event, "src", ())))
     for kind, count in kinds.most_common():
         yield kind, f"{count} events, {slots[kind] / count:.1f} slots each"
-
-
-def rate(what: str, count: int, seconds: float) -> None:
-    """Print one measurement."""
-    print(f"{what}: {count} events in {seconds:.2f} s, {count / seconds:,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path as FilePath
-from typing import Literal
+from typing import Any, Literal, cast
 
 from kvfence.checker.engines.base import Engine, Path, Progress, Result, Verdict
 from kvfence.checker.engines.smt import SMT_ENGINES, smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
+from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.report.facts import Condition, Counterexample, MachineFacts, Verification, worst
-from kvfence.checker.traces import TraceWriter
+from kvfence.checker.traces import LineWriter, TraceWriter
+from kvfence.spec import order
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
+from kvfence.spec.events import Header
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
@@ -185,14 +188,23 @@ def verify(
 
 
 def record(found: Verification, path: FilePath) -> bool:
-    """Writes the first counterexample as a trace; false when there is none. CannotRun for a bad path."""
+    """Writes the first counterexample as a trace; false when there is none. CannotRun for a bad path.
+
+    What the machine's header says decides whether it is a trace or an order trace.
+    """
     for example in found.counterexamples:
         if example.header is not None:
-            with TraceWriter(path, example.header) as writer:
+            with _writer(path, example.header) as writer:
                 for event in example.trace:
                     writer(event)
             return True
     return False
+
+
+def _writer(path: FilePath, header: object) -> LineWriter[Any, Any]:
+    if isinstance(header, order.Header):
+        return OrderTraceWriter(path, header)
+    return TraceWriter(path, cast("Header", header))
 
 
 def _breaks(result: Result, invariant: str) -> bool:

@@ -318,14 +318,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             comes_after(s, Place.store, ("unordered", Place.step_begin))
         begin_launch(s, o, Place.store, waits=events.store_barrier)
 
-        def early(x: Elem) -> Expr:
-            writes = (*kernel_writes, Access.loaded)
-            return reader(order, Place.store, lambda p: Or(*(s.unordered[p, a, x] for a in writes)))
+        def early(x: Elem, kinds: tuple[Expr, ...]) -> Expr:
+            return reader(order, Place.store, lambda p: Or(*(s.unordered[p, a, x] for a in kinds)))
 
         s.check(
             "STORE-READY",
-            ForAll(Slot, lambda x: Not(s.slot[o, x] & early(x))),
+            ForAll(Slot, lambda x: Not(s.slot[o, x] & early(x, kernel_writes))),
             "a store reads a slot after the last write of it",
+        )
+        s.check(
+            "USE-READY",
+            ForAll(Slot, lambda x: Not(s.slot[o, x] & early(x, (Access.loaded,)))),
+            "a store reads a slot after its load has landed",
         )
         s.check(
             "FREEZE",
@@ -346,9 +350,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         def unwritten(h: Elem) -> Expr:
             return reader(order, Place.load, lambda p: s.host_unordered[p, HostAccess.kept, h])
 
-        def in_use(x: Elem) -> Expr:
-            kinds = (*kernel_writes, Access.read, Access.stored)
-            return Or(*(s.unordered[Place.load, a, x] for a in kinds))
+        def in_use(x: Elem, kinds: tuple[Expr, ...]) -> Expr:
+            return s.slot[o, x] & Or(*(s.unordered[Place.load, a, x] for a in kinds))
 
         s.check(
             "USE-READY",
@@ -357,8 +360,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
         s.check(
             "LOAD-ORDER",
-            ForAll(Slot, lambda x: Not(s.slot[o, x] & in_use(x))),
-            "a load writes a slot after every earlier access of it, whoever owned it",
+            ForAll(Slot, lambda x: Not(in_use(x, (*kernel_writes, Access.read)))),
+            "a load writes a slot after every earlier kernel that uses it, whoever owned it",
+        )
+        s.check(
+            "FREEZE",
+            ForAll(Slot, lambda x: Not(in_use(x, (Access.stored,)))),
+            "a load writes a slot after its stores",
         )
         during = order == Source.during_api_call
         access(s, "host_", Place.load, HostAccess.fetched, lambda h: s.host[o, h], during=during)

@@ -10,7 +10,13 @@ from kvfence.checker.monitor.check import check_trace
 from kvfence.checker.verify import record, verify
 from kvfence.spec.designs import DESIGNS
 
-FAULTY = [(name, machine) for name, row in DESIGNS.items() if row.breaks for machine in row.machines]
+FAULTY = [
+    (name, machine)
+    for name, row in DESIGNS.items()
+    if row.breaks
+    for machine in row.machines
+    if machine != "stream_order"  # its traces are order traces: see test_races_and_specification.py
+]
 
 
 @pytest.mark.parametrize(("design", "machine"), FAULTY)

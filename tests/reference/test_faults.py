@@ -86,7 +86,9 @@ def first_violation(design: str, extra: dict[str, Any]) -> str | None:
 
 
 def test_every_named_design_has_a_faulty_implementation_and_traffic_for_it() -> None:
-    assert set(TRAFFIC) == set(FAULTS) == {name for name, design in DESIGNS.items() if design.breaks}
+    # What breaks the order of streams is no fault of the bookkeeping: the virtual device executes it.
+    named = {name for name, row in DESIGNS.items() if row.breaks and row.machines != ("stream_order",)}
+    assert set(TRAFFIC) == set(FAULTS) == named
 
 
 @pytest.mark.parametrize("design", TRAFFIC)

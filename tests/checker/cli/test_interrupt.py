@@ -33,7 +33,7 @@ def test_an_interrupted_verification_is_undetermined_and_keeps_what_was_explored
     assert found["verdict"] == "undetermined"
     assert found["machines"][0]["stopped"] == "interrupted"
     assert found["machines"][0]["states"] > 100
-    assert found["not_begun"] == ["lookup", "transfer"]
+    assert found["not_begun"] == ["lookup", "transfer", "stream_order"]
 
 
 def test_an_interrupted_replay_is_undetermined_and_keeps_its_figures(

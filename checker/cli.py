@@ -273,6 +273,9 @@ def replay(
     record: Annotated[
         Path | None, typer.Option(help="Write a trace of the run; compressed if the name ends in .zst.")
     ] = None,
+    record_order: Annotated[
+        Path | None, typer.Option(help="Write an order trace of the run, for kvfence races.")
+    ] = None,
     output: FormatOption = "text",
 ) -> int:
     """Replay production requests through the reference implementation, every invariant asserted."""
@@ -302,7 +305,13 @@ def replay(
     with count_progress("requests finished") as progress:
         shown = (lambda done, _: progress(done, 0)) if progress else None
         found = run_replay(
-            workload, options, expected=DESIGNS[design].breaks, judge=judge, record=record, progress=shown
+            workload,
+            options,
+            expected=DESIGNS[design].breaks,
+            judge=judge,
+            record=record,
+            record_order=record_order,
+            progress=shown,
         )
     typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[Verdict(found.verdict)]

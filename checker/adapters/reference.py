@@ -16,6 +16,7 @@ import msgspec
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.report.replayed import Replayed, Verdict
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Event
@@ -36,6 +37,7 @@ def replay(
     expected: str = "",
     judge: bool = True,
     record: Path | None = None,
+    record_order: Path | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
     """Replays the production trace ``path`` through the reference implementation, up to the first violation.
@@ -44,11 +46,12 @@ def replay(
     of other invariants until that one is violated as well; the first of each invariant is kept.
 
     ``options`` are the fields of :class:`kvfence.reference.options.Options`. Each event is judged by the
-    ledger (unless ``judge`` is false), and written to the trace file ``record`` if there is one. Attention
-    compares contents in any case. CannotRun when torch is missing, an option cannot work, or a file cannot be
-    read or written.
+    ledger (unless ``judge`` is false), and written to the trace file ``record`` if there is one; the device's
+    order events are written to the order trace ``record_order``. Attention compares contents in any case.
+    CannotRun when torch is missing, an option cannot work, or a file cannot be read or written.
     """
     try:
+        from kvfence.reference.device.virtual_order import replay_header
         from kvfence.reference.engine import header
         from kvfence.reference.errors import OffloadError, OptionsError, WorkloadError
         from kvfence.reference.options import Options
@@ -68,9 +71,12 @@ def replay(
     broke = ""
     with ExitStack() as stack:
         writer = stack.enter_context(TraceWriter(record, begin)) if record else None
+        order = None
+        if record_order:
+            order = stack.enter_context(OrderTraceWriter(record_order, replay_header(chosen)))
         try:
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
-            done = run(path, chosen, observer, progress)
+            done = run(path, chosen, observer, progress, order)
             report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
         except (OptionsError, WorkloadError) as error:
             raise CannotRun(str(error)) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kvfence.reference.device.protocol import Device
 from kvfence.reference.device.virtual import VirtualDevice
+from kvfence.reference.device.virtual_order import OrderedModelRunner, OrderedVirtualDevice
 from kvfence.reference.options import Options
 from kvfence.reference.runner import ModelRunner
 from kvfence.spec.order import OrderEvent
@@ -16,7 +17,7 @@ def open_platform(
 ) -> tuple[Device, ModelRunner]:
     """The device that ``options`` name, with the pools ``gpu`` and ``cpu``.
 
-    ``order`` is told the order events of the CUDA device. Raises NoDevice, HostMemoryRefused.
+    ``order`` is told the device's order events. Raises NoDevice, HostMemoryRefused.
     """
     pools = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
     groups, rows = options.group_specs, options.max_running
@@ -27,7 +28,7 @@ def open_platform(
 
         cuda = CudaDevice(pools, options.block_size, order=order)
         return cuda, CudaModelRunner(cuda.memory["gpu"], groups, rows, cuda.compute, cuda.tap)
-    virtual = VirtualDevice(
+    settings = (
         pools,
         options.block_size,
         options.ranks,
@@ -37,4 +38,8 @@ def open_platform(
         options.fail_stores,
         options.repeat_rate,
     )
+    if order is not None:
+        told = OrderedVirtualDevice(order, *settings)
+        return told, OrderedModelRunner(order, told.memory["gpu"], groups, rows)
+    virtual = VirtualDevice(*settings)
     return virtual, ModelRunner(virtual.memory["gpu"], groups, rows)

@@ -1,0 +1,185 @@
+"""Order events of the virtual device in a replay: what kernels and copies touch, and what waits for what.
+
+A step is a kernel that the engine waits for before it goes on. A copy lands at some later time whatever else
+happens, so each one in flight is on a stream of its own; the engine knows that it is over when the last rank
+has reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count, repeat
+from typing import Final
+
+import numpy as np
+import torch
+
+from kvfence.reference.changes import Change
+from kvfence.reference.content import Tokens
+from kvfence.reference.device.protocol import CopyJob
+from kvfence.reference.device.virtual import VirtualDevice
+from kvfence.reference.free_queue import Slots
+from kvfence.reference.options import Options
+from kvfence.reference.runner import Cells, ModelRunner, Read
+from kvfence.reference.tables import GroupSpec, Rows
+from kvfence.reference.transfers import TransferReport
+from kvfence.spec.order import (
+    Copy,
+    Declare,
+    Header,
+    Kernel,
+    OrderEvent,
+    Query,
+    Range,
+    Record,
+    Region,
+    Stream,
+    SyncEvent,
+)
+
+OrderObserver = Callable[[OrderEvent], None]
+
+ENGINE: Final = 0
+COMPUTE: Final = 0
+STEP: Final = 0
+"""The event of the last step. Those of copies follow, one for each stream."""
+FIRST_COPY_STREAM: Final = 3
+CELL: Final = 8
+"""Bytes of a token."""
+POOLS: Final = ("gpu", "cpu")
+"""Regions by number."""
+
+
+def replay_header(options: Options) -> Header:
+    """First line of the order trace of a replay with ``options``, on any device. Addresses are made up."""
+    slot = options.block_size * CELL
+    slots = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
+    return Header(
+        producer="kvfence.reference",
+        streams=(Stream(COMPUTE, name="compute"), Stream(1, name="store"), Stream(2, name="load")),
+        regions=tuple(
+            Region(
+                number,
+                number << 48,
+                slots[pool] * slot,
+                "device" if pool == "gpu" else "pinned",
+                name=pool,
+                slot=slot,
+            )
+            for number, pool in enumerate(POOLS)
+        ),
+        meta={"design": options.design, "device": options.device, "mode": options.mode},
+    )
+
+
+class OrderedVirtualDevice(VirtualDevice):
+    """A virtual device that tells its order events to ``order``."""
+
+    def __init__(
+        self,
+        order: OrderObserver,
+        pools: Mapping[str, int],
+        block_size: int,
+        ranks: int = 1,
+        seed: int = 0,
+        max_delay: int = 6,
+        fail_rate: float = 0.0,
+        fail_stores: bool = False,
+        repeat_rate: float = 0.0,
+    ) -> None:
+        super().__init__(pools, block_size, ranks, seed, max_delay, fail_rate, fail_stores, repeat_rate)
+        self._order = order
+        self._slot = block_size * CELL
+        self._streams = count(FIRST_COPY_STREAM)
+        self._idle: list[int] = []
+        self._flying: dict[tuple[int, int], tuple[int, set[int]]] = {}
+        """By operation: its stream, which is also its event, and the ranks that reported."""
+
+    def submit(self, job: CopyJob) -> None:
+        """Start ``job`` on all ranks."""
+        stream = self._idle.pop() if self._idle else self._new_stream()
+        self._flying[job.op, job.generation] = stream, set()
+        src, dst = self._ranges(job.src_pool, job.src), self._ranges(job.dst_pool, job.dst)
+        name, by = "load" if job.load else "store", f"op:{job.op}.{job.generation}"
+        self._order(Copy(ENGINE, stream, src, dst, "stream", name, by))
+        self._order(Record(ENGINE, stream, stream))
+        super().submit(job)
+
+    def poll(self) -> list[TransferReport]:
+        """Ends of copies since the last call."""
+        reports = super().poll()
+        for report in reports:
+            operation = report.op, report.generation
+            flying = self._flying.get(operation)
+            if flying is None:
+                continue
+            stream, ranks = flying
+            ranks.add(report.rank)
+            if len(ranks) == self.ranks:
+                del self._flying[operation]
+                self._idle.append(stream)
+                self._order(Query(ENGINE, stream, done=True))
+        return reports
+
+    def _new_stream(self) -> int:
+        stream = next(self._streams)
+        self._order(Declare(streams=(Stream(stream, name=f"copy {stream - FIRST_COPY_STREAM}"),)))
+        return stream
+
+    def _ranges(self, pool: str, slots: Slots) -> list[Range]:
+        size = self._slot
+        return list(zip(repeat(POOLS.index(pool)), (slots * size).tolist(), repeat(size), strict=False))
+
+
+class OrderedModelRunner(ModelRunner):
+    """A model runner that tells what its steps write and read to ``order``."""
+
+    def __init__(
+        self, order: OrderObserver, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int
+    ) -> None:
+        super().__init__(memory, groups, rows)
+        self._order = order
+        self._cells_written: list[Cells] = []
+        self._slots_written: list[Slots] = []
+        self._slots_read: list[Slots] = []
+
+    def _write(self, cells: Cells, content: Tokens) -> None:
+        self._cells_written.append(cells)
+        super()._write(cells, content)
+
+    def _write_blocks(self, slots: Slots, content: Tokens) -> None:
+        self._slots_written.append(slots)
+        super()._write_blocks(slots, content)
+
+    def _compare(self, read: Read, expected: Tokens) -> None:
+        self._slots_read.append(read.slots)
+        super()._compare(read, expected)
+
+    def execute(self, changes: list[Change], rows: Rows, start: Rows, tokens: Rows) -> None:
+        """Run a step, and wait for it. Raises GarbledBlock."""
+        try:
+            super().execute(changes, rows, start, tokens)
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        slot = self.block_size * CELL
+        reads = _runs(self._slots_read, slot)
+        writes = _runs(self._cells_written, CELL) + _runs(self._slots_written, slot)
+        for told in (self._slots_read, self._cells_written, self._slots_written):
+            told.clear()
+        if reads or writes:
+            self._order(Kernel(ENGINE, COMPUTE, reads, writes, "step"))
+            self._order(Record(ENGINE, COMPUTE, STEP))
+            self._order(SyncEvent(ENGINE, STEP))
+
+
+def _runs(parts: list[Slots], nbytes: int) -> list[Range]:
+    """Ranges of the GPU pool: the places of ``nbytes`` each that ``parts`` count, neighbours as one."""
+    if not parts:
+        return []
+    places = np.unique(np.concatenate(parts))
+    first = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+    lengths = np.diff(first, append=places.size) * nbytes
+    starts = places[first] * nbytes
+    return list(zip(repeat(0), starts.tolist(), lengths.tolist(), strict=False))

@@ -1,0 +1,90 @@
+"""A replay on the virtual device tells its order events, and they have an order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfence.checker import cli
+from kvfence.checker.order.races import OrderChecker
+from kvfence.reference.device.virtual_order import replay_header
+from kvfence.reference.errors import GarbledBlock
+from kvfence.reference.options import Options
+from kvfence.reference.replay import ReplayReport, run
+from kvfence.reference.workload import conversations
+from kvfence.spec.order import Copy, Kernel, OrderEvent, SyncEvent
+
+SMALL: dict[str, Any] = {
+    "block_size": 4,
+    "gpu_blocks": 200,
+    "cpu_blocks": 150,
+    "window": 24,
+    "token_budget": 64,
+    "max_running": 8,
+    "store_batch": 3,
+}
+TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
+FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
+AHEAD = {"groups": "full+sliding", "async_depth": 2}
+SAMPLE = Path(__file__).parents[3] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+
+
+def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, list[OrderEvent]]:
+    options = Options(**{**SMALL, **extra}, seed=seed, design=design)
+    events: list[OrderEvent] = []
+    try:
+        run(conversations(60, seed), options, order=events.append)
+    except GarbledBlock:
+        assert design != "sound"
+    return options, events
+
+
+def judged(options: Options, events: list[OrderEvent]) -> OrderChecker:
+    checker = OrderChecker(replay_header(options))
+    checker.apply_all(events)
+    return checker
+
+
+@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, AHEAD, {"mode": "lazy"}], ids=str)
+def test_every_conflict_of_the_sound_reference_has_an_order(extra: dict[str, Any]) -> None:
+    options, events = served("sound", extra)
+    checker = judged(options, events)
+    assert checker.races == []
+    assert checker.complete
+    assert {Copy, Kernel} <= {type(event) for event in events}
+
+
+@pytest.mark.parametrize(
+    ("design", "extra"),
+    [("late_flush", {}), ("free_on_preempt", TIGHT), ("complete_on_first_rank", FAILING)],
+)
+def test_designs_that_use_slots_too_early_race(design: str, extra: dict[str, Any]) -> None:
+    checker = judged(*served(design, extra))
+    assert {race.invariant for race in checker.races} & {"FREEZE", "USE-READY"}
+    assert all(race.first.by or race.second.by for race in checker.races)
+
+
+def test_stores_that_do_not_wait_for_the_compute_race() -> None:
+    options, events = served("sound", {})
+    checker = judged(options, [event for event in events if not isinstance(event, SyncEvent)])
+    assert "STORE-READY" in {race.invariant for race in checker.races}
+
+
+def test_telling_order_events_changes_nothing() -> None:
+    options = Options(**SMALL)
+    reports: list[ReplayReport] = [
+        run(conversations(60, 0), options, order=order) for order in (None, [].append)
+    ]
+    assert reports[0].stats == reports[1].stats
+    assert reports[0].oracle == reports[1].oracle
+
+
+def test_a_recorded_replay_is_judged_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "order.jsonl"
+    arguments = ["--requests", "10", "--gpu-blocks", "8192", "--cpu-blocks", "8192"]
+    assert cli.run(["replay", str(SAMPLE), *arguments, "--record-order", str(path)]) == 0
+    capsys.readouterr()
+    assert cli.run(["races", str(path)]) == 0
+    assert "holds" in capsys.readouterr().out

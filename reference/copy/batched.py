@@ -13,7 +13,7 @@ from kvfence.reference.copy.plan import Plan
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
 from kvfence.spec.order import SourceOrder
 
-LANE_BYTES: Final = 16 * 2**20
+LANE_BYTES: Final = 32 * 2**20
 """Bytes worth a lane of their own: less moves in the time that it takes to fork and join."""
 
 

@@ -6,7 +6,7 @@ For blocks too small for DMA, whose cost for each piece then exceeds that of its
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from kvfence.reference.copy.descriptors import Buffer, DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
 from kvfence.reference.device.driver import Driver, NoDevice
+from kvfence.spec.events import Kind
 
 SOURCE: Final = Path(__file__).with_name("kernels.cu")
 QUAD: Final = 16
@@ -35,11 +36,12 @@ class Shape:
     Two multiprocessors come near the link's limit when each has a thousand threads with 128 bytes in flight.
     """
 
-    grid: int = 4
+    grid: int
     threads: int = 1024
 
 
-DEFAULT_SHAPE: Final = Shape()
+DEFAULT_SHAPES: Final[Mapping[Kind, Shape]] = {"store": Shape(2), "load": Shape(4)}
+"""More thread blocks store no faster, and their writes, queued for the link, hold up what compute writes."""
 
 
 class Kernels:
@@ -72,19 +74,19 @@ class Kernels:
 
 
 class KernelCopy(CopyEngine):
-    """Copies by ``shape.grid`` thread blocks, so that compute keeps the other multiprocessors."""
+    """Copies by the few thread blocks of ``shapes``, so that compute keeps the other multiprocessors."""
 
     name: ClassVar[str] = "kernel"
     merges: ClassVar[bool] = False
 
-    def __init__(self, kernels: Kernels, shape: Shape = DEFAULT_SHAPE) -> None:
+    def __init__(self, kernels: Kernels, shapes: Mapping[Kind, Shape] = DEFAULT_SHAPES) -> None:
         self._kernels = kernels
-        self._shape = shape
+        self._shapes = shapes
 
     def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
         """Raises CopyError for blocks that are no multiple of 16 bytes."""
         check_aligned(work)
-        return self._kernels.stage(work, self._shape, stream)
+        return self._kernels.stage(work, self._shapes[work.kind], stream)
 
     def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:
         """Raises CopyError for blocks that are no multiple of 16 bytes."""

@@ -139,12 +139,18 @@ def explained(report: RaceReport, races: int, execute: Execute) -> RaceReport:
         except FarApart as error:
             notes.append(f"race {index + 1} is not explained: {error}")
             continue
-        for steps in why.witnesses:
-            corrupt = tuple(execute(why.header, why.program, steps))
-            if corrupt:
-                break
-        done.append(Explained(race=index, explanation=why, corrupt=corrupt, witness=steps if corrupt else ()))
+        corrupt, witness = _executed(why, execute)
+        done.append(Explained(race=index, explanation=why, corrupt=corrupt, witness=witness))
     return msgspec.structs.replace(report, explained=tuple(done), notes=tuple(notes))
+
+
+def _executed(why: Explanation, execute: Execute) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the first witness that corrupts does, and the witness; both empty if there is none."""
+    for steps in why.witnesses:
+        corrupt = tuple(execute(why.header, why.program, steps))
+        if corrupt:
+            return corrupt, steps
+    return (), ()
 
 
 def explain_race(path: str | Path, race: Race) -> Explanation:

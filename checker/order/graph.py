@@ -356,6 +356,8 @@ def excerpt(header: Header, events: Sequence[OrderEvent]) -> tuple[Header, list[
             continue
         if isinstance(event, Get) and (event.queue, event.item) not in put:
             continue
+        if isinstance(event, Join) and event.child not in spawned | threads.keys():
+            continue
         if isinstance(event, Put):
             put.add((event.queue, event.item))
         if isinstance(event, Spawn):

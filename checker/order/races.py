@@ -67,6 +67,7 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the invariant that this breaks; "" for memory that no copy touches."""
     region: str
     """Name of the region, as the second access calls it."""
+    region_id: int
     offset: int
     bytes: int
     slots: tuple[int, ...]
@@ -400,6 +401,7 @@ class OrderChecker:
         race = Race(
             invariant=invariant_broken(first, second, region.kind),
             region=region.name or f"region {region.id}",
+            region_id=region_id,
             offset=offset,
             bytes=end - start,
             slots=(offset // region.slot, (offset + end - start - 1) // region.slot) if region.slot else (),

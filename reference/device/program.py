@@ -62,7 +62,8 @@ class Program:
         self.calls: dict[int, tuple[OrderEvent, ...]] = {
             thread: tuple(calls) for thread, calls in calls_by_thread(events).items()
         }
-        for thread in header.threads:
+        started = (*header.threads, *(event.child for event in events if isinstance(event, Spawn)))
+        for thread in started:
             self.calls.setdefault(thread, ())
         self._footprints: dict[Step, Footprint] = {}
         self._check()
@@ -77,6 +78,8 @@ class Program:
                 raise ProgramError(f"stream {call.stream} is not declared")
             if isinstance(call, Copy) and [one[2] for one in call.src] != [one[2] for one in call.dst]:
                 raise ProgramError("the sources and destinations of a copy differ in their bytes")
+            if isinstance(call, Join) and call.child not in self.calls:
+                raise ProgramError(f"thread {call.child} is waited for and never started")
             for region, offset, nbytes in _ranges(call):
                 known = self.regions.get(region)
                 if known is None or offset < 0 or nbytes < 1 or offset + nbytes > known.bytes:

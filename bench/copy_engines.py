@@ -36,6 +36,7 @@ PIECE: Final = 16384
 SIDE: Final = 8192
 PRODUCTS: Final = 40
 AHEAD: Final = 10
+REST: Final = 0.15
 SLOW_FROM: Final = 2**30
 """Bytes from which the baselines that go through the CPU are left out: they would take minutes."""
 
@@ -178,7 +179,12 @@ class Product:
         torch.cuda.synchronize()
 
     def launch(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        """Start all of them; the events around. A few run ahead: clocks are up, and copies have begun."""
+        """Start all of them; the events around. A few run ahead: clocks are up, and copies have begun.
+
+        The device rests before, so that each measurement has the same heat and power to begin with.
+        """
+        torch.cuda.synchronize()
+        time.sleep(REST)
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
             for _ in range(AHEAD):
@@ -224,7 +230,7 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, product: Product) 
 
     Rounds alternate; medians are compared.
     """
-    engines = {grid: KernelCopy(kernels, dict.fromkeys(KINDS, Shape(grid))) for grid in (1, 2, 3, 4, 8)}
+    engines = {grid: KernelCopy(kernels, dict.fromkeys(KINDS, Shape(grid))) for grid in (2, 3, 4, 8)}
     found = []
     for kind in KINDS:
         for grid, engine in engines.items():

@@ -6,6 +6,7 @@ python bench/cuda_replay.py [WORKLOAD] [--requests N] [--order] [--mode eager|la
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     asked = parser.parse_args()
     driver = driver_or_exit()
+    gc.disable()  # the race checker keeps millions of objects, none of them in cycles
     found: dict[str, Any] = {**facts(driver), "workload": asked.workload.name, "runs": []}
     for mode in asked.mode or ("eager", "lazy"):
         options = Options(device="cuda", mode=mode, async_depth=asked.depth, limit=asked.requests)
@@ -113,7 +115,7 @@ def main() -> int:
         "seconds",
         "verdict",
     ]
-    name = "cuda_replay_order" if asked.order else "cuda_replay"
+    name = "_".join(["cuda_replay", *(["order"] if asked.order else []), *(asked.mode or [])])
     save(
         asked.output,
         name,

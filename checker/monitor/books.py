@@ -308,13 +308,18 @@ class Books:
 
     def count_long(self, count: int) -> None:
         """A long event is remembered: forget old ones if that makes too many numbers."""
-        self.long.append((self.events, count))
+        long, events = self.long, self.events
+        long.append((events, count))
         self.long_slots += count
-        while self.long_slots > RING_SLOTS:
-            number, slots = self.long.popleft()
+        if self.long_slots <= RING_SLOTS:
+            return
+        number = 0
+        while self.long_slots > RING_SLOTS and long[0][0] < events:
+            number, slots = long.popleft()
             self.long_slots -= slots
-            while self.events - len(self.ring) < number < self.events:
-                self.ring.popleft()
+        forget = self.ring.popleft
+        for _ in range(number - events + len(self.ring)):
+            forget()
 
     def judge(self, invariant: str) -> None:
         """Count a judgement of a rule that does not apply to each event of its kind."""

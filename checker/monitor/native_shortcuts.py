@@ -59,7 +59,9 @@ class NativePoolShortcuts(PoolRules):
     def _joined(self, pool: PoolState, event: Alloc | Touch, count: int) -> Violation | None:
         """The slots, ``count`` of them, have the holder; now the books."""
         books, slots = self.books, event.slots
-        holder = pool.holders.get(event.holder) or books.holder(pool, event.holder)
+        holder = pool.holders.get(event.holder)
+        if holder is None:
+            holder = books.holder(pool, event.holder)
         holder.parts.append(slots)
         holder.in_parts += count
         if holder.kind == "req":
@@ -129,10 +131,9 @@ class NativePoolShortcuts(PoolRules):
     def label(self, event: Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
-        if not trusted(self.books, pool, event):
+        if pool.stale if event.op < 0 else not trusted(self.books, pool, event):
             return super().label(event)
-        group = event.group
-        mix = mix_of(group) if group else 0
+        mix = mix_of(event.group) if event.group else 0
         count = self._label(pool.native, event.slots, event.keys, mix)
         if count == ROOM:
             pool.index().make_room(len(ints(event.keys, WIDE)))

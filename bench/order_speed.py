@@ -1,0 +1,106 @@
+"""How many order events a second the race checker judges: online, and from a file.
+
+    python bench/order_speed.py [--events N] [--keep FILE]
+
+The trace is that of a serving loop with a background copy thread: two kernels, a barrier, a job through a
+queue, a store on another stream, its completion through a queue and an event. Seconds are of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.races import OrderChecker
+from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.spec.order import (
+    Copy,
+    Get,
+    Header,
+    Kernel,
+    OrderEvent,
+    Put,
+    Range,
+    Record,
+    Region,
+    Stream,
+    SyncEvent,
+    Wait,
+)
+
+SLOT = 1 << 16
+SLOTS = 1 << 16
+COMPUTE, STORE = 0, 1
+READY, DONE = 0, 1
+JOBS, LAUNCHED = 0, 1
+
+HEADER = Header(
+    producer="bench",
+    threads=(0, 1),
+    streams=(Stream(COMPUTE), Stream(STORE)),
+    regions=(
+        Region(0, 0, SLOT * SLOTS, slot=SLOT, name="gpu"),
+        Region(1, 1 << 48, SLOT * SLOTS, "pinned", slot=SLOT, name="cpu"),
+    ),
+)
+
+
+def serving() -> Iterator[OrderEvent]:
+    """Steps without end."""
+    draw = random.Random(0)
+    job = 0
+    while True:
+        one, two, three, to = (draw.randrange(SLOTS) * SLOT for _ in range(4))
+        first: Range = (0, one, SLOT)
+        second: Range = (0, two, SLOT)
+        yield Kernel(0, COMPUTE, (first,), (second,), "attention", "req:1.0")
+        yield Kernel(0, COMPUTE, (second,), ((0, three, SLOT),), "mlp", "req:1.0")
+        yield Record(0, COMPUTE, READY)
+        yield Put(0, JOBS, job)
+        yield Get(1, JOBS, job)
+        yield Wait(1, STORE, READY)
+        yield Copy(1, STORE, (second,), ((1, to, SLOT),), "stream", "store", "op:1.0")
+        yield Record(1, STORE, DONE)
+        yield Put(1, LAUNCHED, job)
+        yield Get(0, LAUNCHED, job)
+        yield SyncEvent(0, DONE)
+        job += 1
+
+
+def main() -> None:
+    """Prints the measurements."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--events", type=int, default=500_000)
+    parser.add_argument("--keep", type=Path, help="keep the trace in this file")
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = wanted.keep or Path(folder) / "order.jsonl"
+        with OrderTraceWriter(path, HEADER) as write:
+            for event in islice(serving(), wanted.events):
+                write(event)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        begin = time.process_time()
+        found = check_order_trace(path)
+        seconds = time.process_time() - begin
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        size = path.stat().st_size / 2**20
+    print(f"from a file of {size:,.0f} MiB: {found.events:,} events, {found.verdict}")
+    print(f"  {found.events / seconds:,.0f} events/s, {found.accesses / seconds:,.0f} accesses/s")
+    print(f"  memory grew by {grown / 2**10:,.0f} MiB")
+    events = list(islice(serving(), min(wanted.events, 500_000)))
+    checker = OrderChecker(HEADER)
+    begin = time.process_time()
+    checker.apply_all(events)
+    seconds = time.process_time() - begin
+    print(f"online: {len(events) / seconds:,.0f} events/s, {checker.accesses / seconds:,.0f} accesses/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ from kvfence.spec.machines import MACHINES
 SIZES = {
     "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
     "lookup": {"Request": 1, "Block": 3},
+    "stream_order": {"Slot": 1, "Host": 1, "Operation": 2},
     "transfer": {"Request": 1, "Block": 2, "Host": 1, "Operation": 1, "Rank": 1},
 }
 
@@ -61,7 +62,7 @@ def test_the_first_violation_is_as_deep_in_c_as_in_numpy(design: str, machine: s
 def test_verdicts_under_symmetry_are_those_without(design: str, machine: str) -> None:
     m, sizes = MACHINES[machine](DESIGNS[design].faults), SIZES[machine]
     whole, reduced = (Native(symmetry=on).run(m, sizes) for on in (False, True))
-    assert "Block" in reduced.symmetry
+    assert reduced.symmetry
     assert reduced.states < whole.states
     counts = ("states", "transitions", "coverage")
     drop = dict.fromkeys(counts)

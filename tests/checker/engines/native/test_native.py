@@ -53,6 +53,15 @@ def test_the_answer_does_not_depend_on_the_number_of_threads(kvlife: Build, thre
     assert plain(Native(threads=threads).run(m, sizes)) == plain(Native().run(m, sizes))
 
 
+@pytest.mark.parametrize("cells", [1, 2, 3, 4])
+def test_threads_that_meet_at_the_same_states_enter_them_once(cells: int) -> None:
+    m = wide(60 if cells > 1 else 40, cells, top=40 if cells < 4 else 12)
+    one = Native().run(m)
+    for _ in range(5):
+        many = Native(threads=4).run(m)
+        assert (many.states, many.transitions) == (one.states, one.transitions)
+
+
 @pytest.mark.parametrize("cells", [1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_states_of_many_words_are_told_apart_in_every_word(cells: int, threads: int) -> None:

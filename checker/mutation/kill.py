@@ -29,6 +29,7 @@ Report = Callable[[str, int, int], None]  # machine, mutants done, mutants in al
 STAGES: dict[str, tuple[dict[str, int], ...]] = {
     "block_pool": ({"Block": 3}, {}),
     "lookup": ({"Block": 2}, {}),
+    "stream_order": ({"Slot": 1, "Operation": 1}, {"Slot": 1}, {"Operation": 1}, {}),
     "transfer": (
         {"Block": 1, "Operation": 1},
         {"Block": 2, "Operation": 1, "Rank": 1},

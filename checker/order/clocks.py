@@ -102,6 +102,8 @@ class Clocks:
         """How often a clock was asked for that had been forgotten, so that a race may have been missed."""
         self._on_stream: dict[int, list[Lane]] = {}
         self._records: dict[int, list[_Record]] = {}
+        self._shortened: set[int] = set()
+        """Events of which a record was forgotten that some thread may not know to be replaced."""
         self._items: dict[tuple[int, int], tuple[Thread, int, Clock]] = {}
 
     # What exists.
@@ -249,7 +251,10 @@ class Clocks:
         at = len(records) - 1
         while at and not all(records[at].known_to(other) for other in others):
             at -= 1
-        del records[: max(at, len(records) - _RECORDS)]
+        if len(records) - _RECORDS > at:
+            at = len(records) - _RECORDS
+            self._shortened.add(event)
+        del records[:at]
 
     def _bound(self, thread: Thread, event: int) -> tuple[int, int, Clock] | None:
         """What a wait for ``event`` called now surely waits for, as a clock.
@@ -267,7 +272,10 @@ class Clocks:
         while at >= 0 and not records[at].known_to(thread):
             at -= 1
         if at < 0:
-            return None
+            if event not in self._shortened:
+                return None
+            self.guessed += 1
+            at = 0
         clock = records[at].clock
         for record in records[at + 1 :]:
             clock = [min(a, b) for a, b in zip(clock, record.clock, strict=False)]

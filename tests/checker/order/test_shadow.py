@@ -167,3 +167,18 @@ def test_clocks_of_an_idle_thread_stay_bounded_and_say_so_when_asked() -> None:
     assert max(len(lane.history) for lane in clocks.lanes if lane is not None) <= 8192
     assert not clocks.guessed
     assert idle.clock[one.index] == 0
+
+
+def test_an_event_recorded_often_without_anybody_knowing_is_told_when_asked() -> None:
+    clocks = Clocks()
+    one, idle = clocks.add_thread(0), clocks.add_thread(1)
+    clocks.add_stream(Stream(0))
+    for number in range(1, 100):
+        clocks.record(one, 0, 1, number)
+    clocks.sync_event(idle, 1, 100)
+    assert clocks.guessed == 1
+    clocks.put(one, 0, 0, 101)
+    clocks.get(idle, 0, 0, 102)
+    clocks.sync_event(idle, 1, 103)
+    assert clocks.guessed == 1
+    assert idle.clock[one.lanes[0].index] == 99

@@ -119,8 +119,8 @@ def verify(
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
     and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
-    smt. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the machines
-    that were not begun.
+    smt. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the
+    machines that were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
@@ -237,6 +237,7 @@ def _facts(result: Result) -> MachineFacts:
         seconds=result.seconds,
         conditions=tuple(conditions),
         taken=result.coverage,
+        symmetry=result.symmetry,
         goals=result.goals,
         vacuous=result.vacuous,
         stopped=result.stopped,

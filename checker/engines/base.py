@@ -95,8 +95,9 @@ class Proof:
     """How an answer for sorts of any size was proved.
 
     ``questions`` were asked of z3, and ``seconds`` says how long they took for each condition. ``open`` says
-    why a condition is not proved, with a counterexample to induction if one was found. ``rechecked`` questions
-    were decided again by a fresh z3, and ``second`` names another solver that decided all but ``second_open``.
+    why a condition is not proved, with a counterexample to induction if one was found. ``rechecked``
+    questions were decided again by a fresh z3, and ``second`` names another solver that decided all but
+    ``second_open``.
     ``exported`` is the folder that the questions were written to.
     """
 

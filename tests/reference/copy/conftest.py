@@ -50,7 +50,7 @@ class FakeStream:
 class FakeDriver:
     """Executes copies and kernels on plain memory when :meth:`run` lets it.
 
-    Each stream runs in order, the streams in an order drawn from ``seed``. Reads of order ANY are done as early
+    Each stream runs in order, the streams in an order drawn from ``seed``. Reads of order ANY go as early
     as the copy is launched, or with it.
     """
 

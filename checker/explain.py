@@ -64,6 +64,7 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
         header=cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None,
         diagnosis=diagnose(grounded, run, _stated(machine, instance, path.name), at, cells, sound),
         left_out=len(found) - len(kept),
+        loop=path.loop,
     )
 
 

@@ -90,7 +90,9 @@ class Counterexample(msgspec.Struct, frozen=True):
 
     ``values``: those that make the condition false, in the last state or, for a condition on the last step
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
-    ``left_out``: steps of the path as it was found that turned out not to matter.
+    ``left_out``: steps of the path as it was found that turned out not to matter. ``loop``, of a run that
+    breaks a promise: the steps after the first so many are taken again and again; if there are none, nothing
+    more happens.
     """
 
     machine: str
@@ -104,6 +106,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     header: Header | None = None
     diagnosis: Diagnosis = Diagnosis()
     left_out: int = 0
+    loop: int | None = None
 
     @property
     def trace(self) -> Iterator[Event]:
@@ -124,6 +127,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
     answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
+    ``symmetry``: sorts up to whose renaming states were counted.
     """
 
     machine: str
@@ -140,6 +144,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     vacuous: tuple[str, ...] = ()
     stopped: str | None = None
     proof: Proof | None = None
+    symmetry: tuple[str, ...] = ()
 
     @property
     def never_taken(self) -> tuple[str, ...]:

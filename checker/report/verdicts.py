@@ -72,6 +72,10 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
         sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
+        if machine.symmetry:
+            names = ", ".join(machine.symmetry)
+            reduced = f"reduced by symmetry; states that differ in names of {names} count as one"
+            remarks.append(f"{machine.machine}: {reduced}.")
         if machine.stopped:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
         remarks += proof_remarks(machine)
@@ -103,6 +107,8 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     )
     lines = [paragraph(f"{head}{length}", width=width), ""]
     for step in example.steps:
+        if step.number - 1 == example.loop:
+            lines.append("     Again and again:")
         arguments = ", ".join(f"{name}={shown(value)}" for name, value in step.arguments.items())
         lines.append(f"{step.number:3}. {step.action}({arguments})")
         if step.doc:
@@ -111,6 +117,8 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
             f"{change.name}: {shown(change.before)} -> {shown(change.after)}" for change in step.changes
         ]
         lines += list(_in_columns(changed, width, " " * 9))
+    if example.loop == count:
+        lines.append("     Nothing more happens.")
     lines += [
         "",
         paragraph(

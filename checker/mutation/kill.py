@@ -1,8 +1,8 @@
 """Runs the mutants of a machine: which condition notices each, and what the unnoticed ones do.
 
-A mutant is explored at growing sizes until something notices it. A search goes on to its end, so that every
-condition it breaks is known, not only the first. Without a new step in any state that the machine reaches, a
-mutant is the machine, and is not explored.
+A mutant is explored at growing sizes until something notices it. The search goes on from there, to its end or
+to some times the states of the machine, so that other conditions which it breaks are known too. Without a new
+step in any state that the machine reaches, a mutant is the machine, and is not explored.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvfence.checker.engines.base import Log, Stop
 from kvfence.checker.engines.explore import Reachable
 from kvfence.checker.mutation.behaviour import Comparison
 from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
+from kvfence.checker.mutation.side_by_side import side_by_side
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import PREMISE, Action, Expr, Machine, SpecError, ground
 from kvfence.spec.language.evaluate import spell
@@ -39,6 +40,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
     ),
 }
 MAX_STATES = 8_000_000
+ENOUGH = 3  # times the states of the machine, of a mutant that something has noticed
 MEMORY = 2 << 30
 INTERRUPTED = "interrupted"
 DEADLOCK, RANGE = "deadlock", "a value stays in its range"
@@ -123,7 +125,10 @@ class _Stage:
             grounded = ground(m.machine, sizes)
         except SpecError:
             return {"a step that cannot be evaluated": 0}, None
-        log = Reachable(grounded, memory=self.memory, max_states=MAX_STATES).log
+        enough = min(MAX_STATES, ENOUGH * self.comparison.states + 10_000)
+        log = Reachable(grounded, memory=self.memory, max_states=enough).log
+        if log.stopped and not log.bad and enough < MAX_STATES:
+            log = Reachable(grounded, memory=self.memory, max_states=MAX_STATES).log
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
@@ -168,18 +173,20 @@ def run(
     memory: int = MEMORY,
     progress: Report | None = None,
     only: str | None = None,
+    workers: int | None = None,
 ) -> Campaign:
     """Try every mutant of ``machine``, and the named designs that touch it.
 
     ``stages``: the sizes, smallest first; those of STAGES, or the machine's own, where nothing is said.
-    ``memory`` in bytes for one search. ``only``: mutants whose name fits this pattern. Ctrl-C keeps what was
-    found. SpecError for sizes that do not exist.
+    ``memory`` in bytes for one search. ``only``: mutants whose name fits this pattern. ``workers``: searches
+    at a time; one for each core where nothing is said. Ctrl-C keeps what was found. SpecError for sizes that
+    do not exist.
     """
     start = time.perf_counter()
     designs = _designs(machine.name)
     given = [*_with_the_checks_of(designs, machine, mutants(machine)), *designs]
     if only is not None:
-        given = [m for m in given if fnmatch.fnmatchcase(m.name, only)]
+        given = [m for m in given if _fits_name(m.name, only)]
     if not given:
         return Campaign(machine.name, {})
     out = Campaign(machine.name, _stated(machine))
@@ -196,12 +203,10 @@ def run(
             out.states.append((sizes, stage.comparison.states))
             unmet = _vacuous(stage.base)
             vacuous = unmet if vacuous is None else vacuous & unmet
-            for m in list(todo.values()):
+            new = [m for m in todo.values() if stage.differs(m)]
+            for m, (found, why) in side_by_side(stage.noticed, new, workers):
                 if progress is not None:
                     progress(machine.name, len(given) - len(todo), len(given))
-                if not stage.differs(m):
-                    continue
-                found, why = stage.noticed(m)
                 if found:
                     out.outcomes.append(Outcome(m.name, m.kind, Fate.killed, sizes, found))
                     del todo[m.name]

@@ -10,6 +10,7 @@ from kvfence.checker.monitor.bulk import Named, add, named
 from kvfence.checker.monitor.kernels import Kernels
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import Promise, Request
+from kvfence.checker.monitor.tags import Tag
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.words import BUSIES, FILLING, FROZEN, PROMISE, PROMISES
 from kvfence.spec.events import (
@@ -64,6 +65,7 @@ class Op:
         "reported",
         "request",
         "src_epoch",
+        "stored",
         "waiters",
     )
 
@@ -77,6 +79,8 @@ class Op:
         self.named_src: Named = ()
         self.named_dst: Named = ()
         """Its slots, as the bulk changes name them; only for a ``plain`` one."""
+        self.stored: Sequence[Tag] = ()
+        """The tags that it brings, as sets count them; only for a ``plain`` one."""
         self.destinations: frozenset[int] | None = None
         self.plain = False
         """There was nothing out of the ordinary about its slots when it was queued."""

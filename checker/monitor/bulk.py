@@ -35,6 +35,9 @@ def named(pool: PoolState, slots: Numbers) -> Named | None:
         given = _array(slots, "<u4")
         if given is None:
             return None
+        if len(given) < pool.long_from:
+            few: list[int] = given.tolist()
+            return few
         index = given.astype(np.int64)
     # Seen as unsigned, a negative number is too great as well.
     if len(index) and int(index.view(np.uint64).max()) >= pool.total:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -51,18 +50,23 @@ class Bag:
         other.once, other.again = set(self.once), dict(self.again)
         return other
 
+    def add_new(self, tags: Sequence[Tag]) -> bool:
+        """Put ``tags`` in if they are different ones that are not there; whether they were."""
+        once = self.once
+        if not once.isdisjoint(tags):
+            return False
+        before = len(once)
+        once.update(tags)
+        if len(once) == before + len(tags):
+            return True
+        once.difference_update(tags)
+        return False
+
     def add(self, tags: Sequence[Tag]) -> None:
         """Put ``tags`` in."""
-        once = self.once
-        if once.isdisjoint(tags):
-            before = len(once)
-            once.update(tags)
-            if len(once) == before + len(tags):
-                return
-            for tag, n in Counter(tags).items():
-                if n > 1:
-                    self.again[tag] = n - 1
+        if self.add_new(tags):
             return
+        once = self.once
         for tag in tags:
             if tag in once:
                 self.again[tag] = self.again.get(tag, 0) + 1
@@ -118,6 +122,10 @@ class TagCounts:
             and self._stores.once.isdisjoint(tags)
             and len(set(tags)) == len(tags)
         )
+
+    def store_fresh(self, tags: Sequence[Tag]) -> bool:
+        """A store is open that brings these tags, if they are fresh; whether they are."""
+        return self._labels.once.isdisjoint(tags) and self._stores.add_new(tags)
 
     def label(self, tags: Sequence[Tag]) -> None:
         """Labels with these tags are new."""
@@ -197,6 +205,13 @@ class NativeTagCounts:
         """Whether ``tags`` are different ones that no label and no open store carries."""
         counted, pool = self._kernels.counted, self._pool
         return not any(counted(pool, tag) for tag in tags) and len(set(tags)) == len(tags)
+
+    def store_fresh(self, tags: Sequence[Tag]) -> bool:
+        """A store is open that brings these tags, if they are fresh; whether they are."""
+        fresh = self.fresh(tags)
+        if fresh:
+            self.store(tags)
+        return fresh
 
     def label(self, tags: Sequence[Tag]) -> None:
         """Labels with these tags are new."""

@@ -7,7 +7,6 @@ from kvfence.checker.monitor.bulk import add, all_have, distinct, named
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.transfer_rules import TransferRules
 from kvfence.checker.monitor.words import BAD, BUSY, FILLING, REFS
-from kvfence.spec.packed import WIDE, ints
 
 
 class TransferShortcuts(TransferRules):
@@ -20,7 +19,7 @@ class TransferShortcuts(TransferRules):
         if (
             sources is None
             or destinations is None
-            or not len(sources) == len(destinations) == len(ints(event.keys, WIDE))
+            or not len(sources) == len(destinations) == len(tags := self.tags(op))
             or not all_have(src, sources, REFS, FILLING | BAD)
             or not all_have(dst, destinations, REFS, FILLING | BAD)
             or not distinct(src, sources)
@@ -28,10 +27,9 @@ class TransferShortcuts(TransferRules):
         ):
             return None
         if not op.load:
-            tags = self.tags(op)
-            if not dst.index().fresh(tags):
+            if not dst.index().store_fresh(tags):
                 return None
-            dst.index().store(tags)
+            op.stored = tags
         op.plain, op.named_src, op.named_dst = True, sources, destinations
         add(src, sources, BUSY)
         add(dst, destinations, BUSY | FILLING)
@@ -42,4 +40,4 @@ class TransferShortcuts(TransferRules):
         add(src, op.named_src, -BUSY)
         add(dst, op.named_dst, -(BUSY | FILLING))
         if not op.load:
-            dst.index().unstore(self.tags(op))
+            dst.index().unstore(op.stored)

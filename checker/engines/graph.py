@@ -12,7 +12,7 @@ from kvfence.checker.engines.base import Bounds, Log, Report, Stop, cell_bounds
 from kvfence.checker.engines.columns import below
 from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.native.build import CannotCompile
-from kvfence.checker.engines.native.native import Exploration, Model
+from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.spec.language.nodes import Node
 
 Numbers = NDArray[np.int64]

@@ -10,13 +10,14 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 FLAGS = ("-std=gnu11", "-O2", "-fwrapv", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-pthread")
 NATIVE = "-march=native"
 COMPILERS = ("cc", "gcc", "clang")
-KEPT = 200  # libraries in the cache folder; the ones longest unused go first
+KEPT = 500  # libraries in the cache folder; the ones longest unused go first
 
 
 class CannotCompile(Exception):  # noqa: N818 (a reason to explore in numpy)
@@ -30,15 +31,18 @@ def library(source: str) -> ctypes.CDLL:
     name = hashlib.sha256(key.encode()).hexdigest()[:32] + ".so"
     with _Folder() as folder:
         path = folder / name
-        if not path.exists():
-            _compile(compiler, source, path)
-            _forget(folder)
-        else:
-            os.utime(path)
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError as error:
-            raise CannotCompile(f"{path} cannot be loaded: {error}") from None
+        for _ in range(2):  # another process may have forgotten the library just now
+            try:
+                os.utime(path)
+            except OSError:
+                _compile(compiler, source, path)
+                _forget(folder)
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError as error:
+                reason = str(error)
+                path.unlink(missing_ok=True)
+    raise CannotCompile(f"the compiled machine cannot be loaded: {reason}")
 
 
 @cache
@@ -111,6 +115,9 @@ class _Folder:
 
 
 def _forget(folder: Path) -> None:
-    libraries = sorted(folder.glob("*.so"), key=lambda p: p.stat().st_mtime)
-    for path in libraries[:-KEPT]:
+    found = []
+    for path in folder.glob("*.so"):
+        with suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-KEPT]:
         path.unlink(missing_ok=True)

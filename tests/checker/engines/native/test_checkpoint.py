@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from kvfence.checker.engines import Native, Progress, Result, Verdict
-from kvfence.checker.engines.native import native as engine
+from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Machine
 
@@ -27,7 +27,7 @@ SIZES = {"Block": 3, "Request": 3}
 KILLED = """
     import os, runpy, signal, sys
     from kvfence.checker.engines import Native
-    from kvfence.checker.engines.native import native as engine
+    from kvfence.checker.engines.native import exploration as engine
     build = runpy.run_path(sys.argv[1])["build"]
     engine.SLICE = 0.001
     run = Native(threads=2, checkpoint=sys.argv[2], checkpoint_every=0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from kvfence.checker.engines import Explore, Native, Result, Verdict
 from kvfence.checker.engines.native import build
-from kvfence.checker.engines.native import native as engine
+from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, State, ground

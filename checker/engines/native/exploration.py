@@ -1,0 +1,345 @@
+"""One search in C: runs in slices, and looks after time, memory, Ctrl-C and the checkpoint in between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+
+from kvfence.checker.engines.base import FIRST, REPORT_EVERY, Log, Progress, Report, Sighting, Stop, Until
+from kvfence.checker.engines.checkpoint import FORMAT, Checkpoint, Saved, Seen, Subject
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.native.build import library
+from kvfence.checker.engines.native.c_source import NativeSource
+from kvfence.checker.engines.native.layout import Dense
+from kvfence.checker.engines.native.library import Search, Sight, bound
+from kvfence.checker.engines.symmetry import Symmetry
+from kvfence.checker.errors import CannotRun
+from kvfence.spec.language import PREMISE, Instance
+
+SLICE = 0.1  # seconds in C between two looks at the clock, the limits and Ctrl-C
+FULL = 0.5  # a table fuller than this is doubled,
+FULLEST = 0.88  # or, where memory forbids that, filled up to here
+SMALLEST_BLOCKS = 4 << 20  # bytes of levels that must fit beside the table
+UNLIMITED = 1 << 62
+
+
+class Model:
+    """A machine compiled for searching. CannotCompile when it cannot be."""
+
+    def __init__(
+        self, interpreter: Interpreter, limits: dict[int, tuple[int, int]], symmetry: Symmetry | None = None
+    ) -> None:
+        self.interpreter, self.symmetry = interpreter, symmetry
+        self.grounded = interpreter.grounded
+        self.packing = Dense(self.grounded, limits)
+        self.source = NativeSource(self.grounded, self.packing, limits, symmetry)
+        self.limits = limits
+        self.library = bound(library(self.source.text()))
+
+    def pack(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        """The words of a state."""
+        return tuple(int(x) for x in self.packing.pack(state)[:, 0])
+
+    def subject(self) -> Subject:
+        """What a checkpoint is of."""
+        g = self.grounded
+        return Subject(
+            machine=g.machine.name,
+            faults=tuple(sorted(g.machine.faults)),
+            sizes=g.sizes,
+            symmetry=self.symmetry.sorts if self.symmetry else (),
+            code=hashlib.sha256(self.source.machine_text().encode()).hexdigest(),
+        )
+
+
+class Exploration:
+    """One search: runs the C in slices, and between them looks after time, memory and the checkpoint."""
+
+    def __init__(
+        self,
+        model: Model,
+        log: Log,
+        threads: int,
+        *,
+        max_states: int | None = None,
+        memory: int | None = None,
+        progress: Report | None = None,
+        start: float | None = None,
+    ) -> None:
+        self.model, self.log, self.threads = model, log, threads
+        self.max_states, self.memory, self.progress = max_states, memory, progress
+        self.start = self.reported = time.perf_counter() if start is None else start
+        self.checkpoint: Checkpoint | None = None
+        self.search: Search | None = None
+        self.before = 0.0  # seconds spent by the runs that this one goes on from
+        self.finished = False
+        self.spill_to: int | None = None  # descriptor of the file that blocks go to,
+        self.own_file = False  # to be closed in the end
+
+    def elapsed(self) -> float:
+        """Seconds spent, those before a checkpoint included."""
+        return self.before + time.perf_counter() - self.start
+
+    def open(self, checkpoint: Checkpoint | None = None) -> None:
+        """Begin, or go on from a checkpoint. Stop when the memory limit is too small for that."""
+        saved = checkpoint.load() if checkpoint is not None else None
+        entry = 8 * self.model.packing.words
+        buffers = int(self.model.library.buffers()) * self.threads
+        self.slack = 2 * buffers // (entry + 8)  # successors that may be entered after a run has to stop
+        known = int(sum(saved.levels) / FULL) if saved else 0
+        log2 = max(12, (2 * self.slack).bit_length(), known.bit_length())
+        if self.memory is not None and (entry << log2) + buffers > self.memory:
+            self._limit_reached()
+        search = self.search = Search(
+            self.model.library, self.model.packing.words, threads=self.threads, log2=log2
+        )
+        if checkpoint is not None:
+            search.set_file(checkpoint.file)
+            self.spill_to = checkpoint.file
+        if saved is None:
+            search.begin(self.model.pack(self.model.grounded.initial))
+        else:
+            search.put_back(
+                list(saved.taken),
+                {what: [_sight(x) for x in seen] for what, seen in saved.seen.items()},
+                list(saved.outside),
+            )
+            twice = search.restore(list(saved.levels), saved.expanded)
+            if twice:
+                raise CannotRun(f"the checkpoint is damaged: its state {twice - 1} is there twice; delete it")
+            self.before, self.finished = saved.seconds, saved.finished
+        self.checkpoint = checkpoint
+
+    def explore(self, until: Until) -> None:
+        """Level by level until nothing is new. Stop says why it ended early."""
+        search = self._search()
+        while not self.finished:
+            if until == "first" and self._seen_up_to(search.status().depth - 1):
+                raise Stop(FIRST)
+            self._expand_level()
+            if until == "first" and self._seen_up_to(search.status().depth - 1):
+                raise Stop(FIRST)
+            if not search.next_level():
+                self.finished = True
+            self._write(level_end=True)
+        outside = search.outside(len(self.model.grounded.cells))
+        if outside:
+            lo, hi = self.model.limits[outside[0]]
+            raise Stop(f"{self.model.grounded.cells[outside[0]].label} leaves its bounds {lo} to {hi}")
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self.search is not None:
+            self.search.close()
+            self.search = None
+        if self.spill_to is not None and self.own_file:
+            os.close(self.spill_to)
+
+    def finish(self, until: Until = "end") -> dict[int, list[Instance]]:
+        """Complete the log; the steps to each sighting, by its ``id``."""
+        log, g, search = self.log, self.model.grounded, self.search
+        if search is None or search.status().states == 0:
+            return {}
+        if self.checkpoint is not None and not self.finished:
+            self._write(level_end=True, now=True)
+        levels = search.levels()
+        log.states, log.taken = sum(levels), search.taken(len(g.instances))
+        log.transitions, log.depth = sum(log.taken), len(levels) - (1 if levels[-1] else 2)
+        looked, failed, dead = self._sights()
+        if log.stopped == FIRST and until == "first":
+            # a violation in a step ends the search before the states behind it are judged
+            expanded = len(levels) - 2
+            if any(s and s.depth <= expanded for s in (*looked, *failed, *dead)):
+                looked = [s if s and s.depth <= expanded else None for s in looked]
+        names = [(p.name, log.failed) for p, _ in g.invariants] + [(p.name, log.reached) for p, _ in g.goals]
+        for (name, where), sight in zip(names, looked, strict=True):
+            if sight is not None:
+                where[name] = Sighting(sight.words, sight.depth)
+        for name, sight in zip(self.model.source.checks, failed, strict=True):
+            if sight is not None:
+                log.failed[name] = self._failure(name, sight)
+        if dead[0] is not None:
+            log.dead = Sighting(dead[0].words, dead[0].depth)
+        wanted = [log.reached[p.name] for p, _ in g.goals if p.name in log.reached and p.id != PREMISE]
+        return self._retrace([*log.failed.values(), *wanted, *([log.dead] if log.dead else [])])
+
+    def _search(self) -> Search:
+        assert self.search is not None
+        return self.search
+
+    def _sights(self) -> tuple[list[Sight | None], list[Sight | None], list[Sight | None]]:
+        g, search = self.model.grounded, self._search()
+        return (
+            search.sights("looked", len(g.invariants) + len(g.goals)),
+            search.sights("failed", len(self.model.source.checks)),
+            search.sights("dead", 1),
+        )
+
+    def _seen_up_to(self, depth: int) -> bool:
+        """Whether something is violated in a state up to this depth, or in a step out of one."""
+        looked, failed, dead = self._sights()
+        invariants = looked[: len(self.model.grounded.invariants)]
+        return any(s is not None and s.depth <= depth for s in (*invariants, *failed, *dead))
+
+    def _expand_level(self) -> None:
+        search = self._search()
+        while True:
+            full_at, blocks = self._make_room()
+            why = search.run(SLICE, full_at, blocks)
+            now = search.status()
+            self._report(now.states, now.level_states, now.depth - 1)
+            if self.max_states is not None and now.states > self.max_states:
+                raise Stop(f"more than {self.max_states} states")
+            if why == 0:
+                return
+            self._write(level_end=False)
+
+    def _make_room(self) -> tuple[int, int]:
+        """Grow the table and move blocks to the file as needed; the limits of the next slice.
+
+        They are the number of states at which to stop, and the bytes of blocks.
+        """
+        search = self._search()
+        now = search.status()
+        slots, table = now.slots, now.table_bytes
+        while now.states >= FULL * slots - self.slack:
+            if not self._fits(2 * table):
+                break
+            times = 2 if slots < 1 << 18 and self._fits(4 * table) else 1
+            if now.block_bytes + (table << times) + search.buffer_bytes > (self.memory or UNLIMITED):
+                self._spill(SMALLEST_BLOCKS // 2)
+            search.grow(times)
+            slots, table = slots << times, table << times
+        full_at = (
+            int(FULL * slots) if self._fits(2 * table) else min(int(FULLEST * slots), slots - self.slack)
+        )
+        if now.states >= full_at:
+            self._limit_reached()
+        blocks = UNLIMITED
+        if self.memory is not None:
+            blocks = self.memory - table - search.buffer_bytes
+            if search.status().block_bytes > blocks * 3 // 4:
+                self._spill(blocks // 4)
+        if self.max_states is not None:
+            full_at = min(full_at, self.max_states + 1)
+        return full_at, blocks
+
+    def _fits(self, table: int) -> bool:
+        return self.memory is None or table + self._search().buffer_bytes + SMALLEST_BLOCKS <= self.memory
+
+    def _limit_reached(self) -> None:
+        raise Stop(f"the memory limit of {self.memory} bytes was reached")
+
+    def _spill(self, keep: int) -> None:
+        search = self._search()
+        if self.spill_to is None:
+            folder = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
+            with tempfile.TemporaryFile(dir=folder) as made:
+                self.spill_to, self.own_file = os.dup(made.fileno()), True
+            search.set_file(self.spill_to)
+        try:
+            search.spill(keep)
+        except OSError as error:
+            raise Stop(
+                f"the memory limit of {self.memory} bytes was reached, and levels cannot go to a file: "
+                f"{error.strerror}"
+            ) from None
+
+    def _report(self, states: int, frontier: int, depth: int) -> None:
+        now = time.perf_counter()
+        if self.progress is not None and now - self.reported >= REPORT_EVERY:
+            self.reported = now
+            self.progress(Progress(states, frontier, depth, states / self.elapsed()))
+
+    def _write(self, level_end: bool, now: bool = False) -> None:
+        """Write a checkpoint if it is time for one."""
+        checkpoint, search = self.checkpoint, self._search()
+        if checkpoint is None or not (now or self.finished or checkpoint.due(level_end)):
+            return
+        try:
+            search.save()
+        except OSError as error:
+            raise CannotRun(f"{checkpoint.folder} cannot take the states: {error.strerror}") from None
+        state, g = search.status(), self.model.grounded
+        kept = dict(zip(("looked", "failed", "dead"), self._sights(), strict=True))
+        checkpoint.write(
+            Saved(
+                format=FORMAT,
+                subject=checkpoint.subject,
+                levels=tuple(search.levels()),
+                expanded=state.expanded,
+                bytes=state.file_bytes,
+                seconds=self.elapsed(),
+                taken=tuple(search.taken(len(g.instances))),
+                seen={what: tuple(_seen(s) for s in sights) for what, sights in kept.items()},
+                outside=tuple(search.outside(len(g.cells))),
+                finished=self.finished,
+            )
+        )
+
+    def _failure(self, name: str, sight: Sight) -> Sighting:
+        instance = self.model.grounded.instances[sight.instance]
+        state = self.model.packing.unpack(sight.words)
+        failures = self.model.interpreter.failures(state, instance)
+        text = next((f.text for f in failures if f.name == name), "")
+        return Sighting(sight.words, sight.depth, instance, text)
+
+    def _retrace(self, sightings: list[Sighting]) -> dict[int, list[Instance]]:
+        """A shortest way to each sighting, found by expanding the levels again, last to first."""
+        chains: dict[int, list[tuple[int, ...]]] = {id(s): [s.state] for s in sightings}  # type: ignore[list-item]
+        steps: dict[int, list[Instance]] = {id(s): [] for s in sightings}
+        instances = self.model.grounded.instances
+        for level in range(max((s.depth for s in sightings), default=0), 0, -1):
+            targets = list(dict.fromkeys(chains[id(s)][0] for s in sightings if s.depth >= level))
+            came = dict(zip(targets, self._search().predecessors(level - 1, targets), strict=True))
+            for s in sightings:
+                if s.depth >= level:
+                    before = came[chains[id(s)][0]]
+                    assert before is not None
+                    chains[id(s)].insert(0, before.words)
+                    steps[id(s)].insert(0, instances[before.instance])
+        for s in sightings:
+            if self.model.symmetry is not None and self.model.symmetry.sorts:
+                steps[id(s)] = self._renamed(chains[id(s)], s)
+            elif s.instance is not None:
+                steps[id(s)].append(s.instance)
+        return steps
+
+    def _renamed(self, chain: list[tuple[int, ...]], seen: Sighting) -> list[Instance]:
+        """A run of the machine itself through states that the chain's states stand for."""
+        run, search = self.model.interpreter, self._search()
+        state, out = run.initial(), []
+        for wanted in chain[1:]:
+            for index, after, _ in run.successors(state):
+                if self._inside(after) and search.representative(self.model.pack(after)) == wanted:
+                    out.append(run.instances[index])
+                    state = after
+                    break
+            else:
+                raise AssertionError("a path under symmetry cannot be followed")
+        if seen.instance is not None:
+            name = next(n for n, s in self.log.failed.items() if s is seen)
+            for index, _, _ in run.successors(state):
+                failing = [f for f in run.failures(state, run.instances[index]) if f.name == name]
+                if failing:
+                    seen.text = failing[0].text
+                    return [*out, run.instances[index]]
+            raise AssertionError("a failing step under symmetry cannot be followed")
+        return out
+
+    def _inside(self, state: tuple[int, ...]) -> bool:
+        for cell, value in zip(self.model.grounded.cells, state, strict=True):
+            lo, hi = self.model.limits.get(cell.number, (cell.lo, cell.hi))
+            if lo is not None and hi is not None and not lo <= value <= hi:
+                return False
+        return True
+
+
+def _seen(sight: Sight | None) -> Seen | None:
+    return Seen(tuple(f"{w:x}" for w in sight.words), sight.depth, sight.instance) if sight else None
+
+
+def _sight(seen: Seen | None) -> Sight | None:
+    return Sight(tuple(int(w, 16) for w in seen.state), seen.depth, seen.instance) if seen else None

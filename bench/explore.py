@@ -29,6 +29,7 @@ import numpy as np
 from peers import Found, Unusable, rumur, spin
 
 from kvfence.checker.engines import Engine, Explore, Interpret, Native
+from kvfence.checker.mutation.side_by_side import cores
 from kvfence.spec.language import Machine
 
 HERE = Path(__file__).parent
@@ -48,7 +49,7 @@ def main() -> int:
     arguments.add_argument("--no-rumur", action="store_true", help="leave out Rumur, which takes minutes")
     arguments.add_argument("--output", type=Path, help="default: bench/results/explore-DATE.json")
     given = arguments.parse_args()
-    build, threads = benchmark_machine(), len(os.sched_getaffinity(0))
+    build, threads = benchmark_machine(), cores()
     facts = computer()
     print(f"{facts['processor']}, {threads} cores, load {facts['load_before']}")
     rows, wrong = [], []
@@ -162,7 +163,7 @@ def computer() -> dict[str, object]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": model,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "system": platform.platform(),
         "load_before": load(),
         "kvfence": version("kvfence"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -13,6 +12,7 @@ import typer
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
+from kvfence.checker.mutation.side_by_side import cores
 from kvfence.checker.report.checked import check_text
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.listings import designs_text, invariants_text
@@ -139,7 +139,7 @@ def verify(
             engine=engine,
             memory=limit,
             until=until,
-            threads=threads or len(os.sched_getaffinity(0)),
+            threads=threads or cores(),
             symmetry=symmetry,
             checkpoint=checkpoint,
             export=export,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +39,10 @@ SIDE: Final = 8192
 PRODUCTS: Final = 40
 AHEAD: Final = 10
 REST: Final = 0.15
-SLOW_FROM: Final = 2**30
-"""Bytes from which the baselines that go through the CPU are left out: they would take minutes."""
+SLOW: Final = ("loop", "index")
+"""Baselines that are measured three times only."""
+SLOW_FROM: Final = 2**28
+"""Bytes from which the baseline that goes through the CPU is left out: it would take minutes."""
 
 
 class Pools:
@@ -106,33 +110,34 @@ def peak(driver: Driver, pools: Pools) -> dict[str, float]:
 
 
 def sweep(pools: Pools, engines: Mapping[str, CopyEngine]) -> Iterator[dict[str, Any]]:
-    """Every engine at every size and count."""
-    for size in SIZES:
-        for count in COUNTS:
-            if size * count > pools.nbytes:
-                continue
-            for kind in KINDS:
-                for name, engine in engines.items():
-                    moved = size * count
-                    if name == "index" and moved >= SLOW_FROM:
-                        continue
-                    if count == COUNTS[0]:
-                        pools.check(engine, kind, size, min(count, 2**24 // size))
-                    segment = pools.segment(kind, size, count)
-                    plans = []
-                    for _ in range(5):
-                        begin = time.perf_counter()
-                        work = engine.plan(kind, [segment])
-                        plans.append(time.perf_counter() - begin)
-                    planned = float(np.median(plans))
-                    repeats = 15 if moved < 2**26 else 5 if moved < 2**30 else 2
-                    took, host = seconds(
-                        pools.stream, lambda e=engine, w=work: e.launch(w, pools.stream), repeats
-                    )
-                    yield {
-                        "kind": kind, "size": size, "count": count, "engine": name, "by": work.engine,
-                        "gbs": moved / took / 1e9, "plan_us": planned * 1e6, "launch_us": host * 1e6,
-                    }  # fmt: skip
+    """Every engine at every size and count. They take turns, so that a busy link is equally unkind to all."""
+    for size, count, kind in product(SIZES, COUNTS, KINDS):
+        moved = size * count
+        if moved > pools.nbytes:
+            continue
+        here = {name: engine for name, engine in engines.items() if name != "index" or moved < SLOW_FROM}
+        works, plans = {}, {}
+        for name, engine in here.items():
+            if count == COUNTS[0]:
+                pools.check(engine, kind, size, min(count, 2**24 // size))
+            segment = pools.segment(kind, size, count)
+            engine.plan(kind, [segment])
+            begin = time.perf_counter()
+            works[name] = engine.plan(kind, [segment])
+            plans[name] = time.perf_counter() - begin
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in here}
+        for turn in range(15 if moved < 2**28 else 5):
+            for name, engine in here.items():
+                if name in SLOW and turn >= 3:
+                    continue
+                launch = partial(engine.launch, works[name], pools.stream)
+                times[name].append(seconds(pools.stream, launch, 1))
+        for name in here:
+            on_device, on_host = (float(np.median(column)) for column in zip(*times[name], strict=True))
+            yield {
+                "kind": kind, "size": size, "count": count, "engine": name, "by": works[name].engine,
+                "gbs": moved / on_device / 1e9, "plan_us": plans[name] * 1e6, "launch_us": on_host * 1e6,
+            }  # fmt: skip
 
 
 def both_ways(pools: Pools, engine: CopyEngine, size: int) -> dict[str, float]:
@@ -197,7 +202,7 @@ class Product:
 
 
 def beside(
-    product: Product, pools: Pools, engine: CopyEngine, kind: Kind, size: int, rate: float | None
+    products: Product, pools: Pools, engine: CopyEngine, kind: Kind, size: int, rate: float | None
 ) -> tuple[float, float]:
     """Milliseconds of the products while ``engine`` copies, and the GB/s that it moved meanwhile.
 
@@ -209,7 +214,7 @@ def beside(
     torch.cuda.synchronize()
     marks = []
     ahead = 3  # transfers in the stream beyond the running one, so that it never runs dry
-    begin, end = product.launch()
+    begin, end = products.launch()
     start = time.perf_counter()
     while not end.query():
         due = rate is None or time.perf_counter() - start >= len(marks) * work.total / rate / 1e9
@@ -225,7 +230,7 @@ def beside(
     return took, moved
 
 
-def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, product: Product) -> list[dict[str, Any]]:
+def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product) -> list[dict[str, Any]]:
     """The product alone, beside the kernel copy, and beside plain DMA of 1 MiB pieces at the same GB/s.
 
     Rounds alternate; medians are compared.
@@ -236,12 +241,12 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, product: Product) 
         for grid, engine in engines.items():
             alone, copied, plain, rates = [], [], [], []
             for _ in range(5):
-                begin, end = product.launch()
+                begin, end = products.launch()
                 torch.cuda.synchronize()
                 alone.append(begin.elapsed_time(end))
-                took, rate = beside(product, pools, engine, kind, PIECE, None)
+                took, rate = beside(products, pools, engine, kind, PIECE, None)
                 copied.append(took)
-                by_dma, reached = beside(product, pools, dma, kind, 2**20, rate)
+                by_dma, reached = beside(products, pools, dma, kind, 2**20, rate)
                 plain.append(by_dma)
                 rates.append((rate, reached))
             base = float(np.median(alone))
@@ -261,7 +266,8 @@ def told(found: dict[str, Any]) -> str:
     top = found["peak"]
     parts = [heading("Copy engines", found)]
     parts.append(
-        f"Peak of single large DMA copies: store {top['store']:.1f} GB/s, load {top['load']:.1f} GB/s.\n"
+        f"Peak of single large DMA copies: store {top['store']:.1f} GB/s, load {top['load']:.1f} GB/s. "
+        f"Blocks are scattered over pools of {found['pool_gib']:g} GiB on each side.\n"
     )
     names = list(dict.fromkeys(row["engine"] for row in found["sweep"]))
     for kind in KINDS:
@@ -337,7 +343,7 @@ def main() -> None:
         "auto": auto, "kernel": engines["kernel"], "lanes": engines["dma"], "dma": plain,
         "loop": LoopedDMA(driver), "index": IndexCopy(),
     }  # fmt: skip
-    found: dict[str, Any] = facts(driver)
+    found: dict[str, Any] = {**facts(driver), "pool_gib": asked.pool}
     found["peak"] = peak(driver, pools)
     found["crossover"] = {"fastest": table_of.fastest, "rates": table_of.rates}
     kernels = Kernels(driver)

@@ -15,32 +15,17 @@ import msgspec
 from _cuda import RESULTS, driver_or_exit, facts, heading, save, table
 
 from kvfence.checker.order.races import OrderChecker
-from kvfence.reference.device.order_tap import COMPUTE, STREAMS
+from kvfence.reference.device.virtual_order import replay_header
 from kvfence.reference.errors import OffloadError
 from kvfence.reference.options import Options
 from kvfence.reference.replay import ReplayReport, replay
-from kvfence.spec.order import Header, Region, Stream
 
 SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def checker(options: Options) -> OrderChecker:
-    """Judges the order events of a replay with ``options``; regions lie apart, as the pools do."""
-    cell = 8
-    slot = options.block_size * cell
-    sizes = {"gpu": options.gpu_blocks * slot, "cpu": options.cpu_blocks * slot}
-    regions = tuple(
-        Region(
-            number, (number + 1) << 40, size, "device" if name == "gpu" else "pinned", name=name, slot=slot
-        )
-        for number, (name, size) in enumerate(sizes.items())
-    )
-    streams = (
-        Stream(COMPUTE, name="compute"),
-        *(Stream(number, name=kind) for kind, number in STREAMS.items()),
-    )
-    header = Header(producer="bench", streams=streams, regions=regions)
-    return OrderChecker(header, most_pieces=16 * (options.gpu_blocks + options.cpu_blocks))
+    """Judges the order events of a replay with ``options``, with room for all of its pools."""
+    return OrderChecker(replay_header(options), most_pieces=16 * (options.gpu_blocks + options.cpu_blocks))
 
 
 def measure(workload: Path, options: Options, order: bool) -> dict[str, Any]:

@@ -267,6 +267,9 @@ def replay(
         int, typer.Option(help="Steps between resets of the prefix caches; 0: never.")
     ] = 0,
     requests: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    device: Annotated[
+        Literal["virtual", "cuda"], typer.Option(help="Where blocks lie and move: simulated, or on a GPU.")
+    ] = "virtual",
     judge: Annotated[
         bool, typer.Option("--assert/--no-assert", help="Judge every event; contents are compared anyway.")
     ] = True,
@@ -301,6 +304,7 @@ def replay(
         "repeat_rate": repeat_rate,
         "reset_every": reset_every,
         "limit": requests,
+        "device": device,
     }
     with count_progress("requests finished") as progress:
         shown = (lambda done, _: progress(done, 0)) if progress else None

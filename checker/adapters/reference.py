@@ -51,6 +51,8 @@ def replay(
     CannotRun when torch is missing, an option cannot work, or a file cannot be read or written.
     """
     try:
+        from kvfence.reference.device.driver import NoDevice
+        from kvfence.reference.device.host_pool import HostMemoryRefused
         from kvfence.reference.device.virtual_order import replay_header
         from kvfence.reference.engine import header
         from kvfence.reference.errors import OffloadError, OptionsError, WorkloadError
@@ -78,7 +80,7 @@ def replay(
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
             done = run(path, chosen, observer, progress, order)
             report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
-        except (OptionsError, WorkloadError) as error:
+        except (OptionsError, WorkloadError, NoDevice, HostMemoryRefused) as error:
             raise CannotRun(str(error)) from error
         except _StopRun:
             pass

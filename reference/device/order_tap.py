@@ -15,7 +15,7 @@ from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.runner import Cells
 from kvfence.spec.events import Kind
-from kvfence.spec.order import Copy, Header, Kernel, OrderEvent, Range, Region, SourceOrder, Stream
+from kvfence.spec.order import Copy, Kernel, OrderEvent, Range, SourceOrder
 
 OrderObserver: TypeAlias = Callable[[OrderEvent], None]
 
@@ -75,20 +75,3 @@ def _runs(region: int, sorted_places: Slots, nbytes: int) -> list[Range]:
     lengths = np.diff(first, append=sorted_places.size)
     starts = (sorted_places[first] * nbytes).tolist()
     return list(zip(repeat(region), starts, (lengths * nbytes).tolist(), strict=False))
-
-
-def order_header(memory: Mapping[str, torch.Tensor], producer: str = "kvfence.reference") -> Header:
-    """First line of the order trace of a device with these pools."""
-    regions = tuple(
-        Region(
-            number,
-            tensor.data_ptr(),
-            tensor.numel() * CELL,
-            "device" if tensor.is_cuda else "pinned",
-            name=name,
-            slot=tensor.stride(0) * CELL,
-        )
-        for number, (name, tensor) in enumerate(memory.items())
-    )
-    copies = tuple(Stream(number, name=kind) for kind, number in STREAMS.items())
-    return Header(producer=producer, streams=(Stream(COMPUTE, name="compute"), *copies), regions=regions)

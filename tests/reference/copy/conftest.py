@@ -6,6 +6,7 @@ import ctypes
 import random
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +67,8 @@ class FakeDriver:
         self.events: list[OrderEvent] = []
         self.keep: list[torch.Tensor] = []
         self.launches: list[tuple[str, int]] = []
+        self.sent: dict[int, bytes] = {}
+        """What was last copied to an address by :meth:`copy`, as it was at the call."""
         self._count = 0
 
     def next_number(self) -> int:
@@ -95,6 +98,7 @@ class FakeDriver:
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         self.launches.append(("copy", 1))
+        self.sent[dst] = ctypes.string_at(src, nbytes)
         self.tell(Copy(0, stream, [_range(src, nbytes)], [_range(dst, nbytes)]))
         self.streams[stream].work.append(("copy", lambda: ctypes.memmove(dst, src, nbytes)))
 
@@ -123,7 +127,9 @@ class FakeDriver:
         assert len(arguments) == len(types)
         self.launches.append(("kernel", arguments[2]))
         sources, targets, count, size = arguments
-        self.tell(Kernel(0, stream, [_range(sources, 16 * count)], []))
+        addresses = np.frombuffer(self.sent[sources], np.uint64).tolist()
+        reads = [_range(sources, 16 * count), *(_range(at, size) for at in addresses[:count])]
+        self.tell(Kernel(0, stream, reads, [_range(at, size) for at in addresses[count:]]))
 
         def run() -> None:
             for i in range(count):

@@ -16,8 +16,8 @@ from kvfence.reference.device import cuda_faults
 from kvfence.reference.device.cuda import CudaDevice
 from kvfence.reference.device.driver import NoDevice, open_driver
 from kvfence.reference.device.host_pool import HostMemoryRefused, HostPool
-from kvfence.reference.device.order_tap import order_header
 from kvfence.reference.device.protocol import CopyJob
+from kvfence.reference.device.virtual_order import replay_header
 from kvfence.reference.options import Options
 from kvfence.reference.replay import run
 from kvfence.reference.workload import conversations
@@ -162,9 +162,7 @@ SMALL = {"device": "cuda", "block_size": 4, "gpu_blocks": 300, "cpu_blocks": 900
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordered(mode, depth):
     kinds = Counter()
-    probe = CudaDevice({"gpu": 300, "cpu": 900}, 4)
-    checker = OrderChecker(order_header(probe.memory), most_pieces=10**6)
-    probe.close()
+    checker = OrderChecker(replay_header(Options(**SMALL)), most_pieces=10**6)
 
     def judge(event):
         kinds[type(event)] += 1
@@ -184,9 +182,7 @@ def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordere
 
 @pytest.mark.usefixtures("driver")
 def test_the_order_check_reports_a_replay_whose_copies_do_not_wait():
-    probe = CudaDevice({"gpu": 300, "cpu": 900}, 4)
-    checker = OrderChecker(order_header(probe.memory), most_pieces=10**6)
-    probe.close()
+    checker = OrderChecker(replay_header(Options(**SMALL)), most_pieces=10**6)
 
     def judge(event):
         if not isinstance(event, Wait):

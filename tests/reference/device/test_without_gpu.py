@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from kvfence.checker import cli
+from kvfence.checker.cli import run as main
 from kvfence.reference.device.driver import NoDevice, open_driver
 from kvfence.reference.errors import OptionsError
 from kvfence.reference.options import Options
 from kvfence.reference.replay import run
 from kvfence.reference.workload import conversations
 
+SAMPLE = Path(cli.__file__).parent / "samples" / "mooncake_conversation_300.jsonl"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -27,6 +31,15 @@ def test_a_missing_device_is_one_message_that_names_the_way_out():
 def test_a_replay_on_a_missing_device_says_the_same():
     with pytest.raises(NoDevice, match="the virtual device"):
         run(conversations(2, 0), Options(device="cuda", block_size=4, gpu_blocks=300, cpu_blocks=600))
+
+
+@without_gpu
+def test_the_command_line_says_it_in_one_line(capsys):
+    assert main(["replay", str(SAMPLE), "--device", "cuda", "--requests", "2"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "no CUDA device" in told.err
 
 
 @pytest.mark.parametrize("unsupported", [{"ranks": 2}, {"fail_rate": 0.1}, {"repeat_rate": 0.5}])

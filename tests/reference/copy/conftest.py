@@ -121,7 +121,9 @@ class FakeDriver:
 
         self.streams[stream].work.append(("copy", move))
 
-    def launch(self, function, grid, threads, stream, arguments, types) -> None:  # type: ignore[no-untyped-def]
+    def launch(  # type: ignore[no-untyped-def]
+        self, function, grid, threads, stream, arguments, types
+    ) -> None:
         assert function == "copy_blocks"
         assert min(grid, threads) > 0
         assert len(arguments) == len(types)

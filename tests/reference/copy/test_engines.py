@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvfence.reference.copy import batched
 from kvfence.reference.copy.baselines import LoopedDMA
 from kvfence.reference.copy.batched import BatchedDMA, lane_edges
 from kvfence.reference.copy.engine import CopyEngine
@@ -34,7 +35,7 @@ def engine_named(name, driver) -> CopyEngine:
 
 @pytest.fixture(autouse=True)
 def _small_lanes(monkeypatch):
-    monkeypatch.setattr("kvfence.reference.copy.batched.LANE_BYTES", 64)
+    monkeypatch.setattr(batched, "LANE_BYTES", 64)
 
 
 class Pools:

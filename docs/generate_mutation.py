@@ -33,7 +33,8 @@ kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB
 
 A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a
 value out of range, a deadlock, or a goal or action that cannot be reached any more. Guards are only weakened,
-so a mutant without a new step in any state that the machine reaches behaves as the machine does.
+so a mutant without a new step in any state that the machine reaches behaves as the machine does. That is said
+of the sizes listed below. Reasons are in the machines' files (`m.accept_mutant`, `m.accept_idle`, `m.ghost`).
 
 A check that comes after an assignment reads the value that the machine assigns, and cannot notice another. A
 change that is one of the named designs is therefore explored as that design, with the checks traced in it.
@@ -56,9 +57,16 @@ def section(m: Matrix) -> Iterator[str]:
     notes = [f"* {name(r)}: {implied(r)}" for r in m.rows if r.implied_by] + idle
     if notes:
         yield "Implied by others:\n\n" + "\n".join(notes) + "\n"
+    for why, names in _by_reason(m.ghosts):
+        yield f"Not changed: {', '.join(f'`{n}`' for n in names)}. {why}\n"
     if m.survivors:
         listed = "\n".join(f"* `{s.name}`: {s.why}" for s in m.survivors)
         yield f"Accepted:\n\n{listed}\n"
+
+
+def _by_reason(ghosts: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+    for reason in dict.fromkeys(ghosts.values()):
+        yield reason, [field for field, why in ghosts.items() if why == reason]
 
 
 def main() -> int:

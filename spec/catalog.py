@@ -123,7 +123,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "duplicate events cannot touch a newer generation; a request never has a load and a store in "
             "flight together unless the design says why that is safe."
         ),
-        machines=("transfer",),
+        machines=("transfer", "stream_order"),
         asserted=True,
         monitored=True,
         reports=("vllm#54872", "dynamo#3730"),

@@ -80,7 +80,8 @@ class Campaign:
 
     ``conditions``: the machine's invariants and checks by name, with their ids. ``vacuous``: invariants whose
     premise no state meets at any of the sizes. ``stale``: acceptances that fit no surviving mutant.
-    ``may_idle``: conditions that the machine says are implied, and why.
+    ``may_idle``: conditions that the machine says are implied, and why. ``ghosts``: fields
+    whose assignments are left as they are, and why.
     ``missing``: mutants not tried when the run was stopped.
     """
 
@@ -90,6 +91,7 @@ class Campaign:
     vacuous: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     may_idle: dict[str, str] = field(default_factory=dict)
+    ghosts: dict[str, str] = field(default_factory=dict)
     states: list[tuple[dict[str, int], int]] = field(default_factory=list)
     missing: int = 0
     stopped: str | None = None
@@ -190,6 +192,7 @@ def run(
     if not given:
         return Campaign(machine.name, {})
     out = Campaign(machine.name, _stated(machine))
+    out.ghosts = dict(machine.ghosts)
     out.may_idle = {a.name: a.why for a in machine.accepted_idle}
     todo = {m.name: m for m in given}
     differed: dict[str, str] = {}
@@ -295,12 +298,12 @@ def _rest(
     out = []
     for name, m in todo.items():
         accepted = next((a for a in machine.accepted if _fits_name(name, a.name)), None)
-        if name in stopped:
+        if accepted is not None and name in differed:
+            fate, why = Fate.accepted, accepted.why
+        elif name in stopped:
             fate, why = Fate.undetermined, stopped[name]
         elif name not in differed and m.kind is not Kind.design:
             fate, why = Fate.same, ""
-        elif accepted is not None:
-            fate, why = Fate.accepted, accepted.why
         else:
             fate, why = Fate.survived, ""
         out.append(Outcome(name, m.kind, fate, sizes, new=differed.get(name, ""), why=why))

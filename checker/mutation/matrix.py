@@ -52,8 +52,9 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """The campaign on one machine, summed up.
 
     ``tried``: mutants by kind. ``by_lemma``: mutants noticed by lemmas only. ``idle``: conditions that notice
-    nothing; ``accepted_idle``: those of which the machine says why. ``survivors``: the accepted ones too.
-    ``missing``: mutants not tried when the run stopped.
+    nothing; ``accepted_idle``: those of which the machine says why. ``ghosts``: fields whose assignments are
+    left as they are, and why. ``survivors``: the accepted ones too. ``missing``: mutants not tried when the
+    run stopped.
     """
 
     machine: str
@@ -65,6 +66,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     idle: tuple[str, ...]
     accepted_idle: dict[str, str]
+    ghosts: dict[str, str]
     vacuous: tuple[str, ...]
     stale: tuple[str, ...]
     survivors: tuple[Survivor, ...]
@@ -152,6 +154,7 @@ def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
         rows=rows,
         idle=tuple(r.name for r in rows if judged and not r.total and r.name not in campaign.may_idle),
         accepted_idle=campaign.may_idle,
+        ghosts=campaign.ghosts,
         vacuous=tuple(campaign.vacuous),
         stale=tuple(campaign.stale),
         survivors=tuple(_survivor(o) for o in campaign.outcomes if o.fate in (Fate.accepted, Fate.survived)),

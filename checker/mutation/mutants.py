@@ -2,14 +2,15 @@
 
 Guards are only ever weakened, so that a mutant may do more than the machine, never just less. Updates are
 dropped or changed. Nothing is traced again: a mutant shares all expressions with its machine but the changed
-one. A change that gives the same expression, or one made already, is left out.
+one. A change that gives the same expression, or one made already, is left out, and so are changes of ghosts:
+fields that only record what happens.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,7 +47,7 @@ def mutants(machine: Machine) -> list[Mutant]:
     found: list[Mutant] = []
     times: Counter[str] = Counter()
     for action in machine.actions.values():
-        for kind, text, changed in _of_action(action):
+        for kind, text, changed in _of_action(action, machine.ghosts):
             name = f"{action.name}: {text}"
             times[name] += 1
             name = name if times[name] == 1 else f"{name} (place {times[name]})"
@@ -60,12 +61,12 @@ def _with(machine: Machine, action: Action) -> Machine:
     return out
 
 
-def _of_action(action: Action) -> Iterator[tuple[Kind, str, Action]]:
+def _of_action(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, str, Action]]:
     for kind, text, guards in _guards(action):
         changed = copy.copy(action)
         changed.guards = guards
         yield kind, text, changed
-    for kind, text, function, e in _updates(action):
+    for kind, text, function, e in _updates(action, ghosts):
         changed = copy.copy(action)
         changed.updates = {**action.updates}
         if e is None:
@@ -87,9 +88,11 @@ def _guards(action: Action) -> Iterator[tuple[Kind, str, tuple[Guard, ...]]]:
             yield Kind.fence, f"guard: {text}", (*split[:k], Guard(e, guard.where), *split[k + 1 :])
 
 
-def _updates(action: Action) -> Iterator[tuple[Kind, str, Function, Expr | None]]:
+def _updates(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, str, Function, Expr | None]]:
     """One assignment dropped, or one change inside it."""
     for function, e in action.updates.items():
+        if function.name in ghosts:
+            continue
         old = apply(function, function.formals)
         if function.value is Bool and shrinks(e, old):
             yield Kind.release, f"{function.name} is not released", function, None

@@ -135,6 +135,7 @@ class Machine:
         self.promises: dict[str, LeadsTo] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
+        self.ghosts: dict[str, str] = {}
         self.accepted: list[Acceptance] = []
         self.accepted_idle: list[Acceptance] = []
         self._consulted: set[str] = set()
@@ -308,6 +309,17 @@ class Machine:
     def header(self, body: Callable[[Sizes], object]) -> None:
         """Say what header the trace of a path has, as a function of the sort sizes."""
         self.header_of = body
+
+    def ghost(self, *names: str, why: str) -> None:
+        """Say which fields record what happens so that it can be judged; no implementation assigns them.
+
+        Mutation testing leaves their assignments as they are: a change would be one of the world, not of a
+        design. SpecError for a field that does not exist.
+        """
+        for name in names:
+            if name not in self.functions:
+                raise fail(f"machine {self.name} has no field {name}; {close(name, self.functions)}")
+            self.ghosts[name] = why
 
     def accept_mutant(self, mutant: str, why: str) -> None:
         """Say why the machine may be changed so without an invariant noticing.

@@ -292,6 +292,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     def begin_launch(s: State, o: Elem, stream: Expr, *, waits: bool) -> None:
         """The copy thread makes the stream wait for the barrier, before it launches the copy."""
+        has_it = IsIn(s.state[o], Op.taken, Op.synchronised)
+        s.check("ONCE", has_it, "a copy is launched once, by the thread that took its operation")
         s.state[o] = Op.launched
         if waits:
             comes_after(s, stream, ("barrier", o))
@@ -377,6 +379,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def hear_of_launch(s: State, o: Elem) -> None:
         """The engine thread learns that the copy was launched, and can ask for its completion event."""
         s.require(s.state[o] == Op.launched)
+        s.check("ONCE", s.state[o] == Op.launched, "a launch is heard of once")
         s.state[o] = Op.announced
         comes_after(s, Place.engine, ("item", o))
         forget(s, "item", o)
@@ -385,6 +388,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def complete(s: State, o: Elem) -> None:
         """The engine thread finds the operation's completion event done: a loaded slot can be used."""
         s.require(s.state[o] == Op.announced)
+        s.check("ONCE", s.state[o] == Op.announced, "a transfer is complete once, after its launch")
         comes_after(s, Place.engine, ("unordered", Place.compute) if wrong_stream else ("done", o))
         forget(s, "done", o)
         s.use.update(lambda x: If(s.slot[o, x] & s.load[o], Use.used, s.use[x]))
@@ -392,6 +396,20 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.load[o] = False
         s.slot.update(lambda p, x: s.slot[p, x] & (p != o))
         s.host.update(lambda p, h: s.host[p, h] & (p != o))
+
+    @m.invariant("ONCE")
+    def an_operation_has_a_host_slot_until_it_is_complete(s: State) -> Expr:
+        def has_one(o: Elem) -> Expr:
+            return Exists(Host, lambda h: s.host[o, h])
+
+        return ForAll(Operation, lambda o: Implies(s.state[o] != Op.idle, has_one(o)))
+
+    @m.invariant("USE-READY")
+    def a_slot_is_loading_only_under_a_load(s: State) -> Expr:
+        def under_load(x: Elem) -> Expr:
+            return Exists(Operation, lambda o: s.load[o] & s.slot[o, x])
+
+        return ForAll(Slot, lambda x: Implies(s.use[x] == Use.loading, under_load(x)))
 
     stream_order_lemmas.declare(m, Place, Access, HostAccess, Use, Op)
 
@@ -442,4 +460,30 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             ),
         )
 
+    # How the machine may be changed without an invariant noticing, and why that is no hole.
+    for mutant, why in (
+        ("compute: use is not assigned", "A fresh slot that stays fresh can be used for less."),
+        (
+            "compute: without guard (use[x]*",
+            "A kernel that writes a free slot takes it as an allocation does.",
+        ),
+        ("free: without guard (use[x]*", "A free slot stays free, and one that is loaded is in a transfer."),
+        ("free_after_flush: without guard some*", "A flush is never too much before a slot is freed."),
+        ("free_after_flush: use is not assigned", "A flush that frees nothing is a wait."),
+        ("free_after_flush: use: free -> fresh", "A freed slot may be allocated again at once."),
+        (
+            "free_after_flush: use: as if always*",
+            "With one host slot no load runs beside a store; a lemma sees two.",
+        ),
+        ("queue_store: state: queued -> taken", "The copy thread may take an operation at once."),
+        (
+            "launch_*: state: launched -> announced",
+            "The engine thread may ask for the completion event at once.",
+        ),
+    ):
+        m.accept_mutant(mutant, why)
+    m.ghost(
+        *(memory + field for memory in MEMORIES for field in ("unordered", *USEFUL)),
+        why="What happens before what is a fact about the device; the named designs leave edges out.",
+    )
     return m

@@ -22,9 +22,9 @@ from kvfence.spec.events import Admit
 class _ListsEachSlotTwice(OffloadScheduler):
     """Lists each block of a store a second time; the pool takes and gives back each entry of the list."""
 
-    def _store(self, src: Slots, keys: Keys, group: int, at: list[int], request: Request | None) -> None:
+    def _store(self, src: Slots, keys: Keys, group: int, at: Slots, request: Request | None) -> None:
         src, keys = np.concatenate([src, src]), np.concatenate([keys, keys])
-        super()._store(src, keys, group, at + at, request)
+        super()._store(src, keys, group, np.concatenate([at, at]), request)
 
 
 class _TakesHeldSlots(BlockPool):

@@ -25,7 +25,7 @@ class _ListsBlockTwice(OffloadScheduler):
         transfer.src = np.concatenate([transfer.src, transfer.src[-1:]])
         transfer.dst = np.concatenate([transfer.dst, transfer.dst[-1:]])
         transfer.keys = np.concatenate([transfer.keys, transfer.keys[-1:]])
-        transfer.at = transfer.at + transfer.at[-1:]
+        transfer.at = np.concatenate([transfer.at, transfer.at[-1:]])
         super()._queue_store(transfer)
 
 
@@ -47,14 +47,14 @@ class _DoesNotFlush(OffloadScheduler):
 class _FlushesLate(OffloadScheduler):
     """Plans the last store of a request two steps after its blocks were freed, and does not hold them."""
 
-    _late: list[tuple[int, Slots, Keys, int, list[int], Request]] | None = None
+    _late: list[tuple[int, Slots, Keys, int, Slots, Request]] | None = None
 
     def _settle(self, request: Request, group: int, full: int, aborted: bool) -> None:
         start = int(self.manager.tables.cursor[group, request.row])
         slots = self.manager.tables.slots[group][request.row, start:full].copy()
         if slots.size and not aborted:
             self._late = self._late or []
-            self._late.append((2, slots, request.keys[start:full], group, list(range(start, full)), request))
+            self._late.append((2, slots, request.keys[start:full], group, np.arange(start, full), request))
 
     def still_needs(self, holder: str) -> bool:
         """A request is not gone before its late store is planned."""

@@ -163,7 +163,7 @@ class OffloadScheduler(StorePlanner):
                 continue
             dst = self.manager.tables.table(request.row, group)[at : at + src.size].copy()
             keys = request.keys[at : at + src.size]
-            blocks = list(range(at, at + src.size))
+            blocks = np.arange(at, at + src.size)
             transfer = self._transfer("load", src, dst, keys, group, blocks, request)
             self.tier.touch(transfer.holder, src)
             self._hold_destination(transfer)

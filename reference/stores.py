@@ -103,16 +103,15 @@ class StorePlanner:
             chosen, reasons = chosen[:room], reasons[: upto - start]
         if chosen:
             which = np.array(chosen, np.int64)
-            self._store(
-                slots[which], request.keys[start + which], group, [start + i for i in chosen], request
-            )
+            at = start + which
+            self._store(slots[which], request.keys[at], group, at, request)
         if len(chosen) < len(reasons):
-            at = start
+            block = start
             for reason, run in groupby(reasons):
                 n = len(list(run))
                 if reason is not None:
-                    self._drop(request, request.generation, group, at, n, reason)
-                at += n
+                    self._drop(request, request.generation, group, block, n, reason)
+                block += n
         self._move_cursor(request, group, upto)
 
     def _decline(self, request: Request, group: int, block: int, upto: int) -> int:
@@ -137,7 +136,7 @@ class StorePlanner:
         """Keys that the tier does not have yet but will have, unless their store fails."""
         return self.storing[group]
 
-    def _store(self, src: Slots, keys: Keys, group: int, at: list[int], request: Request | None) -> None:
+    def _store(self, src: Slots, keys: Keys, group: int, at: Slots, request: Request | None) -> None:
         """Queue a store; from here on it holds both ends."""
         transfer = self._transfer("store", src, src, keys, group, at, request)
         transfer.dst = self.tier.get_new_blocks(transfer.holder, src.size)
@@ -157,7 +156,7 @@ class StorePlanner:
             self.stats.failed_stores += 1
             request, generation = transfer.request, transfer.request_generation
             if request is not None and generation > request.retired:
-                for at in transfer.at:
+                for at in transfer.at.tolist():
                     self._drop(request, generation, transfer.group, at, 1, "failed")
         elif self._may_register(transfer):
             self.tier.cache_full_blocks(
@@ -195,7 +194,7 @@ class StorePlanner:
                 self._scanned = (-1, 0)
             if chosen:
                 which = np.array(chosen, np.int64)
-                self._store(mine[which], keys[which], group, [], None)
+                self._store(mine[which], keys[which], group, which[:0], None)
 
     def _drop(self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason) -> None:
         self.stats.drops[why] += n
@@ -226,7 +225,7 @@ class StorePlanner:
         dst: Slots,
         keys: Keys,
         group: int,
-        at: list[int],
+        at: Slots,
         request: Request | None,
     ) -> Transfer:
         op, generation = self.transfers.next_id()

@@ -25,7 +25,7 @@ class Transfer:
     dst: Slots
     keys: Keys
     group: int
-    at: list[int]
+    at: Slots
     """Which blocks of the request's table these are; empty for a lazy store."""
     request: Request | None
     request_generation: int
@@ -92,7 +92,7 @@ class TransferTable:
                     keys=unshared(transfer.keys),
                     req="" if request is None else request.id,
                     rgen=transfer.request_generation,
-                    at=transfer.at,
+                    at=unshared(transfer.at),
                     group=transfer.group,
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.bulk import all_have, named
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
@@ -88,19 +89,22 @@ class RequestRules:
             )
         before = request.promise
         books.close_promise(request)
-        slots, named = frozenset[int](), ints(event.slots)
+        slots, listed = frozenset[int](), ints(event.slots)
         pool = self.pools.get(event.pool)
         if pool is None and external:
             raise KeyError(event.pool)
         if pool is not None and external:
-            for slot in named:
-                found = found or self.promise_fault(pool, request, slot)
-            slots = frozenset(slot for slot in named if pool.has(slot) and pool.words[slot] & REFS)
+            slots = frozenset(listed)
+            which = named(pool, event.slots)
+            if which is None or not (all_have(pool, which, REFS, 0) and all_have(pool, which, LABEL, 0)):
+                for slot in listed:
+                    found = found or self.promise_fault(pool, request, slot)
+                slots = frozenset(slot for slot in slots if pool.has(slot) and pool.words[slot] & REFS)
             books.open_promise(request, pool, slots, external)
         if pool is not None:
             old = before.slots if before is not None else frozenset[int]()
             found = found or self.pins_fault(request, pool, slots, old)
-        books.count_slots(len(named))
+        books.count_slots(len(listed))
         return found
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:

@@ -204,8 +204,9 @@ class TransferRules:
                     stores=request.stores,
                 )
             promise = request.promise
-            if promise is not None and promise.pool == src.name:
-                for slot in ints(event.src):
+            sources = ints(event.src)
+            if promise is not None and promise.pool == src.name and not promise.slots.issuperset(sources):
+                for slot in sources:
                     if slot not in promise.slots:
                         return fail(
                             "PIN",

@@ -1,0 +1,92 @@
+"""The lab: an environment with the libraries that vLLM needs at run time, made once in the user's cache.
+
+vLLM itself is not installed there: a release is put on the path of the process that runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.releases import Release
+from kvfence.checker.errors import CannotRun
+
+TORCH: Final = "torch==2.13.0"
+_READY: Final = ".ready"
+_PATIENCE: Final = 3600
+
+Note = Callable[[str], None]
+
+
+def lab_python(note: Note | None = None) -> Path:
+    """The Python of the lab; makes the lab if there is none (minutes, and a gigabyte or more).
+
+    CannotRun if it cannot be made.
+    """
+    wanted = files("kvfence.checker.audit").joinpath("lab_requirements.txt").read_text()
+    mark = hashlib.sha256(f"{wanted}{TORCH}{sys.version}".encode()).hexdigest()[:12]
+    folder = cache_folder("lab") / mark
+    with locked(folder):
+        if not (folder / _READY).is_file():
+            if note is not None:
+                note(f"installing the libraries that vLLM needs into {folder} (once)")
+            _make(folder, wanted)
+    return folder / "bin" / "python"
+
+
+def _make(folder: Path, wanted: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _run("make the environment", sys.executable, "-m", "venv", str(folder))
+    listed = folder / "requirements.txt"
+    listed.write_text(wanted)
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input")
+    install = (*pip, "install", "--quiet", "--quiet")
+    _run("install the libraries", *install, "--no-deps", "--requirement", str(listed))
+    _run(f"install {TORCH}", *install, TORCH)
+    (folder / _READY).touch()
+
+
+def _run(what: str, *command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise CannotRun(f"cannot {what} for vLLM: {error}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        told = " ".join(lines[:2]) or done.stderr.strip()[-300:]
+        raise CannotRun(f"cannot {what} for vLLM: {told}: see that pip reaches a package index")
+
+
+def lab_environment(release: Release, folder: Path) -> dict[str, str]:
+    """Environment variables for a process of the lab that imports ``release`` and kvfence.
+
+    ``folder`` is a scratch folder; links under which kvfence is found are made there.
+    """
+    package = folder / "path" / "kvfence"
+    package.mkdir(parents=True, exist_ok=True)
+    for name in ("spec", "reference", "checker"):
+        link = package / name
+        if not link.exists():
+            link.symlink_to(str(files(f"kvfence.{name}")), target_is_directory=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON"))}
+    return kept | {
+        "PYTHONPATH": os.pathsep.join((str(release.path), str(package.parent))),
+        "PYTHONHASHSEED": "0",
+        "PYTHONPYCACHEPREFIX": str(cache_folder("bytecode")),
+        "VLLM_LOGGING_LEVEL": "CRITICAL",
+        "VLLM_PLUGINS": "",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from kvfence.checker.audit.case import Abort, Case, Fail, Hold, Reset, Step, Submit
+from kvfence.checker.audit.judge import Judge
+from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.monitor.violation import Violation
@@ -102,6 +105,164 @@ def replay(
         broke=broke,
         recorded=str(record) if record else None,
     )
+
+
+def designs() -> tuple[str, ...]:
+    """The faulty designs that the reference can switch on. CannotRun when torch is missing."""
+    try:
+        from kvfence.reference.faults import FAULTS
+    except ImportError as error:
+        raise _needs(error.name) from error
+    return tuple(FAULTS)
+
+
+def _needs(package: str | None) -> CannotRun:
+    return CannotRun(
+        f"the reference needs {package}, which is not installed: pip install 'kvfence[reference]'"
+    )
+
+
+def drive(case: Case, design: str, record: TraceWriter | None = None) -> Outcome:
+    """One run of ``case`` through the reference, with ``design`` switched on.
+
+    What the reference has no part for (pipelines, priorities, speculation, a second connector) is left out
+    of the case. Contents are compared in every step, events and the order of accesses judged.
+    """
+    from kvfence.reference.device.virtual_order import replay_header
+    from kvfence.reference.engine import header
+    from kvfence.reference.errors import GarbledBlock, OffloadError, OutOfBlocks, Stalled
+
+    judge = Judge(record)
+    options = _options(case, design)
+    judge.begin(header(options))
+    judge.begin_order(replay_header(options))
+    engine = _scripted(case, options, judge)
+    rounds = 0
+    try:
+        for rounds in engine.rounds():  # noqa: B007 - the last one counts
+            judge.step = rounds
+    except GarbledBlock as error:
+        judge.sight("USE-READY", "attention reads another content than its own", "content", str(error))
+    except Stalled as error:
+        judge.sight("PROGRESS", "requests wait, and nothing runs any more", "stall", str(error))
+    except (OffloadError, AssertionError, KeyError, IndexError, ValueError, RuntimeError) as error:
+        invariant = "CONSERVE" if isinstance(error, OutOfBlocks) else ""
+        cause = f"the engine breaks down with {type(error).__name__}"
+        judge.sight(invariant or "PROGRESS", cause, "exception", f"{type(error).__name__}: {error}")
+    finally:
+        engine.close()
+    stats = engine.stats
+    judge.counts.update(
+        requests=stats.requests, preemptions=stats.preemptions, stores=stats.stores, loads=stats.loads
+    )
+    return judge.outcome(rounds)
+
+
+def _options(case: Case, design: str) -> Any:
+    from kvfence.reference.options import Options
+
+    setup = case.setup
+    windows = [window for window in setup.windows if window]
+    return Options(
+        block_size=setup.block_size,
+        gpu_blocks=setup.gpu_blocks,
+        cpu_blocks=setup.cpu_blocks,
+        groups="full+sliding" if windows else "full",
+        window=windows[0] if windows else 1024,
+        mode="lazy" if setup.lazy else "eager",
+        async_depth=min(setup.depth, 2),
+        ranks=setup.ranks,
+        token_budget=setup.token_budget,
+        max_running=setup.max_running,
+        max_waiting=1_000_000,
+        store_batch=1,
+        max_delay=setup.delay,
+        seed=setup.seed,
+        fail_rate=setup.fail_rate,
+        fail_stores=True,
+        repeat_rate=setup.repeat_rate,
+        design=design,
+    )
+
+
+def _scripted(case: Case, options: Any, judge: Judge) -> Any:
+    """An engine that does what ``case`` says, in place of what it would draw."""
+    from kvfence.reference.device.protocol import CopyJob
+    from kvfence.reference.engine import Engine
+    from kvfence.reference.faults import design_named
+    from kvfence.reference.request import Request
+
+    class Scripted(Engine):
+        def __init__(self) -> None:
+            super().__init__(options, iter(()), design_named(options.design), judge.event, judge.order_event)
+            self._script = list(reversed(case.actions))
+            self._specs = _specs(case)
+            self._requests: list[Request] = []
+            self._pause = self._held = 0
+            self._submit = self.device.submit
+            setattr(self.device, "submit", self._start)  # noqa: B010 - a method of the protocol
+            self._fail_next = False
+
+        def _feed(self) -> bool:
+            if self._pause:
+                self._pause -= 1
+                return True
+            while self._script:
+                match self._script.pop():
+                    case Submit():
+                        self._requests.append(self.scheduler.add_request(self._specs[len(self._requests)]))
+                    case Abort(request) if request < len(self._requests):
+                        self.scheduler.abort_request(self._requests[request])
+                    case Reset(running):
+                        self.scheduler.reset_prefix_cache(preempt_running=running)
+                    case Hold(ticks):
+                        self._held = ticks
+                    case Fail():
+                        self._fail_next = True
+                    case Step(times):
+                        self._pause = max(0, times - 1)
+                        return True
+            return False
+
+        def _advance(self) -> None:
+            if self._held:
+                self._held -= 1
+            else:
+                super()._advance()
+
+        def _start(self, job: CopyJob) -> None:
+            rate = getattr(self.device, "fail_rate", 0.0)
+            if self._fail_next and hasattr(self.device, "fail_rate"):
+                self._fail_next, self.device.fail_rate = False, 1.0
+            self._submit(job)
+            if hasattr(self.device, "fail_rate"):
+                self.device.fail_rate = rate
+
+    return Scripted()
+
+
+def _specs(case: Case) -> list[Any]:
+    """The requests of ``case``: every token by an id that stands for it and all before it."""
+    import numpy as np
+
+    from kvfence.reference.workload import RequestSpec
+
+    specs: list[Any] = []
+    texts: list[list[int]] = []
+    for action in case.actions:
+        if not isinstance(action, Submit):
+            continue
+        uid = len(specs)
+        text = list(texts[action.after]) if 0 <= action.after < uid else []
+        begin, prompt = len(text), len(text) + action.prompt
+        shared = min(action.shared, action.prompt) if not text else 0
+        end = prompt + action.output
+        text += [((action.family + 1) << 32) + t for t in range(begin, begin + shared)]
+        text += [((uid + 1) << 44) + t for t in range(begin + shared, end)]
+        # What it samples is fixed too, so that a later prompt can go on from there.
+        specs.append(RequestSpec(uid, prompt, action.output, np.array(text, np.int64), end, 1))
+        texts.append(text)
+    return specs
 
 
 def _observer(

@@ -140,7 +140,9 @@ def read_case(path: Path) -> Case:
     try:
         case = _decoder.decode(path.read_bytes())
     except OSError as error:
-        raise CannotRun(f"{path}: cannot be read ({error.strerror}): name a case that an audit wrote") from error
+        raise CannotRun(
+            f"{path}: cannot be read ({error.strerror}): name a case that an audit wrote"
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CannotRun(f"{path}: is not a case of an audit: {error}") from error
     problem = problem_of(case)

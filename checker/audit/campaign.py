@@ -1,0 +1,272 @@
+"""A campaign: draws cases, runs them on a target, and makes of what they show a list of findings."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
+from kvfence.checker.audit.shrink import shrink
+from kvfence.checker.audit.workload import Reach, cases
+from kvfence.checker.errors import CannotRun
+
+HUNT: Final = 0.6
+"""Of the budget; the rest makes findings small."""
+BATCH: Final = 200
+"""Cases that Hypothesis draws from one seed."""
+CONFIRMATIONS: Final = 2
+
+Note = Callable[[str], None]
+
+
+class Target(Protocol):
+    """What is audited."""
+
+    name: str
+
+    def run(self, case: Case) -> Outcome:
+        """Drives it through ``case``."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault: the smallest case that shows it, and what was seen there."""
+
+    sighting: Sighting
+    case: Case
+    times: int
+    """Cases of the campaign that showed it."""
+    first_after: float
+    """Seconds until it was first seen."""
+    earlier: tuple[str, ...] = ()
+    """Other faults seen before it in that case: it may be a consequence of them."""
+    harm: tuple[Evidence, ...] = ()
+    """How else that case went wrong, from there on: what the fault leads to."""
+    report: str = ""
+    """The public report that it matches."""
+    confirmed: bool = True
+    """Whether the case showed it again when it was run once more."""
+    in_control: bool = False
+    """Whether the engine does the same without a connector: a fault of its own."""
+
+    @property
+    def key(self) -> str:
+        """Findings of the same fault have the same key."""
+        return self.sighting.key
+
+
+class Campaign(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a campaign did and found."""
+
+    target: str
+    seed: int
+    budget: float
+    seconds: float
+    cases: int
+    refused: int
+    steps: int
+    events: int
+    accesses: int
+    counts: dict[str, int]
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...] = ()
+    interrupted: bool = False
+    broke: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``violated`` if something was found, ``holds`` if everything was looked at and nothing found."""
+        if self.findings:
+            return "violated"
+        return (
+            "undetermined" if self.unchecked or self.interrupted or not self.cases or self.broke else "holds"
+        )
+
+
+class _Seen:
+    """A fault as it is known so far."""
+
+    def __init__(self, case: Case, outcome: Outcome, sighting: Sighting, after: float) -> None:
+        self.case, self.outcome, self.sighting, self.after = case, outcome, sighting, after
+        self.times = 0
+        self.confirmed = True
+
+
+class Hunt:
+    """The state of a campaign while it runs."""
+
+    def __init__(
+        self,
+        target: Target,
+        reach: Reach,
+        budget: float,
+        seed: int,
+        *,
+        until: str = "",
+        note: Note | None = None,
+    ) -> None:
+        self.target, self.reach, self.budget, self.seed = target, reach, budget, seed
+        self.until = until
+        self.note = note
+        self.begin = time.monotonic()
+        self.seen: dict[str, _Seen] = {}
+        self.cases = self.refused = self.steps = self.events = self.accesses = 0
+        self.counts: Counter[str] = Counter()
+        self.unchecked: dict[str, None] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self.begin
+
+    def try_case(self, case: Case) -> Outcome:
+        """Runs ``case`` and keeps what it shows."""
+        outcome = self.target.run(case)
+        self.cases += 1
+        if outcome.refused:
+            self.refused += 1
+            return outcome
+        self.steps += outcome.steps
+        self.events += outcome.events
+        self.accesses += outcome.accesses
+        self.counts.update(outcome.counts)
+        self.unchecked.update(dict.fromkeys(outcome.unchecked))
+        for sighting in outcome.sightings:
+            known = self.seen.get(sighting.key)
+            if known is None:
+                known = self.seen[sighting.key] = _Seen(case, outcome, sighting, self.seconds)
+                if self.note is not None:
+                    self.note(f"{self.seconds:.0f} s: {sighting.invariant}: {sighting.cause}")
+            elif _rank(case, outcome, sighting.key) < _rank(known.case, known.outcome, sighting.key):
+                known.case, known.outcome, known.sighting = case, outcome, sighting
+            known.times += 1
+        return outcome
+
+    def enough(self) -> bool:
+        """Whether the one invariant that was looked for was seen."""
+        return bool(self.until) and any(seen.sighting.invariant == self.until for seen in self.seen.values())
+
+    def hunt(self) -> None:
+        """Draws cases until it is time to make findings small, or to the end if there is none."""
+        try:
+            from hypothesis import HealthCheck, Phase, given, settings
+            from hypothesis import seed as seeded
+        except ImportError as error:
+            raise CannotRun(
+                "an audit needs hypothesis, which is not installed: pip install 'kvfence[audit]'"
+            ) from error
+
+        def over() -> bool:
+            share = HUNT if self.seen else 1.0
+            return self.seconds > share * self.budget or self.enough()
+
+        batch = 0
+        while not over():
+
+            @seeded(self.seed * 100_003 + batch)
+            @settings(
+                max_examples=BATCH,
+                phases=(Phase.generate,),
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(cases(self.reach))
+            def draw(case: Case) -> None:
+                if not over():
+                    self.try_case(case)
+
+            draw()
+            batch += 1
+
+    def make_small(self) -> None:
+        """Shares the rest of the budget among the findings."""
+        for key in list(self.seen):
+            seen = self.seen[key]
+            waiting = len(self.seen) - list(self.seen).index(key)
+            until = self.seconds + max(0.0, self.budget - self.seconds) / waiting
+
+            def shows(case: Case, key: str = key) -> bool:
+                return key in self.try_case(case).keys()  # noqa: SIM118 - a method
+
+            def more_time(until: float = until) -> bool:
+                return self.seconds < until
+
+            small = shrink(seen.case, shows, more_time)
+            again = [key in self.target.run(small).keys() for _ in range(CONFIRMATIONS)]  # noqa: SIM118
+            seen.confirmed = all(again)
+
+
+def _rank(case: Case, outcome: Outcome, key: str) -> tuple[int, ...]:
+    """Smaller is the better example of a fault: few actions, and nothing else wrong before it."""
+    earlier = [sighting.key for sighting in outcome.sightings].index(key)
+    return (*case.size[:1], earlier, *case.size[1:])
+
+
+def campaign(
+    target: Target,
+    reach: Reach,
+    *,
+    budget: float,
+    seed: int,
+    until: str = "",
+    note: Note | None = None,
+) -> Campaign:
+    """Audits ``target`` for ``budget`` seconds. Ctrl-C ends it early and keeps what was found.
+
+    ``until``: stop looking when this invariant was seen broken, and make it small.
+    """
+    hunt = Hunt(target, reach, budget, seed, until=until, note=note)
+    interrupted = False
+    try:
+        hunt.hunt()
+        hunt.make_small()
+    except KeyboardInterrupt:
+        interrupted = True
+    return finished(hunt, interrupted=interrupted)
+
+
+def finished(hunt: Hunt, *, interrupted: bool = False, broke: str = "") -> Campaign:
+    """What ``hunt`` has found so far."""
+    return Campaign(
+        target=hunt.target.name,
+        seed=hunt.seed,
+        budget=hunt.budget,
+        seconds=hunt.seconds,
+        cases=hunt.cases,
+        refused=hunt.refused,
+        steps=hunt.steps,
+        events=hunt.events,
+        accesses=hunt.accesses,
+        counts=dict(hunt.counts),
+        findings=tuple(sorted((_finding(seen) for seen in hunt.seen.values()), key=_order)),
+        unchecked=tuple(hunt.unchecked),
+        interrupted=interrupted,
+        broke=broke,
+    )
+
+
+def _order(finding: Finding) -> tuple[int, int, str]:
+    return len(finding.earlier), -finding.times, finding.key
+
+
+def _finding(seen: _Seen) -> Finding:
+    keys = [sighting.key for sighting in seen.outcome.sightings]
+    at = keys.index(seen.sighting.key)
+    later = [sighting.evidence for sighting in seen.outcome.sightings[at:] if sighting.evidence != "rule"]
+    return Finding(
+        sighting=seen.sighting,
+        case=seen.case,
+        times=seen.times,
+        first_after=seen.after,
+        earlier=tuple(keys[:at]),
+        harm=tuple(dict.fromkeys(later)),
+        confirmed=seen.confirmed,
+    )

@@ -1,0 +1,120 @@
+"""Cases drawn by Hypothesis. Nothing here knows a connector, a release or a report: only what engines go through.
+
+Pools are drawn around what the longest request needs, so that most cases are tight; requests share prefixes,
+extend each other, are aborted and preempted; copies are held up, fail and land in any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from hypothesis import strategies as st
+
+from kvfence.checker.audit.case import Abort, Action, Case, Fail, Hold, Reset, Setup, Step, Submit
+
+
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """Which parts of a setup a target has; the others keep their plain values."""
+
+    windows: bool = True
+    lazy: bool = True
+    depths: tuple[int, ...] = (1, 2)
+    ranks: tuple[int, ...] = (1, 2)
+    stages: tuple[int, ...] = (1,)
+    unchunked: bool = False
+    priority: bool = False
+    drafts: tuple[int, ...] = (0,)
+    disk: bool = False
+    fails: bool = True
+    """Whether copies can fail."""
+    repeats: bool = True
+    """Whether ends of copies can be reported twice."""
+    launch_delay: bool = False
+    second_connector: bool = False
+
+
+_KINDS: Final = ("submit",) * 8 + ("step",) * 9 + ("abort",) * 2 + ("hold",) * 2 + ("reset", "fail")
+_FAMILIES: Final = 3
+
+
+@st.composite
+def cases(draw: Any, reach: Reach) -> Case:
+    """A case within ``reach`` that fits: every request can run alone."""
+    setup, longest = draw(setups(reach))
+    kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=3, max_size=36))
+    actions: list[Action] = []
+    lengths: list[int] = []
+    for kind in kinds:
+        if kind == "submit" or not lengths:
+            actions.append(draw(_submits(setup, longest, lengths)))
+        elif kind == "step":
+            actions.append(Step(draw(st.integers(1, 8))))
+        elif kind == "abort":
+            actions.append(Abort(draw(st.integers(max(0, len(lengths) - 4), len(lengths) - 1))))
+        elif kind == "hold":
+            actions.append(Hold(draw(st.integers(1, 12))))
+        elif kind == "reset":
+            actions.append(Reset(draw(st.booleans()), draw(st.booleans())))
+        elif reach.fails:
+            actions.append(Fail())
+    return Case(setup, tuple(actions))
+
+
+@st.composite
+def setups(draw: Any, reach: Reach) -> tuple[Setup, int]:
+    """A setup within ``reach``, and the tokens that the longest request may have."""
+    block = draw(st.sampled_from((4, 2, 8)))
+    windows: tuple[int, ...] = (0,)
+    if reach.windows and draw(st.booleans()):
+        window = draw(st.integers(1, 4)) * block
+        windows = draw(st.sampled_from(((0, window), (0, window, 2 * window))))
+    blocks = draw(st.integers(2, 10))
+    drafts = draw(st.sampled_from(reach.drafts))
+    depth = draw(st.sampled_from(reach.depths))
+    slack = -(-(drafts + 1) * depth // block)
+    fits = (blocks + slack + 1) * len(windows) + 1
+    tight = draw(st.booleans())
+    setup = Setup(
+        block_size=block,
+        gpu_blocks=fits + draw(st.integers(0, blocks if tight else 3 * blocks)),
+        cpu_blocks=draw(st.integers(1, fits) if draw(st.booleans()) else st.integers(fits, 6 * fits)),
+        windows=windows,
+        lazy=reach.lazy and draw(st.integers(0, 3)) == 0,
+        depth=depth,
+        ranks=draw(st.sampled_from(reach.ranks)),
+        stages=draw(st.sampled_from(reach.stages)),
+        token_budget=draw(st.sampled_from((64, 16, 8))),
+        max_running=draw(st.integers(1, 6)),
+        chunked=not reach.unchunked or draw(st.integers(0, 3)) > 0,
+        priority=reach.priority and draw(st.booleans()),
+        drafts=drafts,
+        tier="disk" if reach.disk and draw(st.integers(0, 7)) == 0 else "cpu",
+        delay=draw(st.sampled_from((1, 4, 12))),
+        launch_delay=draw(st.sampled_from((0, 0, 2, 6))) if reach.launch_delay else 0,
+        fail_rate=draw(st.sampled_from((0.0, 0.0, 0.2))) if reach.fails else 0.0,
+        repeat_rate=draw(st.sampled_from((0.0, 0.0, 0.3))) if reach.repeats else 0.0,
+        second_connector=reach.second_connector and draw(st.integers(0, 7)) == 0,
+        seed=draw(st.integers(0, 2**16)),
+    )
+    return setup, blocks * block
+
+
+@st.composite
+def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int]) -> Submit:
+    output = draw(st.integers(1, min(longest - 1, 3 * setup.block_size)))
+    priority = draw(st.integers(0, 2)) if setup.priority else 0
+    room = longest - output
+    follows = [i for i, length in enumerate(lengths) if length < room]
+    if follows and draw(st.integers(0, 3)) == 0:
+        after = draw(st.sampled_from(follows[-4:]))
+        prompt = draw(st.integers(1, room - lengths[after]))
+        lengths.append(lengths[after] + prompt + output)
+        return Submit(prompt, output, after=after, priority=priority)
+    # Whole blocks are where an off-by-one shows: half of the prompts end at one.
+    blocks = max(1, room // setup.block_size)
+    whole = draw(st.booleans()) and room >= setup.block_size
+    prompt = draw(st.integers(1, blocks)) * setup.block_size if whole else draw(st.integers(1, room))
+    shared = draw(st.sampled_from((prompt, prompt // 2, 0)))
+    lengths.append(prompt + output)
+    return Submit(prompt, output, draw(st.integers(0, _FAMILIES - 1)), shared, priority=priority)

@@ -173,7 +173,9 @@ class Closed:
 class Books:
     """State of pools, requests, transfers and steps, built from the events so far."""
 
-    def __init__(self, header: Header, long_from: int, kernels: Kernels | None) -> None:
+    def __init__(
+        self, header: Header, long_from: int, kernels: Kernels | None, ring: int | None = None
+    ) -> None:
         self.header = header
         self.kernels = kernels
         self.pools = {
@@ -200,7 +202,7 @@ class Books:
         self.events = 0
         self.slots = 0
         """Slots named by the events so far."""
-        self.ring: deque[Event] = deque(maxlen=RING)
+        self.ring: deque[Event] = deque(maxlen=RING if ring is None else ring)
         self.long: deque[tuple[int, int]] = deque()
         """Of the long events that are remembered: their numbers (from 1) and how many slots they name."""
         self.long_slots = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, Literal, TypeAlias
 
 from kvfence.checker.monitor.books import Books, Rule
@@ -76,7 +76,7 @@ class Ledger:
 
     ``shortcuts``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where there
     is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
-    a verdict.
+    a verdict. ``ring``: how many events are remembered for reports.
 
     Raises ``ValueError`` for a header with impossible sizes.
     """
@@ -89,6 +89,7 @@ class Ledger:
         shortcuts: bool = True,
         compiled: bool = True,
         long_from: int = LONG_FROM,
+        ring: int | None = None,
     ) -> None:
         problem = problem_of_header(header)
         if problem is not None:
@@ -106,7 +107,7 @@ class Ledger:
                 TransferShortcuts if shortcuts else TransferRules,
             )
         )
-        self._take_over(Books(header, long_from, found))
+        self._take_over(Books(header, long_from, found, ring))
         self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
 
     def _take_over(self, books: Books) -> None:
@@ -174,6 +175,11 @@ class Ledger:
         other._take_over(self.books.copy())
         other._counts = dict(self._counts)
         return other
+
+    @property
+    def kinds(self) -> Collection[type[Event]]:
+        """The kinds of events that it judges."""
+        return self._rules.keys()
 
     @property
     def events(self) -> int:

@@ -72,7 +72,7 @@ class NativeSource:
             nonlocal functions, body, scope
             if body or scope.lines:
                 out.append(
-                    f"static u64 expand_{functions}(Worker *t, const V *w, M valid, u64 n, M *alive) {{"
+                    f"FUNCTION u64 expand_{functions}(Worker *t, const V *w, M valid, u64 n, M *alive) {{"
                 )
                 out.extend([*scope.lines, *body, "  return n;", "}"])
                 functions += 1
@@ -91,7 +91,7 @@ class NativeSource:
         return [
             *out,
             "/* All successors of the valid lanes; which lanes have one. */",
-            "static M expand(Worker *t, const V *w, M valid) {",
+            "FUNCTION M expand(Worker *t, const V *w, M valid) {",
             "  M alive = 0;",
             "  u64 n = t->n;",
             *calls,
@@ -112,15 +112,15 @@ class NativeSource:
         if len(cluster) == 1:
             inner = Scope(self.packing, 2, outer)
             lines = self._instance(cluster[0], inner, self._computed_words(cluster[0], inner))
-            return ["  {", f"  M m = {guards[0]} & valid;", "  if (m) {", *lines, "  }", "  }"]
+            return ["  {", f"  M m = {guards[0]} & valid;", "  if (ANY(m)) {", *lines, "  }", "  ROOM(t, n);", "  }"]
         shared = Scope(self.packing, 2, outer)
         words = self._computed_words(cluster[0], shared)
         out = []
         for i, guard in zip(cluster, guards, strict=True):
             inner = Scope(self.packing, 3, shared)
             lines = self._instance(i, inner, words)
-            out += ["    {", f"    M m = {guard} & valid;", "    if (m) {", *lines, "    }", "    }"]
-        return [f"  if (({' | '.join(guards)}) & valid) {{", *shared.lines, *out, "  }"]
+            out += ["    {", f"    M m = {guard} & valid;", "    if (ANY(m)) {", *lines, "    }", "    ROOM(t, n);", "    }"]
+        return [f"  if (ANY(({' | '.join(guards)}) & valid)) {{", *shared.lines, *out, "  }"]
 
     def _computed(self, cell: int, n: Node) -> bool:
         s = self.packing.slots[cell]
@@ -139,7 +139,7 @@ class NativeSource:
         return {word: scope.fresh("V", " | ".join(texts)) for word, texts in parts.items()}
 
     def _instance(self, i: Instance, scope: Scope, computed: Mapping[int, str]) -> list[str]:
-        tail = [f"*alive |= m; t->taken[{i.index}] += COUNT(m);"]
+        tail = [f"*alive |= m; TAKEN(t, {i.index}, m);"]
         for check in i.checks:
             tail += self._check(i, check, scope)
         keep: list[str] = []
@@ -150,6 +150,7 @@ class NativeSource:
         for cell, n in self.limits[i.index]:
             ok = scope.name(n)
             tail += [f"if (m & NOT({ok})) step_outside(t, {cell});", f"m &= {ok};"]
+        tail.append(f"EMIT(t, {i.index}, m, n);")
         masks, plus = self._constant_part(i)
         for k in range(self.packing.words):
             text = f"w[{k}]"
@@ -159,8 +160,8 @@ class NativeSource:
                 text = f"({text} + K({_signed(plus[k])}))"
             if k in computed:
                 text = f"({text} | {computed[k]})"
-            tail.append(f"PUT(t->out[{k}] + n, m, {text});")
-        tail.append(f"if (t->traced) note(t, {i.index}, m, n);")
+            tail.append(f"PUT(t, {k}, m, n, {text});")
+        tail.append(f"NOTE(t, {i.index}, w, m, n);")
         tail.append("n += COUNT(m);")
         pad = "  " * scope.indent
         return [*scope.lines, *(pad + line for line in tail)]
@@ -209,7 +210,7 @@ class NativeSource:
             ]
         return [
             "/* Reports the invariants that fail and the goals that hold in the valid lanes. */",
-            "static void look(Worker *t, const V *w, M valid) {",
+            "FUNCTION void look(Worker *t, const V *w, M valid) {",
             *outer.lines,
             *lines,
             "  (void)t, (void)w, (void)valid;",
@@ -221,7 +222,7 @@ class NativeSource:
         name = scope.name(self.grounded.terminal)
         return [
             "/* The lanes that may have no successor. */",
-            "static M terminal(const V *w) {",
+            "FUNCTION M terminal(const V *w) {",
             "  (void)w;",
             *scope.lines,
             f"  return {name};",
@@ -234,7 +235,7 @@ class NativeSource:
         words = self.packing.words
         out = []
         for k, e in enumerate(self.symmetry.exchanges):
-            out += [f"static inline void exchange_{k}(V *w) {{", *exchange_lines(e, self.packing), "}"]
+            out += [f"FUNCTION inline void exchange_{k}(V *w) {{", *exchange_lines(e, self.packing), "}"]
         cases = [f"    case {k}: exchange_{k}(w); break;" for k in range(len(self.symmetry.exchanges))]
         lower = f"BELOW(w[{words - 1}], best[{words - 1}])"
         for k in range(words - 2, -1, -1):
@@ -242,9 +243,9 @@ class NativeSource:
         walk = ", ".join(map(str, self.symmetry.walk))
         return [
             *out,
-            f"static const unsigned char WALK[] = {{{walk}}};",
+            f"CONSTANT unsigned char WALK[] = {{{walk}}};",
             "/* Replaces each lane by the smallest state that it is a renaming of. */",
-            "static void canonical(V *w) {",
+            "FUNCTION void canonical(V *w) {",
             "  V best[WORDS];",
             "  memcpy(best, w, sizeof best);",
             "  for (unsigned i = 0; i < sizeof WALK; i++) {",

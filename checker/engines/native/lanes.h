@@ -39,7 +39,7 @@ static inline V SELECT(M c, V a, V b) {
 }
 static inline V NUMBER(M c) { return (V)_mm512_maskz_set1_epi64((__mmask8)c, 1); }
 /* The lanes of m, one after another; writes LANES words whatever m is. */
-static inline void PUT(u64 *to, M m, V x) {
+static inline void put(u64 *to, M m, V x) {
   _mm512_storeu_si512(to, _mm512_maskz_compress_epi64((__mmask8)m, (__m512i)x));
 }
 static inline unsigned COUNT(M m) { return (unsigned)__builtin_popcount(m); }
@@ -57,7 +57,7 @@ static inline M MATCH(V w, u64 mask, u64 value) { return ((u64)w & mask) == valu
 static inline M TEST(V w, u64 mask) { return ((u64)w & mask) != 0; }
 static inline V SELECT(M c, V a, V b) { return c ? a : b; }
 static inline V NUMBER(M c) { return (V)c; }
-static inline void PUT(u64 *to, M m, V x) {
+static inline void put(u64 *to, M m, V x) {
   (void)m;
   *to = (u64)x;
 }
@@ -69,6 +69,19 @@ static inline M CHOOSE(M c, M a, M b) { return (c & a) | (NOT(c) & b); }
 
 /* The bits of a cell as a number, its lowest value not yet added. */
 static inline V CELL(V w, int shift, u64 mask) { return (V)((w >> shift) & K((i64)mask)); }
+
+/* What the generated code says of the lanes of m, in which an instance is taken: the same text is compiled for
+ * other processors, where these mean something else. EMIT precedes the words of the successors, NOTE follows
+ * them; at ROOM successors may be entered. */
+#define FUNCTION static
+#define CONSTANT static const
+#define ANY(m) (m)
+#define TAKEN(t, instance, m) ((t)->taken[instance] += COUNT(m))
+#define EMIT(t, instance, m, n)
+#define PUT(t, k, m, n, x) put((t)->out[k] + (n), m, x)
+#define NOTE(t, instance, w, m, n) \
+  if ((t)->traced) note(t, instance, m, n)
+#define ROOM(t, n)
 
 typedef struct Search Search;
 

@@ -19,7 +19,7 @@ import numpy as np
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.wellformed import problem_of_event, problem_of_header
 from kvfence.checker.packing import packed
-from kvfence.spec.events import FORMAT, VERSION, Event, Header, listed
+from kvfence.spec.events import FORMAT, OLDEST, VERSION, Event, Header, listed
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,6 +46,8 @@ class Format(Generic[_H, _E]):
     """What is wrong with a header."""
     packed: Callable[[_E], _E] | None = None
     """The form in which an event is written."""
+    oldest: int | None = None
+    """The oldest version that is read; None: only ``version``."""
 
 
 class TraceError(CannotRun):
@@ -267,10 +269,13 @@ class LineReader(Generic[_H, _E]):
             raise self._foreign() from None
         if start.format != self.form.name:
             raise self._foreign()
-        if start.version != self.form.version:
+        newest = self.form.version
+        oldest = newest if self.form.oldest is None else self.form.oldest
+        if not oldest <= start.version <= newest:
+            reads = f"{newest}" if oldest == newest else f"{oldest} to {newest}"
             raise self.error(
                 1,
-                f"is trace format {start.version}, and this kvfence reads {self.form.version}",
+                f"is trace format {start.version}, and this kvfence reads {reads}",
                 "use a kvfence that reads it",
             )
         try:
@@ -361,7 +366,13 @@ class LineReader(Generic[_H, _E]):
 
 
 _TRACE: Final = Format(
-    FORMAT, VERSION, msgspec.json.Decoder(Header), msgspec.json.Decoder(Event), problem_of_header, packed
+    FORMAT,
+    VERSION,
+    msgspec.json.Decoder(Header),
+    msgspec.json.Decoder(Event),
+    problem_of_header,
+    packed,
+    OLDEST,
 )
 
 

@@ -26,7 +26,8 @@ A trace tells what a connector did, so that it can be judged afterwards, elsewhe
 This is version {version}. A trace is a text file of JSON lines, encoded in UTF-8; a file whose name ends
 in `.zst` is compressed with zstd. The first line is the header. Each further line is one event, an object
 whose field `e` names it, in the order in which the connector's scheduler side saw them. Fields with a default
-may be left out. A reader refuses fields and events that it does not know, and other versions.
+may be left out. A reader refuses fields and events that it does not know. Readers of this version read
+versions {oldest} to {version}.
 
 A field whose type is "integers" is a list of integers or, better when it is long, a string: the base64 of
 little-endian unsigned integers, of 8 bytes each for `keys` and of 4 bytes each for all others. `[1,258]` is
@@ -144,7 +145,8 @@ def example() -> str:
 
 def document() -> str:
     """The whole page."""
-    parts = [INTRODUCTION.format(version=events.VERSION), GLOSSARY, "", *glossary(), "", "## The header", ""]
+    introduction = INTRODUCTION.format(version=events.VERSION, oldest=events.OLDEST)
+    parts = [introduction, GLOSSARY, "", *glossary(), "", "## The header", ""]
     for struct in (events.Header, events.Pool, events.Group):
         parts += section(struct, struct.__name__)
     parts += ["## Events", ""]

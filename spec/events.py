@@ -1,4 +1,4 @@
-"""The observable events of a KV-cache offload connector: the trace format, version 1.
+"""The observable events of a KV-cache offload connector: the trace format, version 2.
 
 A trace is JSON lines: one :class:`Header`, then one event a line, in the order in which the
 connector's scheduler side saw them. A line is an object whose field ``e`` names the event. Everything
@@ -35,11 +35,15 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from kvfence.spec.packed import NARROW, WIDE, Numbers, ints
+from kvfence.spec.snapshot import Snapshot
 
 FORMAT: Final = "kvfence-trace"
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST: Final = 1
+"""The oldest version that readers accept: version 2 only added events and fields with defaults."""
 
 Kind: TypeAlias = Literal["store", "load"]
+GroupKind: TypeAlias = Literal["full", "sliding", "chunked", "recurrent"]
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
 DropReason: TypeAlias = Literal[
     "resident",  # the tier has the key already
@@ -62,14 +66,18 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A KV-cache group over the pool ``pool``.
+    """A KV-cache group over the pool ``pool``: what the token after ``t`` computed tokens reads of it.
 
-    ``block_size`` in tokens; ``window`` in tokens, None for full attention.
+    ``block_size`` in tokens. The kind ``full`` reads all ``t`` tokens. ``sliding`` reads the last
+    ``window - 1`` of them, since ``window`` counts the reading token, too. ``chunked`` reads those since the
+    last multiple of ``window``. ``recurrent`` reads the state behind token ``t - 1``, which is in the block
+    of that token. Without a kind, a group with a window is ``sliding`` and one without is ``full``.
     """
 
     pool: str
     block_size: int
     window: int | None = None
+    kind: GroupKind | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +94,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tier: str = "cpu"
     """The pool that stores go to: what FLUSH counts as stored."""
     meta: dict[str, str] = {}
+    snapshot: Snapshot | None = None
+    """What was known before the first event, if the trace begins in the middle of a run."""
 
 
 class _Event(
@@ -188,7 +198,7 @@ class Lookup(_Event, tag="lookup", frozen=True):
     """The connector promised ``external`` tokens beyond the ``local`` ones.
 
     ``slots`` of ``pool`` are the promised blocks. A later lookup of the same request replaces the promise.
-    ``external == 0`` promises nothing.
+    ``external == 0`` promises nothing. ``counts``: how many of the slots belong to each group, in order.
     """
 
     req: str
@@ -197,6 +207,7 @@ class Lookup(_Event, tag="lookup", frozen=True):
     external: int
     pool: str = "cpu"
     slots: Numbers = ()
+    counts: Sequence[int] = ()
 
 
 class Withdraw(_Event, tag="withdraw", frozen=True):
@@ -222,18 +233,26 @@ class Admit(_Event, tag="admit", frozen=True):
 
 
 class Preempt(_Event, tag="preempt", frozen=True):
-    """The request lost its blocks and waits again, with generation ``gen + 1``."""
+    """The request lost its blocks and waits again, with generation ``gen + 1``.
+
+    ``why``: ``room`` if another request needed its blocks.
+    """
 
     req: str
     gen: int
+    why: Literal["", "room", "reset"] = ""
 
 
 class Rollback(_Event, tag="rollback", frozen=True):
-    """After a failed load, the request counts only ``computed`` tokens as computed."""
+    """After a failed load, the request counts only ``computed`` tokens as computed.
+
+    ``ahead``: tokens that it counts besides as dispatched and not processed (-1: not told).
+    """
 
     req: str
     gen: int
     computed: int
+    ahead: int = -1
 
 
 class Finish(_Event, tag="finish", frozen=True):
@@ -338,7 +357,169 @@ class Complete(_Event, tag="complete", frozen=True):
     ok: bool = True
 
 
+class Failed(_Event, tag="failed", frozen=True):
+    """``rank`` could not fill the destinations ``dst`` of the transfer, which belong to ``group``.
+
+    It comes before the transfer's ``Complete``. If a failed transfer has any, its other destinations are
+    whole.
+    """
+
+    op: int
+    gen: int
+    rank: int
+    dst: Numbers
+    group: int = 0
+
+
+class Reserve(_Event, tag="reserve", frozen=True):
+    """``rank`` was asked to set aside what the transfer needs there; ``ok`` if it could."""
+
+    op: int
+    gen: int
+    rank: int
+    ok: bool = True
+
+
+class Decide(_Event, tag="decide", frozen=True):
+    """``rank`` decided the transfer: it will carry it out, or gives back what it reserved."""
+
+    op: int
+    gen: int
+    rank: int
+    what: Literal["commit", "abort"]
+
+
+class Describe(_Event, tag="describe", frozen=True):
+    """``rank`` wrote the transfer's copy descriptors into its buffer ``buffer``."""
+
+    op: int
+    gen: int
+    buffer: int
+    rank: int = 0
+
+
+# Questions to a tier that answers later.
+
+
+class Ask(_Event, tag="ask", frozen=True):
+    """The request asked ``pool``, in question ``ask``, whether it has ``keys`` of ``group``."""
+
+    ask: int
+    req: str
+    gen: int
+    pool: str
+    keys: Numbers
+    group: int = 0
+
+
+class Answer(_Event, tag="answer", frozen=True):
+    """The answer to question ``ask`` was applied to the request: the first ``hits`` of the keys are there."""
+
+    ask: int
+    req: str
+    gen: int
+    hits: int
+
+
+# What is told to others about the prefix indexes.
+
+
+class Stored(_Event, tag="stored", frozen=True):
+    """It was published that ``keys`` of ``group`` can be looked up in ``pool``."""
+
+    pool: str
+    keys: Numbers
+    group: int = 0
+
+
+class Removed(_Event, tag="removed", frozen=True):
+    """It was published that ``keys`` of ``group`` cannot be looked up in ``pool`` any more."""
+
+    pool: str
+    keys: Numbers
+    group: int = 0
+
+
+class Cleared(_Event, tag="cleared", frozen=True):
+    """It was published that nothing can be looked up in ``pool`` any more."""
+
+    pool: str
+
+
+class Published(_Event, tag="published", frozen=True):
+    """Everything about ``pool`` has been published up to here."""
+
+    pool: str
+
+
+# Host memory.
+
+
+class Register(_Event, tag="register", frozen=True):
+    """``rank`` registered piece ``piece`` of the host memory of ``pool`` with its device, if ``ok``."""
+
+    pool: str
+    rank: int
+    piece: int = 0
+    ok: bool = True
+
+
+class Unregister(_Event, tag="unregister", frozen=True):
+    """``rank`` took back the registration of a piece."""
+
+    pool: str
+    rank: int
+    piece: int = 0
+
+
+class Hostmem(_Event, tag="hostmem", frozen=True):
+    """``rank`` uses the host memory of ``pool`` from here on: ``pinned``, all of it registered, or not."""
+
+    pool: str
+    rank: int
+    pinned: bool
+
+
+# Block tables.
+
+
+class Geometry(_Event, tag="geometry", frozen=True):
+    """How the connector counts the blocks of a request's table in ``group`` after ``tokens`` computed tokens.
+
+    Of ``slots``, the blocks of the table from ``at`` on, ``held`` are blocks and not the null block.
+    ``needed`` of the table are read by the next token. ``bound``: the most that it takes to be read,
+    whatever ``tokens`` is. -1, and no slots: not told.
+    """
+
+    req: str
+    gen: int
+    group: int
+    tokens: int
+    at: int = 0
+    slots: Numbers = ()
+    held: int = -1
+    needed: int = -1
+    bound: int = -1
+
+
 # Model steps.
+
+
+class Round(_Event, tag="round", frozen=True):
+    """The scheduler was asked for a step and scheduled ``scheduled`` requests; told when it was none.
+
+    Of the others, ``running`` are in the running batch; ``ready`` hold blocks and wait for nothing but to
+    join it; ``parked`` hold blocks and wait for a load; ``waiting`` hold nothing. The easiest of the waiting
+    ones could be admitted if ``needed`` slots of ``pool`` were free (-1: not told).
+    """
+
+    scheduled: int = 0
+    running: int = 0
+    ready: int = 0
+    parked: int = 0
+    waiting: int = 0
+    needed: int = -1
+    pool: str = "gpu"
 
 
 class Dispatch(_Event, tag="dispatch", frozen=True):
@@ -350,6 +531,14 @@ class Dispatch(_Event, tag="dispatch", frozen=True):
     step: int
     reqs: Sequence[str]
     tokens: Sequence[int]
+
+
+class Zero(_Event, tag="zero", frozen=True):
+    """Step ``step``, the last one dispatched, writes zeros over ``slots`` of ``pool``."""
+
+    step: int
+    pool: str
+    slots: Numbers
 
 
 class Process(_Event, tag="process", frozen=True):
@@ -395,7 +584,23 @@ Event: TypeAlias = (
     | Report
     | Stale
     | Complete
+    | Failed
+    | Reserve
+    | Decide
+    | Describe
+    | Ask
+    | Answer
+    | Stored
+    | Removed
+    | Cleared
+    | Published
+    | Register
+    | Unregister
+    | Hostmem
+    | Geometry
+    | Round
     | Dispatch
+    | Zero
     | Process
     | Reset
     | Quiesce

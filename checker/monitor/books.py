@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from kvfence.checker.monitor.bulk import Named, add, named
+from kvfence.checker.monitor.extra_state import Extra
 from kvfence.checker.monitor.kernels import Kernels
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import Promise, Request
@@ -182,6 +183,7 @@ class Books:
             pool.name: PoolState(pool, indexed=pool.name == header.tier, long_from=long_from, kernels=kernels)
             for pool in header.pools
         }
+        self.extra = Extra()
         self.groups = dict(enumerate(header.groups))
         self.requests: dict[str, Request] = {}
         """By generation, as in a holder's name: ``7.0``."""
@@ -235,6 +237,7 @@ class Books:
         other.steps = deque(step.copy(self.current, copies, other.pools) for step in self.steps)
         other.ring, other.long = self.ring.copy(), self.long.copy()
         other.judged = dict(self.judged)
+        other.extra = self.extra.copy()
         return other
 
     # Requests and holders.

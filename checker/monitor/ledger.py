@@ -8,21 +8,31 @@ from collections.abc import Collection, Iterator
 from typing import Final, Literal, TypeAlias
 
 from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.geometry_rules import GeometryRules
+from kvfence.checker.monitor.host_memory_rules import HostMemoryRules
 from kvfence.checker.monitor.kernels import kernels
+from kvfence.checker.monitor.load_rules import LoadRules
 from kvfence.checker.monitor.native_shortcuts import NativePoolShortcuts, NativeTransferShortcuts
 from kvfence.checker.monitor.pool_rules import PoolRules
 from kvfence.checker.monitor.pool_shortcuts import PoolShortcuts
+from kvfence.checker.monitor.progress_rules import ProgressRules
+from kvfence.checker.monitor.rank_rules import RankRules
 from kvfence.checker.monitor.request_rules import RequestRules
+from kvfence.checker.monitor.residency_rules import ResidencyRules
 from kvfence.checker.monitor.step_rules import StepRules
 from kvfence.checker.monitor.transfer_rules import TransferRules
 from kvfence.checker.monitor.transfer_shortcuts import TransferShortcuts
 from kvfence.checker.monitor.violation import InvariantViolation, Violation
 from kvfence.checker.monitor.wellformed import problem_of_header
+from kvfence.spec.catalog import BY_ID
 from kvfence.spec.events import Event, Header
 
 Mode: TypeAlias = Literal["raise", "log", "count"]
 
 _Kinds: TypeAlias = tuple[type[PoolRules], type[TransferRules]]
+
+_RARER: Final = (GeometryRules, HostMemoryRules, LoadRules, ProgressRules, RankRules, ResidencyRules)
+"""Rules of events that many traces do not have."""
 
 KEPT_VIOLATIONS: Final = 1000
 LONG_FROM: Final = 64  # slots; measured: from about here on numpy is faster than a loop
@@ -50,6 +60,22 @@ JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
     "report": ("ONCE", "RANKS"),
     "stale": ("ONCE",),
     "complete": ("ONCE", "RANKS", "FAIL-CLOSED"),
+    "failed": ("FAIL-CLOSED", "ONCE"),
+    "reserve": ("RANKS", "ONCE"),
+    "decide": ("RANKS", "ONCE"),
+    "describe": ("HOSTMEM", "ONCE"),
+    "ask": ("ONCE",),
+    "answer": ("ONCE",),
+    "stored": ("EVENTS",),
+    "removed": ("EVENTS",),
+    "cleared": ("EVENTS",),
+    "published": ("EVENTS",),
+    "register": ("HOSTMEM",),
+    "unregister": ("HOSTMEM",),
+    "hostmem": ("HOSTMEM",),
+    "geometry": ("GEOMETRY", "ONCE"),
+    "round": ("PROGRESS",),
+    "zero": ("LOAD-ORDER", "ONCE"),
     "dispatch": ("ONCE", "USE-READY", "FAIL-CLOSED"),
     "process": ("ONCE",),
     "reset": ("RESET",),
@@ -116,6 +142,8 @@ class Ledger:
         pools, transfers = self._kinds
         for part in (pools(books), RequestRules(books), transfers(books), StepRules(books)):
             self._rules.update(part.rules())
+        for kind in _RARER:
+            self._rules.update(kind(books).rules())
         self._remember = books.ring.append
 
     def apply(self, event: Event) -> Violation | None:
@@ -198,7 +226,7 @@ class Ledger:
 
     def checks_by_invariant(self) -> dict[str, int]:
         """For each invariant, the events that were judged by it."""
-        checks: Counter[str] = Counter({"FLUSH": 0, "STORE-READY": 0} | self.books.judged)
+        checks: Counter[str] = Counter(dict.fromkeys(BY_ID, 0) | self.books.judged)
         for kind, count in self._counts.items():
             for invariant in JUDGED_BY[str(kind.__struct_config__.tag)]:
                 checks[invariant] += count

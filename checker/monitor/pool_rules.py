@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.reach import kind_of
 from kvfence.checker.monitor.request_state import LAST_STEP
 from kvfence.checker.monitor.tags import tags_of
 from kvfence.checker.monitor.violation import Violation
@@ -33,7 +34,7 @@ class PoolRules:
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pools = books.pools
-        self.windows = {index: group for index, group in books.groups.items() if group.window is not None}
+        self.windows = {index: group for index, group in books.groups.items() if kind_of(group) != "full"}
 
     def rules(self) -> dict[type[Event], Rule]:
         """The rule of each kind of event."""

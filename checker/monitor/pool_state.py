@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.monitor.kernels import Kernels
+from kvfence.checker.monitor.reach import last_reader
 from kvfence.checker.monitor.tags import NativeTagCounts, Tag, TagCounts
 from kvfence.checker.monitor.words import FROZEN, LABEL, NULL_BLOCK
 from kvfence.spec.events import Group, Pool
@@ -71,10 +72,10 @@ class Holder:
     def reaches(self) -> dict[int, int]:
         """``reach``, worked out for all of its slots."""
         for slots, first, group in self.reaching:
-            assert group.window is not None
-            reach = group.block_size + group.window - 2
             for at, slot in enumerate(ints(slots), first):
-                self.reach[slot] = at * group.block_size + reach
+                last = last_reader(group, at)
+                if last is not None:
+                    self.reach[slot] = last
         self.reaching.clear()
         return self.reach
 

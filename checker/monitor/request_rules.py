@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.bulk import all_have, named
+from kvfence.checker.monitor.geometry_rules import promise_fault
+from kvfence.checker.monitor.load_rules import promised_again
 from kvfence.checker.monitor.pool_state import PoolState
+from kvfence.checker.monitor.progress_rules import preempt_fault
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.wellformed import MOST_BLOCKS
@@ -100,6 +103,10 @@ class RequestRules:
                 for slot in listed:
                     found = found or self.promise_fault(pool, request, slot)
                 slots = frozenset(slot for slot in slots if pool.has(slot) and pool.words[slot] & REFS)
+            if event.counts:
+                found = found or promise_fault(books, event, pool)
+            if books.extra.suspects:
+                found = found or promised_again(books, request, pool, slots)
             books.open_promise(request, pool, slots, external)
         if pool is not None:
             old = before.slots if before is not None else frozenset[int]()
@@ -210,6 +217,8 @@ class RequestRules:
         request, found = books.request(event.req, event.gen)
         if request.end:
             found = found or self.ended(request)
+        if event.why:
+            found = found or preempt_fault(books, event)
         self.end(request, "preempted")
         key = f"{event.req}.{event.gen + 1}"
         if key not in books.requests and key not in books.retired:
@@ -259,6 +268,8 @@ class RequestRules:
                 computed=event.computed,
                 valid=most,
             )
+        if event.ahead >= 0:
+            found = found or self.ahead_fault(request, event)
         for name, slots in request.bad:
             pool = self.pools[name]
             holder = pool.holders.get(f"req:{request.key}")
@@ -273,6 +284,19 @@ class RequestRules:
         request.computed = event.computed
         request.update_ready()
         return found
+
+    def ahead_fault(self, request: Request, event: Rollback) -> Violation | None:
+        """Whether a request that was rolled back still counts on steps that are not under way."""
+        under_way = self.books.unprocessed(request)
+        if event.ahead == under_way:
+            return None
+        return self.books.fail(
+            "COUNT",
+            "tokens counted as dispatched are those of steps that are not processed",
+            req=request.key,
+            told=event.ahead,
+            dispatched=under_way,
+        )
 
     # What became of the blocks.
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule, Step
+from kvfence.checker.monitor.host_memory_rules import quiet_fault as memory_fault
+from kvfence.checker.monitor.load_rules import zeros_over
 from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.residency_rules import quiet_fault as residency_fault
 from kvfence.checker.monitor.violation import Violation
 from kvfence.spec.events import Dispatch, Event, Process, Quiesce, Reset
 
@@ -112,6 +115,8 @@ class StepRules:
             books.processed = step.number
             for pool, slots in step.frozen:
                 pool.thaw(slots, step.number)
+        if books.extra.zeroing:
+            zeros_over(books)
         return found
 
     def reset(self, event: Reset) -> Violation | None:
@@ -164,4 +169,4 @@ class StepRules:
                 promises=promised[:8],
                 steps=steps,
             )
-        return found
+        return found or residency_fault(books) or memory_fault(books)

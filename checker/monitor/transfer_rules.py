@@ -6,7 +6,9 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
+from kvfence.checker.monitor.load_rules import distrust, load_order_fault, refilled
 from kvfence.checker.monitor.pool_state import PoolState
+from kvfence.checker.monitor.rank_rules import end_fault
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.tags import Tag, tags_of
 from kvfence.checker.monitor.violation import Violation
@@ -63,6 +65,11 @@ class TransferRules:
         blocks = self.blocks(event)
         if request is not None:
             found = found or self.request_fault(event, request, src, blocks)
+        extra = books.extra
+        if extra.zeroing and op.load:
+            found = found or load_order_fault(books, event, dst)
+        if extra.suspects:
+            refilled(books, event)
         self.open(op, blocks)
         return found
 
@@ -397,6 +404,9 @@ class TransferRules:
                 gen=op.event.gen,
                 failed=failed,
             )
+        extra = self.books.extra
+        if extra.votes:
+            found = found or end_fault(self.books, op, event.ok)
         if not event.ok:
             dst = self.pools[op.event.dst_pool]
             labelled = [slot for slot in ints(op.event.dst) if dst.word(slot) & LABEL]
@@ -409,7 +419,11 @@ class TransferRules:
                     op=op.id,
                     gen=op.event.gen,
                 )
+            if op.load:
+                distrust(self.books, op)
             self.fail_destinations(op, dst)
+        if extra.failed:
+            extra.failed.pop((op.id, op.event.gen), None)
         self.release(op)
         self.settle(op, event.ok)
         closed = self.books.closed
@@ -422,6 +436,11 @@ class TransferRules:
     def fail_destinations(self, op: Op, dst: PoolState) -> None:
         """The destinations of a failed transfer are of no use; whoever has them in a table must know."""
         destinations, blocks = ints(op.event.dst), ints(op.event.at)
+        only = self.books.extra.failed.get((op.id, op.event.gen))
+        if only is not None:
+            kept = [place for place, slot in enumerate(destinations) if slot in only]
+            destinations = [destinations[place] for place in kept]
+            blocks = [blocks[place] for place in kept] if blocks else blocks
         for slot in destinations:
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] |= BAD

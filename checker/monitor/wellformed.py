@@ -12,6 +12,9 @@ from typing import Final
 from kvfence.spec.events import (
     Admit,
     Alloc,
+    Answer,
+    Ask,
+    Cleared,
     Cursor,
     Deny,
     Dispatch,
@@ -19,14 +22,23 @@ from kvfence.spec.events import (
     Event,
     Evict,
     Free,
+    Geometry,
     Header,
+    Hostmem,
     Label,
     Lookup,
+    Published,
     Queue,
+    Register,
+    Removed,
     Reset,
     Rollback,
+    Round,
+    Stored,
     Touch,
     Unlabel,
+    Unregister,
+    Zero,
     listed,
 )
 from kvfence.spec.packed import WIDE, ints
@@ -57,6 +69,8 @@ def problem_of_header(header: Header) -> str | None:
             return f"group {index} has block size {group.block_size} (at least 1 token is possible)"
         if group.window is not None and group.window < 1:
             return f"group {index} has a window of {group.window} tokens (at least 1 is possible)"
+        if group.kind is not None and (group.window is None) == (group.kind in ("sliding", "chunked")):
+            return f"group {index} is {group.kind}, and its window is {group.window}"
     if not 1 <= header.ranks <= MOST_RANKS:
         return f"{header.ranks} ranks (1 to {MOST_RANKS} are possible)"
     if header.depth < 1:
@@ -87,8 +101,11 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         if problem is None and event.asked < 0:
             problem = f"asked is {event.asked} (a number of slots is not negative)"
     elif isinstance(event, Lookup):
-        if ints(event.slots):
-            problem = _slots_problem(sizes, event.pool, ints(event.slots))
+        listed_slots = ints(event.slots)
+        if listed_slots:
+            problem = _slots_problem(sizes, event.pool, listed_slots)
+        if problem is None and event.counts:
+            problem = _counts_problem(len(header.groups), event.counts, len(listed_slots))
     elif isinstance(event, Queue):
         problem = _queue_problem(sizes, event)
     elif isinstance(event, Dispatch):
@@ -112,7 +129,36 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         unknown = [name for name in event.pools if name not in sizes]
         if unknown:
             problem = f"pool {unknown[0]!r} (the header names {', '.join(sizes)})"
+    elif isinstance(event, Zero):
+        problem = _slots_problem(sizes, event.pool, ints(event.slots))
+    elif isinstance(event, Ask | Stored | Removed):
+        problem = _slots_problem(sizes, event.pool, ()) or _keys_problem(ints(event.keys, WIDE))
+    elif isinstance(event, Cleared | Published | Register | Unregister | Hostmem | Round):
+        problem = _slots_problem(sizes, event.pool, ())
+    elif isinstance(event, Answer):
+        problem = _count_problem(event.hits)
+    elif isinstance(event, Geometry):
+        problem = _geometry_problem(header, event)
     return problem
+
+
+def _counts_problem(groups: int, counts: Sequence[int], slots: int) -> str | None:
+    if len(counts) > groups:
+        return f"counts of {len(counts)} groups (the header names {groups})"
+    if min(counts) < 0 or sum(counts) != slots:
+        return f"counts that add up to {sum(counts)} for {slots} slots"
+    return None
+
+
+def _geometry_problem(header: Header, event: Geometry) -> str | None:
+    if not 0 <= event.group < len(header.groups):
+        return f"group {event.group} (the header names {len(header.groups)})"
+    if event.tokens < 0 or event.at < 0:
+        return f"block {event.at} behind {event.tokens} tokens (neither is negative)"
+    sizes = {pool.name: pool.slots for pool in header.pools}
+    return _count_problem(event.tokens) or _slots_problem(
+        sizes, header.groups[event.group].pool, ints(event.slots)
+    )
 
 
 def _slots_problem(sizes: dict[str, int], pool: str, slots: Sequence[int]) -> str | None:

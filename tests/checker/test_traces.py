@@ -170,7 +170,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (b"[" * 100_000 + b"\n", "line 1: is not the header of a trace"),
         (os.urandom(3000).replace(b"\n", b" ") + b"\n", "line 1: is not the header of a trace"),
         (b"\x1f\x8b\x08\x00garbage\n", "line 1: is not the header of a trace"),
-        (FIRST.replace(b":1,", b":2,"), "trace format 2, and this kvfence reads 1"),
+        (FIRST.replace(b":1,", b":3,"), "trace format 3, and this kvfence reads 1 to 2"),
         (FIRST.replace(b'"producer":"x",', b""), "line 1: is no header: .*producer"),
         (FIRST.replace(b'"producer"', b'"produced"'), "line 1: is no header"),
         (FIRST.replace(b":8", b":0"), "pool 'gpu' has 0 slots"),

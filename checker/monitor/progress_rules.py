@@ -1,0 +1,83 @@
+"""Rules of progress, as far as a trace can show that there will be none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Event, Preempt, Round
+
+STALLED: Final = 3
+"""Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
+
+
+class ProgressRules:
+    """Judges ``round``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.extra = books.extra
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {Round: self.round}
+
+    def round(self, event: Round) -> Violation | None:
+        """A scheduler that could do something, and for which nothing in flight will change that, does it."""
+        books, extra = self.books, self.extra
+        pool = books.pools[event.pool]
+        fits = 0 <= event.needed <= pool.free + pool.drift and event.waiting > 0
+        if event.scheduled or books.ops or books.steps or not (event.running or event.ready or fits):
+            extra.round, extra.rounds = None, 0
+            return None
+        seen = (
+            books.dispatched,
+            books.processed,
+            event,
+            len(books.requests),
+            tuple(pool.free for pool in books.pools.values()),
+        )
+        extra.rounds = extra.rounds + 1 if seen == extra.round else 1
+        extra.round = seen
+        if extra.rounds != STALLED:
+            return None
+        return books.fail(
+            "PROGRESS",
+            "a scheduler that has something to run, and nothing in flight to wait for, runs it",
+            pool,
+            rounds=STALLED,
+            running=event.running,
+            ready=event.ready,
+            parked=event.parked,
+            waiting=event.waiting,
+            needed=event.needed,
+            free=pool.free,
+        )
+
+
+def preempt_fault(books: Books, event: Preempt) -> Violation | None:
+    """Whether one request after the other is preempted while the first one's slots are on their way."""
+    if event.why != "room":
+        return None
+    books.judge("PROGRESS")
+    before = books.extra.victim
+    books.extra.victim = f"{event.req}.{event.gen}", books.processed
+    if before is None or before[1] != books.processed:
+        return None
+    name = f"req:{before[0]}"
+    held = {
+        pool.name: holder.count
+        for pool in books.pools.values()
+        if (holder := pool.holders.get(name)) and holder.count
+    }
+    if not held:
+        return None
+    return books.fail(
+        "PROGRESS",
+        "a request is preempted for room only when the slots of the one before came back",
+        req=f"{event.req}.{event.gen}",
+        before=before[0],
+        still_held=held,
+        processed=books.processed,
+    )

@@ -40,18 +40,22 @@ _FAMILIES: Final = 3
 
 @st.composite
 def cases(draw: Any, reach: Reach) -> Case:
-    """A case within ``reach`` that fits: every request can run alone."""
-    setup, longest = draw(setups(reach))
-    kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=3, max_size=36))
+    """A case within ``reach`` that fits: every request can run alone.
+
+    In half of the cases requests return to long prefixes that no longer fit into the GPU together.
+    """
+    returning = draw(st.booleans())
+    setup, longest = draw(setups(reach, returning))
+    kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=10 if returning else 3, max_size=40))
     actions: list[Action] = []
     lengths: list[int] = []
     for kind in kinds:
         if kind == "submit" or not lengths:
-            actions.append(draw(_submits(setup, longest, lengths)))
+            actions.append(draw(_submits(setup, longest, lengths, returning)))
         elif kind == "step":
-            actions.append(Step(draw(st.integers(1, 8))))
+            actions.append(Step(draw(st.sampled_from((1, 1, 2, 4, 8, 16)))))
         elif kind == "abort":
-            actions.append(Abort(draw(st.integers(max(0, len(lengths) - 4), len(lengths) - 1))))
+            actions.append(Abort(len(lengths) - 1 - draw(st.integers(0, min(2, len(lengths) - 1)))))
         elif kind == "hold":
             actions.append(Hold(draw(st.integers(1, 12))))
         elif kind == "reset":
@@ -62,8 +66,11 @@ def cases(draw: Any, reach: Reach) -> Case:
 
 
 @st.composite
-def setups(draw: Any, reach: Reach) -> tuple[Setup, int]:
-    """A setup within ``reach``, and the tokens that the longest request may have."""
+def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int]:
+    """A setup within ``reach``, and the tokens that the longest request may have.
+
+    ``returning``: the GPU is small and the tier is not.
+    """
     block = draw(st.sampled_from((4, 2, 8)))
     windows: tuple[int, ...] = (0,)
     if reach.windows and draw(st.booleans()):
@@ -74,11 +81,12 @@ def setups(draw: Any, reach: Reach) -> tuple[Setup, int]:
     depth = draw(st.sampled_from(reach.depths))
     slack = -(-(drafts + 1) * depth // block)
     fits = (blocks + slack + 1) * len(windows) + 1
-    tight = draw(st.booleans())
+    tight = returning or draw(st.booleans())
+    roomy = returning or draw(st.booleans())
     setup = Setup(
         block_size=block,
         gpu_blocks=fits + draw(st.integers(0, blocks if tight else 3 * blocks)),
-        cpu_blocks=draw(st.integers(1, fits) if draw(st.booleans()) else st.integers(fits, 6 * fits)),
+        cpu_blocks=draw(st.integers(fits, 6 * fits) if roomy else st.integers(1, fits)),
         windows=windows,
         lazy=reach.lazy and draw(st.integers(0, 3)) == 0,
         depth=depth,
@@ -101,8 +109,8 @@ def setups(draw: Any, reach: Reach) -> tuple[Setup, int]:
 
 
 @st.composite
-def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int]) -> Submit:
-    output = draw(st.integers(1, min(longest - 1, 3 * setup.block_size)))
+def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int], returning: bool) -> Submit:
+    output = draw(st.integers(1, min(longest - 1, setup.block_size if returning else 3 * setup.block_size)))
     priority = draw(st.integers(0, 2)) if setup.priority else 0
     room = longest - output
     follows = [i for i, length in enumerate(lengths) if length < room]
@@ -113,8 +121,9 @@ def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int]) -> Submi
         return Submit(prompt, output, after=after, priority=priority)
     # Whole blocks are where an off-by-one shows: half of the prompts end at one.
     blocks = max(1, room // setup.block_size)
+    least = -(-blocks // 2) if returning else 1
     whole = draw(st.booleans()) and room >= setup.block_size
-    prompt = draw(st.integers(1, blocks)) * setup.block_size if whole else draw(st.integers(1, room))
-    shared = draw(st.sampled_from((prompt, prompt // 2, 0)))
+    prompt = draw(st.integers(least, blocks)) * setup.block_size if whole else draw(st.integers(1, room))
+    shared = prompt if returning else draw(st.sampled_from((prompt, prompt // 2, 0)))
     lengths.append(prompt + output)
     return Submit(prompt, output, draw(st.integers(0, _FAMILIES - 1)), shared, priority=priority)

@@ -1,7 +1,7 @@
 """What transfers moved, in how much time: counted here, and published for Prometheus if wanted.
 
-Names and labels are those of vLLM's ``vllm:kv_offload_*`` metrics, so that dashboards made for vLLM read
-them.
+Names and labels are those of vLLM's ``vllm:kv_offload_*`` metrics (release 0.32.0: one name per direction,
+and the older names with a ``transfer_type`` label beside them), so that dashboards made for vLLM read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 from kvfence.spec.events import Kind
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+
+    from kvfence.reference.engine import Engine
+    from kvfence.reference.pool import BlockPool
+
+    _Published = tuple[Counter, Counter, Histogram]
 
 SIZES: Final = (1e6, 5e6, 1e7, 2e7, 4e7, 6e7, 8e7, 1e8, 1.5e8, 2e8)
 """Upper bounds of the histogram of transfer sizes, in bytes."""
@@ -89,18 +94,37 @@ class Prometheus:
         into = registry if registry is not None else REGISTRY
         common = {"model_name": model, "engine": engine}
         labels = [*common, "transfer_type"]
-        counted = Counter(
-            "vllm:kv_offload_total_bytes", "Bytes moved by KV offloading.", labels, registry=into
+        labelled = (
+            Counter("vllm:kv_offload_total_bytes", "Bytes moved by KV offloading.", labels, registry=into),
+            Counter(
+                "vllm:kv_offload_total_time", "Seconds that KV offloading copied.", labels, registry=into
+            ),
+            Histogram(
+                "vllm:kv_offload_size", "Bytes of a KV transfer.", labels, buckets=SIZES, registry=into
+            ),
         )
-        timed = Counter(
-            "vllm:kv_offload_total_time", "Seconds that KV offloading copied.", labels, registry=into
+        self._told: dict[Kind, tuple[_Published, _Published]] = {}
+        for kind, way in DIRECTION.items():
+            flat = (
+                Counter(f"vllm:kv_offload_{kind}_bytes", f"Bytes of {kind}s.", [*common], registry=into),
+                Counter(f"vllm:kv_offload_{kind}_time", f"Seconds {kind}s copied.", [*common], registry=into),
+                Histogram(
+                    f"vllm:kv_offload_{kind}_size",
+                    f"Bytes of a {kind}.",
+                    [*common],
+                    buckets=SIZES,
+                    registry=into,
+                ),
+            )
+            self._told[kind] = (_with(flat, *common.values()), _with(labelled, *common.values(), way))
+        usage = Gauge(
+            "vllm:kv_offload_cpu_cache_usage_perc",
+            "Share of the CPU tier's blocks that somebody holds.",
+            [*common],
+            registry=into,
         )
-        sized = Histogram(
-            "vllm:kv_offload_size", "Bytes of a KV transfer.", labels, buckets=SIZES, registry=into
-        )
-        self._nbytes = {kind: counted.labels(*common.values(), way) for kind, way in DIRECTION.items()}
-        self._seconds = {kind: timed.labels(*common.values(), way) for kind, way in DIRECTION.items()}
-        self._sizes = {kind: sized.labels(*common.values(), way) for kind, way in DIRECTION.items()}
+        if pools and "cpu" in pools:
+            usage.labels(*common.values()).set_function(partial(_usage, pools["cpu"]))
         blocks = Gauge(
             "vllm:kv_offload_pool_blocks",
             "Blocks of a pool.",
@@ -119,9 +143,36 @@ class Prometheus:
 
     def transfer(self, kind: Kind, nbytes: int, seconds: float) -> None:
         """A transfer is over."""
-        self._nbytes[kind].inc(nbytes)
-        self._seconds[kind].inc(seconds)
-        self._sizes[kind].observe(nbytes)
+        for moved, took, size in self._told[kind]:
+            moved.inc(nbytes)
+            took.inc(seconds)
+            size.observe(nbytes)
+
+
+def _with(metrics: _Published, *values: str) -> _Published:
+    moved, took, size = metrics
+    return moved.labels(*values), took.labels(*values), size.labels(*values)
+
+
+def publish(engine: Engine, registry: CollectorRegistry | None = None, model: str = "") -> Prometheus:
+    """Publishes what the transfers of a running ``engine`` move and how full its pools are."""
+    pools = {pool.name: partial(_level, pool) for pool in (engine.gpu, engine.cpu)}
+    published = Prometheus(registry, model, pools=pools, pending=partial(_pending, engine))
+    engine.device.metrics.sinks.append(published.transfer)
+    return published
+
+
+def _level(pool: BlockPool) -> PoolLevel:
+    return PoolLevel(pool.usable, pool.num_free)
+
+
+def _pending(engine: Engine, kind: Kind) -> int:
+    return sum(1 for one in engine.connector.transfers.open.values() if one.kind == kind)
+
+
+def _usage(level: Callable[[], PoolLevel]) -> float:
+    now = level()
+    return now.used / now.total if now.total else 0.0
 
 
 def _state(level: Callable[[], PoolLevel], state: str) -> int:

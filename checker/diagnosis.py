@@ -91,7 +91,7 @@ def _made_by(taken: Sequence[Step], reasons: set[int]) -> int | None:
 
 def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> Iterator[Prevention]:
     """For each step that the sound design takes otherwise: its guards that are false, or its other values."""
-    other = ground(sound, grounded.sizes)
+    other = ground(sound, {k: v for k, v in grounded.sizes.items() if k in sound.sorts})
     evaluator = Evaluator(other.layout, other.sizes)
     own = {c.label: c.number for c in grounded.cells}
 
@@ -100,7 +100,7 @@ def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> I
 
     for number, (before, instance, after) in enumerate(taken, 1):
         action = sound.actions.get(instance.name)
-        if action is None:
+        if action is None or {str(p.value) for p in action.params} != set(instance.args):
             yield Prevention(number, instance.name, no_such_action=True)
             continue
         state = translated(before)

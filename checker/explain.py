@@ -20,10 +20,13 @@ from kvfence.spec.language.nodes import Node
 from kvfence.spec.machines import MACHINES
 
 
-def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Counterexample:
+def counterexample(
+    machine: Machine, sizes: dict[str, int], path: Path, against: Machine | None = None
+) -> Counterexample:
     """The facts of ``path``, which ends in a violation of ``machine`` at these sizes.
 
-    Steps that do not matter for the violation are left out.
+    Steps that do not matter for the violation are left out. ``against``: the machine whose guards and values
+    the diagnosis compares with; the same machine without faults where nothing is said.
     """
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
@@ -51,7 +54,9 @@ def counterexample(machine: Machine, sizes: dict[str, int], path: Path) -> Count
     node, read_before = _condition(grounded, instance, path.name)
     at = before if read_before else state
     cells = reasons(node, at) if node is not None else set()
-    sound = MACHINES[machine.name](frozenset()) if machine.faults and machine.name in MACHINES else None
+    sound = against
+    if sound is None and machine.faults and machine.name in MACHINES:
+        sound = MACHINES[machine.name](frozenset())
     return Counterexample(
         machine=machine.name,
         invariant=path.id,

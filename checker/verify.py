@@ -169,7 +169,7 @@ def verify(
         result = run(until or ("first" if expected else "end"))
         if until is None and expected and result.violated and not _breaks(result, expected):
             result = run("end")
-        facts.append(_facts(result))
+        facts.append(machine_facts(result))
         examples += [counterexample(built, result.sizes, path) for path in _told(result, expected)]
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
@@ -217,7 +217,8 @@ def _told(result: Result, expected: str) -> list[Path]:
     return sorted(first.values(), key=lambda path: (path.id != expected, len(path)))
 
 
-def _facts(result: Result) -> MachineFacts:
+def machine_facts(result: Result) -> MachineFacts:
+    """What is reported of one machine's result."""
     conditions = [Condition(found.id, found.name, found.verdict) for found in result.findings.values()]
     proved = (
         result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open

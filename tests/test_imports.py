@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PARTS = ("spec", "reference", "checker")
 MAY_IMPORT = {"spec": {"spec"}, "reference": {"reference", "spec"}, "checker": {"checker", "spec"}}
 KNOWS_THE_REFERENCE = Path("checker/adapters/reference.py")
-CORE_DEPENDENCIES = {"msgspec", "numpy", "typer", "rich"}
+CORE_DEPENDENCIES = {"msgspec", "numpy", "typer", "rich", "jinja2"}
 ONLY_WHEN_ASKED_FOR = {"networkx", "zstandard"}
 NEEDS_AN_EXTRA = {Path("checker/engines/smt"): {"z3", "cvc5"}}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.report.facts import Counterexample, MachineFacts, Value, Verification
@@ -109,8 +109,7 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     for step in example.steps:
         if step.number - 1 == example.loop:
             lines.append("     Again and again:")
-        arguments = ", ".join(f"{name}={shown(value)}" for name, value in step.arguments.items())
-        lines.append(f"{step.number:3}. {step.action}({arguments})")
+        lines.append(f"{step.number:3}. {call(step.action, step.arguments)}")
         if step.doc:
             lines.append(paragraph(step.doc, width=width, indent=" " * 5))
         changed = [
@@ -154,6 +153,11 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
             updates = ", ".join(f"{d.name} is {shown(d.sound)}, here {shown(d.here)}" for d in p.updates)
             text = f"In the sound design, after event {p.step}, {p.action}: {updates}."
         yield paragraph(text, width=width, hanging="    ")
+
+
+def call(action: str, arguments: Mapping[str, Value]) -> str:
+    """A step as the report prints it."""
+    return f"{action}({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
 
 
 def shown(value: Value) -> str:

@@ -12,7 +12,7 @@ from kvfence.checker.monitor.kernels import Kernels
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import Promise, Request
 from kvfence.checker.monitor.tags import Tag
-from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.monitor.violation import Violation, cause_of
 from kvfence.checker.monitor.words import BUSIES, FILLING, FROZEN, PROMISE, PROMISES
 from kvfence.spec.events import (
     Alloc,
@@ -40,10 +40,11 @@ RING: Final = 1 << 15  # events remembered for reports
 RING_SLOTS: Final = 1 << 20  # numbers in the long ones of these events
 LONG: Final = 64  # slots that make an event a long one
 REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
+KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is told once
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
 REPORTED_EVENTS: Final = 8
-DETAILED: Final = 64  # violations that get the history of their slots; it takes a walk through the ring
+DETAILED: Final = 64  # faults that get the history of their slots; it takes a walk through the ring
 
 _NONE: Final = frozenset[tuple[str, int]]()
 
@@ -151,10 +152,12 @@ class Step:
 class Closed:
     """How a transfer ended."""
 
-    __slots__ = ("dst_epoch", "dst_pool", "gen", "ok", "src_epoch", "src_pool")
+    __slots__ = ("dst_epoch", "dst_pool", "gen", "missing", "ok", "src_epoch", "src_pool")
 
-    def __init__(self, op: Op, ok: bool) -> None:
+    def __init__(self, op: Op, ok: bool, missing: int) -> None:
         event = op.event
+        self.missing = missing
+        """Bit ``r`` is set if it ended before rank ``r`` reported, which was told."""
         self.gen = event.gen
         self.ok = ok
         self.src_pool, self.src_epoch = event.src_pool, op.src_epoch
@@ -174,9 +177,7 @@ class Closed:
 class Books:
     """State of pools, requests, transfers and steps, built from the events so far."""
 
-    def __init__(
-        self, header: Header, long_from: int, kernels: Kernels | None, ring: int | None = None
-    ) -> None:
+    def __init__(self, header: Header, long_from: int, kernels: Kernels | None) -> None:
         self.header = header
         self.kernels = kernels
         self.pools = {
@@ -198,22 +199,32 @@ class Books:
         self.steps: deque[Step] = deque()
         self.dispatched: int | None = None
         """Number of the last dispatched step."""
+        self.depth = header.depth
+        """Steps that may be dispatched and not processed: more, once that was reported."""
         self.processed = -1
         self.saw_submit = False
         self.saw_lookup = False
         self.events = 0
         self.slots = 0
         """Slots named by the events so far."""
-        self.ring: deque[Event] = deque(maxlen=RING if ring is None else ring)
+        self.ring: deque[Event] = deque(maxlen=RING)
+        self.ring_slots = RING_SLOTS
+        """Numbers in the long ones of these events, at most."""
         self.long: deque[tuple[int, int]] = deque()
         """Of the long events that are remembered: their numbers (from 1) and how many slots they name."""
         self.long_slots = 0
         self.reported = 0
+        """Different faults so far."""
+        self.causes: dict[tuple[object, ...], bool] = {}
+        """What the last of them were about."""
         self.judged: dict[str, int] = {}
         """Judgements of rules that do not apply to each event of a kind."""
 
-    def copy(self) -> Books:
-        """An independent copy. Events are shared: they are never changed."""
+    def copy(self, *, history: bool = True) -> Books:
+        """An independent copy, with or without the events that are remembered for reports.
+
+        Events are shared: they are never changed.
+        """
         other = Books.__new__(Books)
         other.__dict__.update(self.__dict__)
         known = set(self.requests.values())
@@ -235,8 +246,9 @@ class Books:
         other.ops = {id_: op.copy(copies) for id_, op in self.ops.items()}
         other.closed = dict(self.closed)
         other.steps = deque(step.copy(self.current, copies, other.pools) for step in self.steps)
-        other.ring, other.long = self.ring.copy(), self.long.copy()
-        other.judged = dict(self.judged)
+        other.ring = self.ring.copy() if history else deque(maxlen=self.ring.maxlen)
+        other.long, other.long_slots = (self.long.copy(), self.long_slots) if history else (deque(), 0)
+        other.judged, other.causes = dict(self.judged), dict(self.causes)
         other.extra = self.extra.copy()
         return other
 
@@ -320,15 +332,20 @@ class Books:
         long, events = self.long, self.events
         long.append((events, count))
         self.long_slots += count
-        if self.long_slots <= RING_SLOTS:
+        if self.long_slots <= self.ring_slots:
             return
         number = 0
-        while self.long_slots > RING_SLOTS and long[0][0] < events:
+        while self.long_slots > self.ring_slots and long[0][0] < events:
             number, slots = long.popleft()
             self.long_slots -= slots
         forget = self.ring.popleft
         for _ in range(number - events + len(self.ring)):
             forget()
+
+    def remember(self, events: int, slots: int) -> None:
+        """From here on, remember that many events, with that many numbers in the long ones of them."""
+        self.ring = deque(self.ring, maxlen=events)
+        self.ring_slots = slots
 
     def judge(self, invariant: str) -> None:
         """Count a judgement of a rule that does not apply to each event of its kind."""
@@ -418,11 +435,11 @@ class Books:
         **values: object,
     ) -> Violation:
         """Word a violation of the event that is being judged."""
-        self.reported += 1
         involved = tuple(dict.fromkeys(slots))[:REPORTED_SLOTS]
         holders: dict[int, tuple[str, ...]] = {}
         history: dict[int, tuple[tuple[int, Event], ...]] = {}
-        if pool is not None:
+        again = self.told_before(cause_of(invariant, condition, pool.name if pool else "", involved, values))
+        if pool is not None and not again:
             holders = {slot: tuple(pool.holders_of(slot)[:REPORTED_HOLDERS]) for slot in involved}
             if self.reported <= DETAILED:
                 history = {slot: self.history(pool.name, slot) for slot in involved}
@@ -436,7 +453,19 @@ class Books:
             slots=involved,
             holders=holders,
             history=history,
+            again=again,
         )
+
+    def told_before(self, cause: tuple[object, ...]) -> bool:
+        """Whether a violation with this cause was told already; from here on it was."""
+        causes = self.causes
+        again = causes.pop(cause, None) is not None
+        causes[cause] = True
+        if not again:
+            self.reported += 1
+            if len(causes) > KNOWN_CAUSES:
+                del causes[next(iter(causes))]
+        return again
 
     def history(self, pool: str, slot: int) -> tuple[tuple[int, Event], ...]:
         """The last events before this one that concern ``slot``, as far as they are remembered."""

@@ -132,6 +132,10 @@ def _report(
             verdicts[invariant] = "violated"
         else:
             verdicts[invariant] = "holds" if count else "undetermined"
+    header = reader.header
+    if header.snapshot is not None:
+        notes.append(f"begins with a snapshot: {header.snapshot.events} events before it are not in the trace")
+        header = msgspec.structs.replace(header, snapshot=None)
     held = ledger.held()
     if not quiesced and verdicts["NO-LEAK"] != "violated":
         verdicts["NO-LEAK"] = "undetermined"
@@ -146,7 +150,7 @@ def _report(
             notes.append("the trace has no events")
     return CheckReport(
         path=str(reader.path),
-        header=reader.header,
+        header=header,
         verdict=verdict,
         events=ledger.events,
         slot_transitions=ledger.slot_transitions,

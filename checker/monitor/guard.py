@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import weakref
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from time import monotonic
 from typing import Final, Literal, TypeAlias
 
@@ -25,7 +27,6 @@ OnViolation: TypeAlias = Callable[[Violation], None]
 
 MOST_ERRORS: Final = 10  # internal errors after which a guard switches itself off
 KEPT: Final = 64  # different faults that are kept with everything that is known about them
-KNOWN_CAUSES: Final = 4096  # causes remembered, so that each fault is reported once
 BURST: Final = 20  # reports that may come at once; then one every REFILL seconds
 REFILL: Final = 30.0
 GAPS: Final = 32  # reasons kept for what was not checked
@@ -116,7 +117,7 @@ class Guard:
         self._before: Counter[str] = Counter()
         self._events_before = self._slots_before = 0
         self._fault_counts: Counter[str] = Counter()
-        self._causes: OrderedDict[Hashable, None] = OrderedDict()
+        self._recorded: set[tuple[str, str]] = set()
         self._gaps: dict[str, None] = {}
         self._sound_until: int | None = None
         """Violations counted when the first internal error happened: later ones may be its consequences."""
@@ -181,7 +182,7 @@ class Guard:
                 raise ValueError("an event came before the header")
             violation = ledger.apply(event)  # type: ignore[arg-type]
             if self.recorder is not None:
-                self.recorder.noticed(ledger)
+                self.recorder.noticed(ledger.books)
             if violation is not None:
                 self._found(violation)
             return violation
@@ -205,8 +206,7 @@ class Guard:
             self._before += self._ledger.violation_counts
             self._events_before += self._ledger.events
             self._slots_before += self._ledger.slot_transitions
-        ring = None if self.recorder is None else self.recorder.ring
-        self._ledger = Ledger(header, "count", ring=ring)
+        self._ledger = Ledger(header, "count")
         if self.recorder is not None:
             self.recorder.begin(self._ledger)
 
@@ -214,24 +214,31 @@ class Guard:
 
     def _found(self, violation: Violation) -> None:
         """Report a fault that was not reported before."""
-        cause = cause_of(violation)
-        if cause in self._causes:
-            self._causes.move_to_end(cause)
+        if violation.again:
             return
-        self._causes[cause] = None
-        if len(self._causes) > KNOWN_CAUSES:
-            self._causes.popitem(last=False)
         self._fault_counts[violation.invariant] += 1
         self.faults.append(violation)
         if self._may_report():
             if self.mode == "log":
                 LOG.error("%s", violation)
-            if self.recorder is not None:
-                self.recorder.write(violation.invariant, wait=self.mode == "raise")
+            self._record(violation)
         else:
             self.unreported += 1
         if self.on_violation is not None:
             self.on_violation(violation)
+
+    def _record(self, violation: Violation) -> None:
+        """Write the last events to a file, unless there is one for such a violation already."""
+        recorder, ledger = self.recorder, self._ledger
+        rule = (violation.invariant, violation.condition)
+        if recorder is None or ledger is None or rule in self._recorded:
+            return
+        self._recorded.add(rule)
+        job = recorder.job(ledger, violation.invariant)
+        if self.mode == "raise":
+            recorder.write(job)
+        else:
+            recorder.later(job)
 
     def _may_report(self) -> bool:
         """Whether there were few enough reports lately for one more."""
@@ -346,28 +353,25 @@ class Guard:
                 recorded_bytes=0 if recorder is None else recorder.bytes,
             )
 
-    def record(self, why: str = "asked") -> None:
-        """Write the last events to a file now, if there is a recorder."""
+    def record(self, why: str = "asked") -> Path | None:
+        """Write the last events to a file now; its path, None if there is no recorder or that failed."""
         with self._lock:
-            if self.recorder is not None and self._ledger is not None:
-                self.recorder.write(why, wait=True)
+            if self.recorder is None or self._ledger is None:
+                return None
+            job = self.recorder.job(self._ledger, why)
+        return self.recorder.write(job)
+
+    def record_on(self, number: int = signal.SIGUSR2) -> bool:
+        """Write the last events to a file whenever signal ``number`` arrives; whether that could be arranged.
+
+        It can be by the main thread, if there is a recorder.
+        """
+        return self.recorder is not None and self.recorder.on_signal(number, lambda: self.record("signal"))
 
     def close(self) -> None:
         """Wait for what is being written. The guard may be used further."""
         if self.recorder is not None:
             self.recorder.close()
-
-
-def cause_of(violation: Violation) -> Hashable:
-    """What two violations have in common if they are the same fault again: rule, slots, request, transfer."""
-    values = violation.values
-    return (
-        violation.invariant,
-        violation.condition,
-        violation.pool,
-        violation.slots,
-        *(str(values.get(name)) for name in ("req", "op", "gen", "holder", "group")),
-    )
 
 
 def _words(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from kvfence.checker.monitor.progress_rules import ProgressRules
 from kvfence.checker.monitor.rank_rules import RankRules
 from kvfence.checker.monitor.request_rules import RequestRules
 from kvfence.checker.monitor.residency_rules import ResidencyRules
+from kvfence.checker.monitor.snapshots import restore
 from kvfence.checker.monitor.step_rules import StepRules
 from kvfence.checker.monitor.transfer_rules import TransferRules
 from kvfence.checker.monitor.transfer_shortcuts import TransferShortcuts
@@ -102,7 +103,7 @@ class Ledger:
 
     ``shortcuts``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where there
     is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
-    a verdict. ``ring``: how many events are remembered for reports.
+    a verdict.
 
     Raises ``ValueError`` for a header with impossible sizes.
     """
@@ -115,7 +116,6 @@ class Ledger:
         shortcuts: bool = True,
         compiled: bool = True,
         long_from: int = LONG_FROM,
-        ring: int | None = None,
     ) -> None:
         problem = problem_of_header(header)
         if problem is not None:
@@ -133,7 +133,10 @@ class Ledger:
                 TransferShortcuts if shortcuts else TransferRules,
             )
         )
-        self._take_over(Books(header, long_from, found, ring))
+        books = Books(header, long_from, found)
+        if header.snapshot is not None:
+            restore(books, header.snapshot)
+        self._take_over(books)
         self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
 
     def _take_over(self, books: Books) -> None:
@@ -145,6 +148,11 @@ class Ledger:
         for kind in _RARER:
             self._rules.update(kind(books).rules())
         self._remember = books.ring.append
+
+    def remember(self, events: int, slots: int) -> None:
+        """Keep the last ``events`` for reports and recordings, with ``slots`` numbers in the long ones."""
+        self.books.remember(events, slots)
+        self._remember = self.books.ring.append
 
     def apply(self, event: Event) -> Violation | None:
         """Judge ``event``; the first thing that is wrong with it, or None.

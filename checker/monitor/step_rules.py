@@ -37,14 +37,15 @@ class StepRules:
             found = books.fail(
                 "ONCE", "steps are dispatched in order", step=event.step, before=books.dispatched
             )
-        elif len(books.steps) >= books.header.depth:
+        elif len(books.steps) >= books.depth:
             found = books.fail(
                 "ONCE",
                 "no more steps are dispatched ahead than the header says",
                 step=event.step,
                 unprocessed=[step.number for step in books.steps],
-                depth=books.header.depth,
+                depth=books.depth,
             )
+            books.depth = len(books.steps) + 1
         number, ids, tokens, run = event.step, event.reqs, event.tokens, self.run
         requests: list[Request] | None = None
         if run is None or type(ids) is not list or run(books.progress, ids, tokens, number) < 0:
@@ -58,6 +59,7 @@ class StepRules:
             for request, more in zip(requests, tokens, strict=True):
                 if not request.ready:
                     found = found or self.dispatch_fault(event, request)
+                    request.ready = True  # it runs: that is reported once
                 request.computed += more
                 request.last_step = number
         books.steps.append(Step(number, ids, tokens, requests))

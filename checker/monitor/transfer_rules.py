@@ -334,6 +334,10 @@ class TransferRules:
 
     def report(self, event: Report) -> Violation | None:
         """Each rank reports an issued transfer once."""
+        closed = self.books.closed.get(event.op)
+        if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
+            closed.missing &= ~(1 << event.rank)  # that it ended without this report was told
+            return None
         op, wrong = self.open_op(event, "reported")
         if op is None:
             return wrong
@@ -428,7 +432,7 @@ class TransferRules:
         self.settle(op, event.ok)
         closed = self.books.closed
         closed.pop(op.id, None)
-        closed[op.id] = Closed(op, event.ok)
+        closed[op.id] = Closed(op, event.ok, self.all_ranks & ~op.reported)
         if len(closed) > REMEMBERED:
             del closed[next(iter(closed))]
         return found

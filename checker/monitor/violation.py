@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from kvfence.spec.events import Event
+
+_SAME: Final = ("req", "op", "gen", "holder", "group")
+"""The values that tell faults of one rule apart."""
+
+
+def cause_of(
+    invariant: str, condition: str, pool: str, slots: tuple[int, ...], values: dict[str, object]
+) -> tuple[object, ...]:
+    """What two violations have in common if they are the same fault again."""
+    return (invariant, condition, pool, slots, *(values.get(name) for name in _SAME))
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +40,10 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds each of ``slots`` at this moment (the first few), before the event takes effect."""
     history: dict[int, tuple[tuple[int, Event], ...]] = {}
     """The last events that concern each of ``slots``, oldest first, each with its number."""
+    again: bool = False
+    """The same fault was told before: the same rule, slots, request and transfer. What is costly to find out,
+    holders and history, is left out.
+    """
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.values.items())

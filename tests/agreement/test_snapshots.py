@@ -1,0 +1,80 @@
+"""A ledger that goes on from a snapshot judges every step as the one that saw the run from its beginning.
+
+Every state of a machine that the interpreter reaches at a small size carries the ledger that has seen the
+events of one path to it, and one that was made anew at each step, from a snapshot written as a trace header
+and read again. Every step from there, of the sound design and of each faulty one, must be judged alike by
+both.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.monitor import Ledger
+from kvfence.checker.monitor.snapshots import snapshot_of
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.events import Event, Header, StepNumbers
+from kvfence.spec.machines import MACHINES
+
+SMALL = {
+    "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
+    "lookup": {"Request": 1, "Block": 2},
+    "transfer": {"Request": 1, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
+}
+NEEDED = {  # what a fault needs to show, beyond the small size
+    "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
+    "complete_on_first_rank": {"Rank": 2},
+}
+LARGER = {
+    "lookup": {"Request": 2, "Block": 2},
+    "transfer": {"Request": 2, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
+}
+CASES = [
+    *((design, machine, SMALL[machine]) for design in ("sound",) for machine in SMALL),
+    *(
+        pytest.param(design, machine, SMALL[machine] | NEEDED.get(design, {}), marks=pytest.mark.slow)
+        for design, row in DESIGNS.items()
+        for machine in row.machines
+        if machine in SMALL and design != "sound"
+    ),
+    *(pytest.param("sound", machine, sizes, marks=pytest.mark.slow) for machine, sizes in LARGER.items()),
+]
+
+
+def judged(ledger: Ledger, events: list[Event]) -> list[str | None]:
+    """For each event, what it violates."""
+    return [found and f"{found.invariant}: {found.condition}" for found in map(ledger.apply, events)]
+
+
+@pytest.mark.parametrize(("design", "name", "sizes"), CASES)
+def test_a_ledger_from_a_snapshot_judges_every_step_alike(
+    design: str, name: str, sizes: dict[str, int]
+) -> None:
+    interpreter = Interpreter(MACHINES[name](DESIGNS[design].faults), sizes)
+    header, _ = interpreter.trace([])
+    assert isinstance(header, Header)
+    start = interpreter.initial()
+    ledgers = {start: (Ledger(header), Ledger(header), StepNumbers())}
+    queue, reached, steps, violations = [start], {start}, 0, 0
+    for state in queue:
+        seen, relayed, numbers_before = ledgers.pop(state)
+        told = msgspec.structs.replace(header, snapshot=snapshot_of(relayed.books))
+        read = msgspec.json.decode(msgspec.json.encode(told), type=Header)
+        for instance in interpreter.enabled(state):
+            after, failed = interpreter.step(state, instance)
+            numbers = numbers_before.copy()
+            events = list(numbers(interpreter.events(state, instance, after)))
+            one, other = seen.copy(), Ledger(read)
+            found = judged(one, events)
+            assert judged(other, events) == found, f"{instance} from {interpreter.view(state)}"
+            assert (one.held(), one.books.ops.keys()) == (other.held(), other.books.ops.keys())
+            steps += 1
+            violations += any(found)
+            if not any(found) and not failed and not interpreter.violated(after) and after not in reached:
+                reached.add(after)
+                ledgers[after] = (one, other, numbers)
+                queue.append(after)
+    assert steps > 100
+    assert (violations > 0) == bool(DESIGNS[design].breaks)

@@ -12,8 +12,9 @@ import re
 import typing
 
 import msgspec
+import trace_examples
 
-from kvfence.spec import events
+from kvfence.spec import catalog, events
 
 INTRODUCTION = """\
 # The trace format
@@ -47,6 +48,14 @@ A request computes one block, which is stored and outlives the request:
 """
 
 GLOSSARY = "## Names used in the fields"
+
+BROKEN = """\
+## What breaks each invariant
+
+For each invariant a trace that `kvfence check` accepts, and a line that violates it when it stands in place
+of the last one.
+
+"""
 
 
 def plain(docstring: str | None) -> str:
@@ -113,6 +122,11 @@ def glossary() -> list[str]:
     return [f"* {plain(item)}" for item in listed.split("\n* ")]
 
 
+def line_of(line: msgspec.Struct) -> str:
+    """A header or an event as JSON, without the fields of the header that say nothing."""
+    return re.sub(r',"\w+":(null|\{\})', "", msgspec.json.encode(line).decode())
+
+
 def example() -> str:
     lines: list[msgspec.Struct] = [
         events.Header(
@@ -140,7 +154,19 @@ def example() -> str:
         events.Free("cpu", "op:0.0", [0]),
         events.Quiesce(),
     ]
-    return "\n".join(msgspec.json.encode(line).decode() for line in lines)
+    return "\n".join(line_of(line) for line in lines)
+
+
+def broken() -> str:
+    """One example for each invariant."""
+    parts = [BROKEN]
+    for row in catalog.INVARIANTS:
+        one = next(example for example in trace_examples.EXAMPLES if example.invariant == row.id)
+        lines = [line_of(line) for line in (one.header, *one.events)]
+        wrong = line_of(one.wrong)
+        told = f"{one.told}\n\n```\n{chr(10).join(lines)}\n```\n\nThis breaks it:\n\n```\n{wrong}\n```\n\n"
+        parts.append(f"### {row.id}: {row.title}\n\n{told}")
+    return "".join(parts).rstrip() + "\n"
 
 
 def document() -> str:
@@ -152,7 +178,7 @@ def document() -> str:
     parts += ["## Events", ""]
     for event in typing.get_args(events.Event):
         parts += section(event, f"`{tag(event)}`")
-    page = "\n".join([*parts, EXAMPLE.format(example=example())])
+    page = "\n".join([*parts, EXAMPLE.format(example=example()), broken()])
     return re.sub(r"\n{3,}", "\n\n", page)
 
 

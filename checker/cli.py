@@ -279,6 +279,9 @@ def replay(
     record_order: Annotated[
         Path | None, typer.Option(help="Write an order trace of the run, for kvfence races.")
     ] = None,
+    metrics: Annotated[
+        Path | None, typer.Option(help="Write the run's metrics, as Prometheus reads them.")
+    ] = None,
     output: FormatOption = "text",
 ) -> int:
     """Replay production requests through the reference implementation, every invariant asserted."""
@@ -315,6 +318,7 @@ def replay(
             judge=judge,
             record=record,
             record_order=record_order,
+            metrics=metrics,
             progress=shown,
         )
     typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))

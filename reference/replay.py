@@ -62,13 +62,14 @@ def replay(
     observer: Observer | None = None,
     progress: Progress | None = None,
     order: Callable[[OrderEvent], None] | None = None,
+    watch: Callable[[Engine], object] | None = None,
 ) -> ReplayReport:
     """Replay a Mooncake trace file. Raises WorkloadError, OptionsError, and what :func:`run` raises.
 
     Ctrl-C ends the run early; the report then says that it is not complete.
     """
     options = options if options is not None else Options()
-    return run(read_mooncake(path, options.limit), options, observer, progress, order)
+    return run(read_mooncake(path, options.limit), options, observer, progress, order, watch)
 
 
 def run(
@@ -77,13 +78,16 @@ def run(
     observer: Observer | None = None,
     progress: Progress | None = None,
     order: Callable[[OrderEvent], None] | None = None,
+    watch: Callable[[Engine], object] | None = None,
 ) -> ReplayReport:
     """Serve ``workload``. Raises GarbledBlock when attention reads what it should not, Stalled, and what
-    ``observer`` raises.
+    ``observer`` raises. ``watch`` is given the engine before it starts, to publish its metrics for instance.
     """
     options = options if options is not None else Options()
     specs: Iterator[RequestSpec] = islice(iter(workload), options.limit)
     engine = Engine(options, specs, design_named(options.design), observer, order)
+    if watch is not None:
+        watch(engine)
     report = ReplayReport(options, engine.stats, engine.runner.reads, engine.device.metrics.moved)
     begin = time.perf_counter()
     try:

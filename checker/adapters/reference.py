@@ -41,6 +41,7 @@ def replay(
     judge: bool = True,
     record: Path | None = None,
     record_order: Path | None = None,
+    metrics: Path | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
     """Replays the production trace ``path`` through the reference implementation, up to the first violation.
@@ -50,7 +51,8 @@ def replay(
 
     ``options`` are the fields of :class:`kvfence.reference.options.Options`. Each event is judged by the
     ledger (unless ``judge`` is false), and written to the trace file ``record`` if there is one; the device's
-    order events are written to the order trace ``record_order``. Attention compares contents in any case.
+    order events are written to the order trace ``record_order``, and when the run ends its metrics to the
+    file ``metrics``, as Prometheus reads them. Attention compares contents in any case.
     CannotRun when torch is missing, an option cannot work, or a file cannot be read or written.
     """
     try:
@@ -79,9 +81,10 @@ def replay(
         order = None
         if record_order:
             order = stack.enter_context(OrderTraceWriter(record_order, replay_header(chosen)))
+        watch = _published(metrics, stack) if metrics else None
         try:
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
-            done = run(path, chosen, observer, progress, order)
+            done = run(path, chosen, observer, progress, order, watch)
             report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
         except (OptionsError, WorkloadError, NoDevice, HostMemoryRefused) as error:
             raise CannotRun(str(error)) from error
@@ -105,6 +108,28 @@ def replay(
         broke=broke,
         recorded=str(record) if record else None,
     )
+
+
+def _published(file: Path, stack: ExitStack) -> Callable[[Any], object]:
+    """Publishes a run's metrics in a registry of their own, written to ``file`` when the run ends."""
+    try:
+        from prometheus_client import CollectorRegistry, write_to_textfile
+    except ImportError as error:
+        raise CannotRun(
+            f"metrics need {error.name}, which is not installed: run pip install prometheus-client"
+        ) from error
+    from kvfence.reference.metrics import publish
+
+    registry = CollectorRegistry()
+
+    def written() -> None:
+        try:
+            write_to_textfile(str(file), registry)
+        except OSError as error:
+            raise CannotRun(f"cannot write the metrics to {file}: {error.strerror}") from error
+
+    stack.callback(written)
+    return lambda engine: publish(engine, registry)
 
 
 def designs() -> tuple[str, ...]:
@@ -139,7 +164,7 @@ def drive(case: Case, design: str, record: TraceWriter | None = None) -> Outcome
     engine = _scripted(case, options, judge)
     rounds = 0
     try:
-        for rounds in engine.rounds():  # noqa: B007 - the last one counts
+        for rounds in engine.rounds():
             judge.step = rounds
     except GarbledBlock as error:
         judge.sight("USE-READY", "attention reads another content than its own", "content", str(error))

@@ -44,6 +44,20 @@ def test_a_recorded_replay_is_accepted_by_check(tmp_path: Path, capsys: pytest.C
     assert checked["quiesced"] is True
 
 
+def test_metrics_of_a_replay_are_what_its_report_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kvfence.prom"
+    code, printed, _ = answer([str(SAMPLE), *SMALL, "--metrics", str(file), "--format", "json"], capsys)
+    assert code == 0
+    stored = json.loads(printed)["run"]["moved"]["store"]["nbytes"]
+    lines = dict(line.rsplit(" ", 1) for line in file.read_text().splitlines() if line[0] != "#")
+    assert float(lines['vllm:kv_offload_store_bytes_total{engine="0",model_name=""}']) == stored > 0
+    code, _, err = answer([str(SAMPLE), *SMALL, "--metrics", str(tmp_path / "no" / "such.prom")], capsys)
+    assert code == 2
+    assert "such.prom" in err
+
+
 def test_without_assertions_nothing_is_said_about_invariants(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = answer([str(SAMPLE), *SMALL, "--no-assert"], capsys)
     assert code == 0

@@ -93,6 +93,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Steps that may be dispatched before the first of them is processed."""
     tier: str = "cpu"
     """The pool that stores go to: what FLUSH counts as stored."""
+    unique: Literal["key", "slot"] = "key"
+    """What at most one open store may move: a content key, or (``slot``) a slot that it reads."""
     meta: dict[str, str] = {}
     snapshot: Snapshot | None = None
     """What was known before the first event, if the trace begins in the middle of a run."""

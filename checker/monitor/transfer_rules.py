@@ -6,7 +6,12 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
-from kvfence.checker.monitor.load_rules import distrust, load_order_fault, refilled
+from kvfence.checker.monitor.load_rules import (
+    distrust,
+    distrusted_fault,
+    load_order_fault,
+    refilled,
+)
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.rank_rules import end_fault
 from kvfence.checker.monitor.request_state import Request
@@ -69,6 +74,7 @@ class TransferRules:
         if extra.zeroing and op.load:
             found = found or load_order_fault(books, event, dst)
         if extra.suspects:
+            found = found or (distrusted_fault(books, event, src) if op.load else None)
             refilled(books, event)
         self.open(op, blocks)
         return found
@@ -167,6 +173,8 @@ class TransferRules:
         if counts.fresh(tags):
             return None
         fail = self.books.fail
+        if self.books.header.unique == "slot":
+            return self.sources_fault(event, dst)
         twice = _repeated(tags)
         if twice is not None:
             return fail("UNIQUE", "a key appears once in a store", op=event.op, key=twice)
@@ -185,6 +193,24 @@ class TransferRules:
                 at = dst.labelled_slots(tag)
                 return fail(
                     "UNIQUE", "a key that the pool has is not stored again", dst, at, key=key, op=event.op
+                )
+        return None
+
+    def sources_fault(self, event: Queue, dst: PoolState) -> Violation | None:
+        """Whether another open store reads one of the slots that this one reads."""
+        sources = set(ints(event.src))
+        for op in self.stores_to(dst):
+            if op.event.src_pool != event.src_pool:
+                continue
+            shared = sources.intersection(ints(op.event.src))
+            if shared:
+                return self.books.fail(
+                    "UNIQUE",
+                    "at most one open store to a pool reads a slot",
+                    self.pools[event.src_pool],
+                    sorted(shared),
+                    op=event.op,
+                    open_store=op.id,
                 )
         return None
 

@@ -1,0 +1,10 @@
+"""vLLM under observation: every BlockPool, Scheduler and offload connector of a process tells its events.
+
+Nothing here imports vLLM until :func:`instrument` is called.
+"""
+
+from __future__ import annotations
+
+from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
+
+__all__ = ["Instrumentation", "instrument"]

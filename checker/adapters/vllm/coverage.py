@@ -1,0 +1,32 @@
+"""What of a release is observed: each hook is checked, or not checked for a reason that is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHECKED: Final = "checked"
+
+
+class Coverage(dict[str, str]):
+    """By name of the hook: ``checked``, or ``not checked: `` and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: set[str] = set()
+
+    def checked(self, hook: str, *, needed: bool = True) -> None:
+        """The hook is in place."""
+        self.setdefault(hook, CHECKED)
+        if needed:
+            self.needed.add(hook)
+
+    def missing(self, hook: str, why: str, *, needed: bool = True) -> None:
+        """The hook is not in place; without a ``needed`` one nothing is determined."""
+        self[hook] = f"not checked: {why}"
+        if needed:
+            self.needed.add(hook)
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether something that a verdict needs was not observed."""
+        return not self.needed or any(self[hook] != CHECKED for hook in self.needed)

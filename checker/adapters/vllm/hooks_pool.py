@@ -1,0 +1,282 @@
+"""Hooks on vLLM's BlockPool: what is given, shared, taken back, labelled and evicted, in either pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.stream import PoolTap
+from kvfence.spec.events import Deny
+
+TAP: Final = "_kvfence_tap"
+"""Attribute of a pool under observation."""
+
+KNOWN_CHANGERS: Final = frozenset(
+    {
+        "cache_full_blocks",
+        "cache_partial_block",
+        "emit_cached_block_events",  # tells subscribers, changes nothing
+        "evict_blocks",
+        "free_blocks",
+        "get_cached_block",
+        "get_new_blocks",
+        "get_num_free_blocks",
+        "get_usage",
+        "is_block_writable",
+        "move_block_hashes",
+        "reset_prefix_cache",
+        "take_events",
+        "touch",
+        "unpin_blocks",
+    }
+)
+"""Public methods that are observed, or known to change nothing."""
+
+
+def hook_pool(patches: Patches, block_pool: Any) -> None:
+    """Observe all instances of the class ``BlockPool`` that have a tap."""
+    pool = block_pool.BlockPool
+    patches.wrap(pool, "get_new_blocks", _get_new_blocks, parameters=("num_blocks",))
+    patches.wrap(pool, "touch", _touch, parameters=("blocks",))
+    patches.wrap(pool, "free_blocks", _free_blocks, parameters=("ordered_blocks",))
+    patches.wrap(
+        pool,
+        "cache_full_blocks",
+        _cache_full_blocks,
+        parameters=(
+            "request",
+            "blocks",
+            "num_cached_blocks",
+            "num_full_blocks",
+            "block_size",
+            "kv_cache_group_id",
+        ),
+    )
+    patches.wrap(pool, "evict_blocks", _evict_blocks, parameters=("block_ids",))
+    patches.wrap(pool, "reset_prefix_cache", _reset_prefix_cache)
+    patches.wrap(pool, "cache_partial_block", _relabels(_first_block), absent_is_fine=True)
+    patches.wrap(
+        pool,
+        "move_block_hashes",
+        _relabels(_two_blocks),
+        parameters=("src_block", "dst_block"),
+        absent_is_fine=True,
+    )
+    patches.wrap(pool, "unpin_blocks", _unpin_blocks, parameters=("blocks", "on_reuse"), absent_is_fine=True)
+    unknown = sorted(
+        name
+        for name, member in vars(pool).items()
+        if callable(member) and not name.startswith("_") and name not in KNOWN_CHANGERS
+    )
+    if unknown:
+        patches.coverage.missing(
+            "BlockPool", f"this release has methods that are not known: {', '.join(unknown)}"
+        )
+
+
+def _tap(pool: Any) -> PoolTap | None:
+    tap: PoolTap | None = pool.__dict__.get(TAP)
+    return tap if tap is not None and not tap.stream.off else None
+
+
+def _get_new_blocks(original: Method) -> Method:
+    def get_new_blocks(self: Any, num_blocks: int) -> Any:
+        tap = _tap(self)
+        if tap is None:
+            return original(self, num_blocks)
+        try:
+            blocks = original(self, num_blocks)
+        except ValueError:
+            try:
+                tap.stream.emit(Deny(tap.name, "ref:0.0", num_blocks, tap.free_count()))
+            except Exception as error:
+                tap.stream.trouble(error)
+            raise
+        try:
+            tap.allocated(blocks)
+        except Exception as error:
+            tap.stream.trouble(error)
+        return blocks
+
+    return get_new_blocks
+
+
+def _touch(original: Method) -> Method:
+    def touch(self: Any, blocks: Any) -> Any:
+        tap = _tap(self)
+        if tap is None:
+            return original(self, blocks)
+        if not isinstance(blocks, list):
+            blocks = _once(blocks)
+        original(self, blocks)
+        try:
+            tap.touched(blocks)
+        except Exception as error:
+            tap.stream.trouble(error)
+        return None
+
+    return touch
+
+
+def _once(blocks: Any) -> list[Any]:
+    """``blocks`` as a list; releases up to 0.19 passed one list for each group."""
+    listed = list(blocks)
+    if listed and isinstance(listed[0], list | tuple):
+        return [block for group in listed for block in group]
+    return listed
+
+
+def _free_blocks(original: Method) -> Method:
+    def free_blocks(self: Any, ordered_blocks: Any, *args: Any, **named: Any) -> Any:
+        tap = _tap(self)
+        if tap is None:
+            return original(self, ordered_blocks, *args, **named)
+        blocks = list(ordered_blocks)
+        original(self, blocks, *args, **named)
+        try:
+            if blocks and getattr(blocks[0], "pool", None) is not None:
+                mine = [block for block in blocks if block.pool is self or block.pool is None]
+            else:
+                mine = blocks
+            tap.freed(mine)
+        except Exception as error:
+            tap.stream.trouble(error)
+        return None
+
+    return free_blocks
+
+
+def _cache_full_blocks(original: Method) -> Method:
+    def cache_full_blocks(
+        self: Any,
+        request: Any,
+        blocks: Any,
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        *args: Any,
+        **named: Any,
+    ) -> Any:
+        tap = _tap(self)
+        if tap is None or num_cached_blocks >= num_full_blocks:
+            return original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        try:
+            before = [block._block_hash for block in blocks[num_cached_blocks:num_full_blocks]]
+        except Exception as error:
+            tap.stream.trouble(error)
+            before = []
+        result = original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        try:
+            new = blocks[num_cached_blocks:num_full_blocks]
+            hashes = [block._block_hash for block in new]
+            if before.count(None) == len(before) and None not in hashes:
+                tap.labelled(new, hashes)
+            else:
+                changed = [
+                    at
+                    for at, found in enumerate(hashes)
+                    if found is not None and found != before[at] and not new[at].is_null
+                ]
+                if changed:
+                    tap.labelled([new[at] for at in changed], [hashes[at] for at in changed])
+        except Exception as error:
+            tap.stream.trouble(error)
+        return result
+
+    return cache_full_blocks
+
+
+def _evict_blocks(original: Method) -> Method:
+    def evict_blocks(self: Any, block_ids: Any) -> Any:
+        tap = _tap(self)
+        result = original(self, block_ids)
+        if tap is not None:
+            try:
+                blocks = self.blocks
+                tap.unlabelled(
+                    [slot for slot in block_ids if blocks[slot]._block_hash is None], "not to be trusted"
+                )
+            except Exception as error:
+                tap.stream.trouble(error)
+        return result
+
+    return evict_blocks
+
+
+def _reset_prefix_cache(original: Method) -> Method:
+    def reset_prefix_cache(self: Any) -> Any:
+        tap = _tap(self)
+        done = original(self)
+        if tap is not None and done:
+            try:
+                tap.stream.pool_reset(tap)
+            except Exception as error:
+                tap.stream.trouble(error)
+        return done
+
+    return reset_prefix_cache
+
+
+def _unpin_blocks(original: Method) -> Method:
+    def unpin_blocks(self: Any, blocks: Any, on_reuse: Any) -> Any:
+        tap = _tap(self)
+        if tap is None:
+            return original(self, blocks, on_reuse)
+        listed = list(blocks)
+        result = original(self, listed, on_reuse)
+        try:
+            tap.freed(listed)
+        except Exception as error:
+            tap.stream.trouble(error)
+        return result
+
+    return unpin_blocks
+
+
+def _first_block(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    block = named.get("block", args[1] if len(args) > 1 else None)
+    return [] if block is None else [block]
+
+
+def _two_blocks(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    return [*args, *named.values()]
+
+
+def _relabels(
+    concerned: Callable[[tuple[Any, ...], dict[str, Any]], list[Any]],
+) -> Callable[[Method], Method]:
+    """Observe a method that changes the first hash of the few blocks that ``concerned`` finds."""
+
+    def wrapper(original: Method) -> Method:
+        def relabel(self: Any, *args: Any, **named: Any) -> Any:
+            tap = _tap(self)
+            if tap is None:
+                return original(self, *args, **named)
+            try:
+                blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
+                before = [block._block_hash for block in blocks]
+            except Exception as error:
+                tap.stream.trouble(error)
+                blocks, before = [], []
+            result = original(self, *args, **named)
+            try:
+                lost = [
+                    block.block_id
+                    for block, was in zip(blocks, before, strict=True)
+                    if was is not None and block._block_hash is None
+                ]
+                tap.unlabelled(lost, "moved")
+                new = [
+                    block
+                    for block, was in zip(blocks, before, strict=True)
+                    if block._block_hash is not None and block._block_hash != was
+                ]
+                if new:
+                    tap.labelled(new, [block._block_hash for block in new])
+            except Exception as error:
+                tap.stream.trouble(error)
+            return result
+
+        return relabel
+
+    return wrapper

@@ -1,0 +1,77 @@
+"""Methods of vLLM's classes replaced by observing ones, and put back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kvfence.checker.adapters.vllm.coverage import Coverage
+
+MARK: Final = "__kvfence_original__"
+
+Method = Callable[..., Any]
+
+
+class Patches:
+    """All replaced attributes of one instrumentation."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self.coverage = coverage
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        wrapper: Callable[[Method], Method],
+        *,
+        parameters: Sequence[str] = (),
+        needed: bool = True,
+        absent_is_fine: bool = False,
+    ) -> bool:
+        """Replace ``owner.name`` by ``wrapper(original)``; whether that was done.
+
+        ``parameters``: names that the original's parameters must begin with, after ``self``. If the method is
+        missing or has others, the hook counts as not checked.
+        """
+        hook = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        original = owner.__dict__.get(name)
+        if original is None:
+            if not absent_is_fine:
+                self.coverage.missing(hook, "this release has no such method", needed=needed)
+            return False
+        if getattr(original, MARK, None) is not None:
+            self.coverage.missing(hook, "another instrumentation is in place", needed=needed)
+            return False
+        problem = _problem(original, parameters)
+        if problem:
+            self.coverage.missing(hook, problem, needed=needed)
+            return False
+        static = isinstance(original, staticmethod)
+        function = original.__func__ if static else original
+        replaced = functools.wraps(function)(wrapper(function))
+        setattr(replaced, MARK, function)
+        setattr(owner, name, staticmethod(replaced) if static else replaced)
+        self._undo.append((owner, name, original))
+        self.coverage.checked(hook, needed=needed)
+        return True
+
+    def remove(self) -> None:
+        """Put everything back, the last first."""
+        while self._undo:
+            owner, name, original = self._undo.pop()
+            setattr(owner, name, original)
+
+
+def _problem(original: Any, parameters: Sequence[str]) -> str:
+    try:
+        names = list(inspect.signature(original).parameters)
+    except (TypeError, ValueError):
+        return "its signature cannot be read"
+    if names and names[0] == "self":
+        names = names[1:]
+    if list(parameters) != names[: len(parameters)]:
+        return f"its parameters are {', '.join(names)}, not {', '.join(parameters)}"
+    return ""

@@ -1,0 +1,247 @@
+"""A real vLLM scheduler with SimpleCPUOffloadConnector and no model: what the adapter's tests drive.
+
+Runs in an environment with vLLM's libraries and an unpacked vLLM on the path, not in kvfence's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+BLOCK = 16
+
+
+def _model_dir() -> str:
+    where = Path(tempfile.mkdtemp(prefix="kvfence-model-"))
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 1 << 18,
+        "torch_dtype": "float32",
+    }
+    (where / "config.json").write_text(json.dumps(config))
+    return str(where)
+
+
+def _accepted(function: Any, **named: Any) -> dict[str, Any]:
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in named.items() if name in known}
+
+
+class MiniEngine:
+    """``schedule`` and ``update_from_output`` as EngineCore calls them; transfers end when they are told to.
+
+    ``connector``: None for the control without one, or the name of a connector.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu_blocks: int = 32,
+        cpu_blocks: int = 64,
+        budget: int = 256,
+        max_len: int = 2048,
+        windows: tuple[int | None, ...] = (None,),
+        lazy: bool = False,
+        connector: str | None = "SimpleCPUOffloadConnector",
+        extra: dict[str, Any] | None = None,
+        module: str | None = None,
+        asynchronous: bool = False,
+        seqs: int = 16,
+    ) -> None:
+        import torch
+        from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            KVCacheTensor,
+            SlidingWindowSpec,
+        )
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        model = ModelConfig(
+            model=_model_dir(), skip_tokenizer_init=True, dtype="float32", max_model_len=max_len, seed=0
+        )
+        scheduling = SchedulerConfig(
+            **_accepted(
+                SchedulerConfig,
+                max_num_batched_tokens=budget,
+                max_num_seqs=seqs,
+                max_model_len=max_len,
+                is_encoder_decoder=False,
+                enable_chunked_prefill=True,
+                disable_hybrid_kv_cache_manager=False,
+                async_scheduling=asynchronous,
+                watermark=0.0,
+            )
+        )
+        cache = CacheConfig(
+            **_accepted(CacheConfig, block_size=BLOCK, gpu_memory_utilization=0.5, enable_prefix_caching=True)
+        )
+        page = 2 * BLOCK * 4 * 16 * 4
+        transfer = None
+        if connector is not None:
+            transfer = KVTransferConfig(
+                kv_connector=connector,
+                kv_role="kv_both",
+                kv_connector_module_path=module,
+                kv_connector_extra_config={
+                    "cpu_bytes_to_use": cpu_blocks * page * len(windows),
+                    "lazy_offload": lazy,
+                    **(extra or {}),
+                },
+            )
+        config = VllmConfig(
+            model_config=model, scheduler_config=scheduling, cache_config=cache, kv_transfer_config=transfer
+        )
+        cache.block_size = BLOCK
+        scheduling.async_scheduling = asynchronous
+        cache.num_gpu_blocks = gpu_blocks
+        cache.enable_prefix_caching = True
+        groups = []
+        for number, window in enumerate(windows):
+            shape = {"block_size": BLOCK, "num_kv_heads": 4, "head_size": 16, "dtype": torch.float32}
+            spec = (
+                FullAttentionSpec(**shape)
+                if window is None
+                else SlidingWindowSpec(**shape, sliding_window=window)
+            )
+            groups.append(KVCacheGroupSpec([f"layer{number}"], spec))
+        if "shared_by" in inspect.signature(KVCacheTensor).parameters:
+            tensors = [
+                KVCacheTensor(size=page * gpu_blocks, shared_by=[f"layer{number}"])
+                for number in range(len(windows))
+            ]
+        else:
+            tensors = [
+                KVCacheTensor(
+                    size=page * gpu_blocks * len(windows),
+                    layers=[f"layer{number}"],
+                    layer_stride=page * gpu_blocks,
+                    block_stride=page,
+                    offset=number * page * gpu_blocks,
+                )
+                for number in range(len(windows))
+            ]
+        kinds = KVCacheConfig(num_blocks=gpu_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
+        init_none_hash(sha256)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        if asynchronous:
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler as Kind
+        else:
+            from vllm.v1.core.sched.scheduler import Scheduler as Kind
+        self.scheduler = Kind(
+            **_accepted(
+                Kind.__init__,
+                vllm_config=config,
+                kv_cache_config=kinds,
+                structured_output_manager=StructuredOutputManager(config),
+                block_size=BLOCK,
+                hash_block_size=BLOCK,
+                log_stats=False,
+            )
+        )
+        self.connector = self.scheduler.connector
+        self.params = SamplingParams
+        self.stores: deque[int] = deque()
+        self.loads: deque[tuple[int, list[str]]] = deque()
+        self.outputs: deque[Any] = deque()
+        self.next_token = 1
+
+    def add(self, id_: str, prompt: list[int], new: int = 4, **named: Any) -> Any:
+        """A request of ``prompt`` that ends after ``new`` tokens."""
+        from vllm.v1.request import Request
+
+        params = self.params(max_tokens=new, ignore_eos=True)
+        request = Request(
+            **_accepted(
+                Request.__init__,
+                request_id=id_,
+                prompt_token_ids=prompt,
+                sampling_params=params,
+                pooling_params=None,
+                eos_token_id=999,
+                block_hasher=self.hasher,
+                **named,
+            )
+        )
+        self.scheduler.add_request(request)
+        return request
+
+    def dispatch(self) -> Any:
+        """Schedule a step."""
+        output = self.scheduler.schedule()
+        meta = output.kv_connector_metadata
+        if meta is not None and hasattr(meta, "store_event"):
+            if meta.store_event >= 0:
+                self.stores.append(meta.store_event)
+            if meta.load_event >= 0:
+                self.loads.append((meta.load_event, list(meta.load_event_to_reqs[meta.load_event])))
+        self.outputs.append(output)
+        return output
+
+    def process(self, stores: int = 1 << 30, loads: int = 1 << 30) -> Any:
+        """The oldest step's output, with so many transfers that are over."""
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+        output = self.outputs.popleft()
+        ids = list(output.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+        for id_ in ids:
+            request = self.scheduler.requests.get(id_)
+            done = request is not None and request.num_computed_tokens >= request.num_tokens
+            if request is not None and getattr(request, "num_output_placeholders", 0):
+                done = True
+            sampled.append([self.next_token % 900 + 1] if done else [])
+            self.next_token += 1
+        received: set[str] = set()
+        for _ in range(min(loads, len(self.loads))):
+            received.update(self.loads.popleft()[1])
+        meta = None
+        over = [self.stores.popleft() for _ in range(min(stores, len(self.stores)))]
+        if over:
+            from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
+
+            meta = SimpleCPUOffloadWorkerMetadata(completed_store_events=dict.fromkeys(over, 1))
+        runner = ModelRunnerOutput(
+            **_accepted(
+                ModelRunnerOutput,
+                req_ids=ids,
+                req_id_to_index={id_: at for at, id_ in enumerate(ids)},
+                sampled_token_ids=sampled,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+                kv_connector_output=KVConnectorOutput(
+                    finished_recving=received or None, kv_connector_worker_meta=meta
+                ),
+            )
+        )
+        return self.scheduler.update_from_output(output, runner)
+
+    def step(self, **named: int) -> Any:
+        """One step from beginning to end."""
+        self.dispatch()
+        return self.process(**named)
+
+    def run(self, most: int = 200, **named: int) -> int:
+        """Steps until no request is left; how many it took."""
+        for number in range(most):
+            if not self.scheduler.requests and not self.stores and not self.loads:
+                return number
+            self.step(**named)
+        return most

@@ -15,8 +15,8 @@ each rank has a part.
 The source is held by its owner, who lets go of it when no rank copies from it any more: giving a source up
 before means to wait for all ranks (a flush).
 
-What ranks say to each other before the operation is queued is no event of a trace, and neither is what a rank
-does before its report: these steps are internal.
+The leader's decision and a report that is sent a second time are no events of a trace: these steps are
+internal. An aborted rank reports that it has not done its part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from __future__ import annotations
 from kvfence.spec.events import (
     Alloc,
     Complete,
+    Decide,
     Event,
     Evict,
+    Failed,
     Free,
     Header,
     Issue,
@@ -33,11 +35,11 @@ from kvfence.spec.events import (
     Pool,
     Queue,
     Report,
+    Reserve,
     Stale,
 )
 from kvfence.spec.language import (
     And,
-    Bool,
     Count,
     Elem,
     Enum,
@@ -97,7 +99,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("awaited", Operation, value=Int(0, lambda sizes: sizes["Rank"]), init=0)
     m.function("part", Operation, Rank, value=Part, init=Part.none)
     m.relation("reported", Operation, Rank, init=False)
-    m.function("repeats", Operation, Rank, value=Int(0, USES), init=0)  # the use that a report on its way repeats
+    m.function(
+        "repeats", Operation, Rank, value=Int(0, USES), init=0
+    )  # the use that a report on its way repeats
 
     dropped = m.faulty("dropped_leader_slot")
     if dropped:
@@ -155,7 +159,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Reserve, commit, abort.
 
-    @m.action(o=Operation)
+    def ask_events(pre: View, post: View, o: int) -> list[Event]:
+        now, gen = Names(post), Names(post).gen(o)
+        return [
+            Alloc("cpu", now.op(o), [o]),
+            Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
+            Issue(o, gen),
+        ]
+
+    @m.action(o=Operation, event=ask_events)
     def ask(s: State, o: Elem) -> None:
         """The leader asks all ranks to reserve what the operation needs."""
         s.require(s.leader[o] == Leader.idle, s.owned[o], Not(s.found[o]), s.uses[o] < USES)
@@ -164,54 +176,64 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.uses[o] = s.uses[o] + 1
         s.awaited[o] = Count(Rank, lambda k: Not(s.reported[o, k]))
 
-    @m.action(o=Operation, k=Rank, fair="weak")
+    @m.action(
+        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Reserve(o, Names(pre).gen(o), k)]
+    )
     def reserve(s: State, o: Elem, k: Elem) -> None:
         """Rank k has room and sets it aside."""
         s.require(s.leader[o] == Leader.asking, s.part[o, k] == Part.none)
         s.require(ForAll(Operation, lambda p: Not(IsIn(s.part[p, k], *ROOM))))
         s.part[o, k] = Part.reserved
 
-    @m.action(o=Operation, k=Rank, fair="weak")
+    @m.action(
+        o=Operation,
+        k=Rank,
+        fair="weak",
+        event=lambda pre, post, o, k: [Reserve(o, Names(pre).gen(o), k, ok=False)],
+    )
     def refuse(s: State, o: Elem, k: Elem) -> None:
         """Rank k has no room, or some other reason."""
         s.require(s.leader[o] == Leader.asking, s.part[o, k] == Part.none)
         s.part[o, k] = Part.refused
 
-    def commit_events(pre: View, post: View, o: int) -> list[Event]:
-        now = Names(post)
-        gen = now.gen(o)
-        return [
-            Alloc("cpu", now.op(o), [o]),
-            Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
-            Issue(o, gen),
-        ]
-
-    @m.action(o=Operation, fair="weak", event=commit_events)
+    @m.action(o=Operation, fair="weak", event=lambda pre, post: [])
     def commit(s: State, o: Elem) -> None:
         """All ranks have reserved: the operation will be done, and all will hear of it."""
         s.require(s.leader[o] == Leader.asking, all_parts(s, o, Part.reserved))
-        s.check("RANKS", all_parts(s, o, Part.reserved), "what one rank refused no rank does")
         s.leader[o] = Leader.committed
 
-    @m.action(o=Operation, fair="weak")
+    @m.action(o=Operation, fair="weak", event=lambda pre, post: [])
     def abort(s: State, o: Elem) -> None:
         """A rank has refused: no rank will do it."""
         s.require(s.leader[o] == Leader.asking, Exists(Rank, lambda k: s.part[o, k] == Part.refused))
         s.leader[o] = Leader.aborting
 
-    @m.action(o=Operation)
+    @m.action(o=Operation, event=lambda pre, post: [])
     def give_up(s: State, o: Elem) -> None:
         """An answer is late, or the request is gone: no rank will do it."""
         s.require(s.leader[o] == Leader.asking)
         s.leader[o] = Leader.aborting
 
-    @m.action(o=Operation, k=Rank, fair="weak")
+    def abort_events(pre: View, post: View, o: int, k: int) -> list[Event]:
+        gen = Names(pre).gen(o)
+        return [Decide(o, gen, k, "abort"), Report(o, gen, k, ok=False)]
+
+    @m.action(o=Operation, k=Rank, fair="weak", event=abort_events)
     def hear_of_abort(s: State, o: Elem, k: Elem) -> None:
         """Rank k lets go of what it has set aside."""
         s.require(s.leader[o] == Leader.aborting, IsIn(s.part[o, k], Part.none, Part.reserved, Part.refused))
         s.part[o, k] = Part.aborted
 
-    @m.action(o=Operation, fair="weak")
+    def complete_events(pre: View, post: View, o: int) -> list[Event]:
+        was, gen = Names(pre), Names(pre).gen(o)
+        found = post.found[o] and not pre.found[o]
+        return [
+            Complete(o, gen, ok=bool(found)),
+            *([Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
+            Free("cpu", was.op(o), [o]),
+        ]
+
+    @m.action(o=Operation, fair="weak", event=complete_events)
     def end_abort(s: State, o: Elem) -> None:
         """All ranks have let go."""
         s.require(s.leader[o] == Leader.aborting, all_parts(s, o, Part.aborted))
@@ -221,7 +243,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Copies and reports.
 
-    @m.action(o=Operation, k=Rank, fair="weak")
+    def begin_events(pre: View, post: View, o: int, k: int) -> list[Event]:
+        return [Decide(o, Names(pre).gen(o), k, "commit")]
+
+    @m.action(o=Operation, k=Rank, fair="weak", event=begin_events)
     def begin_copy(s: State, o: Elem, k: Elem) -> None:
         """Rank k hears of the commit and begins its copy."""
         s.require(s.leader[o] == Leader.committed, s.part[o, k] == Part.reserved)
@@ -229,20 +254,23 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     if m.faulty("decide_alone"):
 
-        @m.action(o=Operation, k=Rank)
+        @m.action(o=Operation, k=Rank, event=begin_events)
         def decide_alone(s: State, o: Elem, k: Elem) -> None:
-            """Rank k has not heard of the decision in time, and takes it for a commit."""
+            """Rank k knows that all have reserved, and takes the unheard decision for a commit."""
             s.require(s.leader[o] == Leader.aborting, s.part[o, k] == Part.reserved)
+            s.require(all_parts(s, o, Part.reserved, Part.aborted))
             s.part[o, k] = Part.copying
 
     def count(s: State, o: Elem, k: Elem) -> None:
         """Rank k's report is counted."""
-        awaited = And(s.leader[o] == Leader.committed, Not(s.reported[o, k]))
-        s.check("ONCE", awaited, "a rank reports a committed operation once")
+        awaited = And(s.leader[o] != Leader.idle, Not(s.reported[o, k]))
+        s.check("ONCE", awaited, "a rank reports an open operation once")
         s.reported[o, k] = True
         s.awaited[o] = s.awaited[o] - 1
 
-    @m.action(o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k)])
+    @m.action(
+        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k)]
+    )
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy is over, and its report is counted."""
         s.require(s.part[o, k] == Part.copying)
@@ -266,13 +294,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     if m.faulty("failure_after_completion"):
 
-        @m.action(o=Operation, k=Rank)
+        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Failed(o, Names(pre).gen(o), k, [o])])
         def hear_of_failure(s: State, o: Elem, k: Elem) -> None:
-            """Which blocks rank k failed to copy is told by a message of its own."""
-            s.require(s.part[o, k] == Part.broken)
+            """That rank k's copy has failed is told by a message of its own."""
+            s.require(s.part[o, k] == Part.broken, Not(s.failed[o]))
+            s.check(
+                "FAIL-CLOSED", Not(s.reported[o, k]), "a failure is told no later than the end of the copy"
+            )
             s.failed[o] = s.leader[o] == Leader.committed
 
-    @m.action(o=Operation, k=Rank)
+    @m.action(o=Operation, k=Rank, event=lambda pre, post: [])
     def repeat(s: State, o: Elem, k: Elem) -> None:
         """Rank k's report is sent a second time; it has not arrived yet."""
         s.require(s.reported[o, k], s.repeats[o, k] == 0)
@@ -295,7 +326,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     if dropped:
 
-        @m.action(o=Operation)
+        @m.action(o=Operation, event=lambda pre, post: [])
         def drop_record(s: State, o: Elem) -> None:
             """The request is done, and the leader drops its record of the operation with it."""
             s.require(s.leader[o] == Leader.committed)
@@ -307,15 +338,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(s.part[o, k] == Part.copying, s.dropped[o])
             s.check("ONCE", Not(s.dropped[o]), "every report of an open operation is counted")
             s.part[o, k] = Part.done
-
-    def complete_events(pre: View, post: View, o: int) -> list[Event]:
-        was, gen = Names(pre), Names(pre).gen(o)
-        found = post.found[o] and not pre.found[o]
-        return [
-            Complete(o, gen, ok=bool(found)),
-            *([Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
-            Free("cpu", was.op(o), [o]),
-        ]
 
     def is_complete(s: State, o: Elem) -> None:
         s.require(s.leader[o] == Leader.committed)
@@ -351,13 +373,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         forget_parts(s, o)
 
     @m.invariant("RANKS")
-    def no_rank_begins_what_another_aborts(s: State) -> Expr:
-        return ForAll(
-            Operation,
-            Rank,
-            Rank,
-            lambda o, j, k: Not(And(IsIn(s.part[o, j], *BEGUN), s.part[o, k] == Part.aborted)),
-        )
+    def no_rank_begins_what_another_has_not_reserved_or_aborts(s: State) -> Expr:
+        def both(o: Elem, j: Elem, k: Elem) -> Expr:
+            return Implies(IsIn(s.part[o, j], *BEGUN), IsIn(s.part[o, k], Part.reserved, *BEGUN))
+
+        return ForAll(Operation, Rank, Rank, both)
 
     @m.invariant("RANKS")
     def as_many_reports_are_awaited_as_ranks_have_not_reported(s: State) -> Expr:
@@ -371,10 +391,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(Operation, Rank, lambda o, k: Implies(s.found[o], s.part[o, k] == Part.done))
 
     @m.invariant("ONCE")
-    def only_a_committed_operation_is_reported(s: State) -> Expr:
-        return ForAll(
-            Operation, Rank, lambda o, k: Implies(s.reported[o, k], s.leader[o] == Leader.committed)
-        )
+    def only_an_open_operation_is_reported(s: State) -> Expr:
+        return ForAll(Operation, Rank, lambda o, k: Implies(s.reported[o, k], s.leader[o] != Leader.idle))
 
     @m.invariant("ONCE")
     def a_rank_has_reported_when_its_copy_is_over(s: State) -> Expr:
@@ -424,7 +442,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Operation,
             Rank,
             lambda o, k: And(
-                s.repeats[o, k] == 1, s.uses[o] == USES, s.leader[o] == Leader.committed, Not(s.reported[o, k])
+                s.repeats[o, k] == 1,
+                s.uses[o] == USES,
+                s.leader[o] == Leader.committed,
+                Not(s.reported[o, k]),
             ),
         )
 

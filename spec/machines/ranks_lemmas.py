@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.spec.language import Elem, Enum, Expr, ForAll, Iff, Implies, IsIn, Machine, Not, State
+from kvfence.spec.language import Elem, Enum, Expr, ForAll, Iff, Implies, IsIn, Machine, State
 
 
 def declare(m: Machine, leader: Enum, part: Enum) -> None:
@@ -17,9 +17,7 @@ def declare(m: Machine, leader: Enum, part: Enum) -> None:
         def answers(o: Elem, k: Elem) -> Expr:
             return IsIn(s.part[o, k], Part.none, Part.reserved, Part.refused)
 
-        return ForAll(
-            Operation, Rank, lambda o, k: Implies(s.leader[o] == Leader.asking, answers(o, k))
-        )
+        return ForAll(Operation, Rank, lambda o, k: Implies(s.leader[o] == Leader.asking, answers(o, k)))
 
     @m.lemma
     def of_what_is_committed_all_ranks_do_their_part(s: State) -> Expr:
@@ -28,9 +26,7 @@ def declare(m: Machine, leader: Enum, part: Enum) -> None:
         def does(o: Elem, k: Elem) -> Expr:
             return IsIn(s.part[o, k], Part.reserved, Part.copying, Part.done, Part.broken)
 
-        return ForAll(
-            Operation, Rank, lambda o, k: Implies(s.leader[o] == Leader.committed, does(o, k))
-        )
+        return ForAll(Operation, Rank, lambda o, k: Implies(s.leader[o] == Leader.committed, does(o, k)))
 
     @m.lemma
     def of_what_is_aborted_no_rank_does_its_part(s: State) -> Expr:
@@ -52,6 +48,13 @@ def declare(m: Machine, leader: Enum, part: Enum) -> None:
     def an_operation_that_is_over_remembers_no_failure(s: State) -> Expr:
         """Its end clears it, and only a report of a committed one is counted."""
         return ForAll(Operation, lambda o: Implies(s.failed[o], s.leader[o] == Leader.committed))
+
+    @m.lemma
+    def only_a_committed_operation_is_reported(s: State) -> Expr:
+        """A rank begins, and so ends, only what is committed."""
+        return ForAll(
+            Operation, Rank, lambda o, k: Implies(s.reported[o, k], s.leader[o] == Leader.committed)
+        )
 
     @m.lemma
     def a_report_is_of_a_copy_that_is_over(s: State) -> Expr:

@@ -219,6 +219,22 @@ def promised_again(
     )
 
 
+def distrusted_fault(books: Books, event: Queue, src: PoolState) -> Violation | None:
+    """Whether a load reads a slot that lost its key after a load from it failed."""
+    suspects = books.extra.suspects.get(src.name, set())
+    again = [slot for slot in ints(event.src) if slot in suspects and not src.word(slot) & LABEL]
+    if not again:
+        return None
+    return books.fail(
+        "FAIL-CLOSED",
+        "a copy that is known to be no good is not loaded again",
+        src,
+        again,
+        op=event.op,
+        gen=event.gen,
+    )
+
+
 def refilled(books: Books, event: Queue) -> None:
     """A transfer fills slots again: what failed before is past."""
     suspects = books.extra.suspects.get(event.dst_pool)

@@ -39,16 +39,17 @@ class NativeSource:
 
     def text(self) -> str:
         """The whole translation unit."""
-        constants, functions = self._machine()
+        constants, functions = self.parts()
         parts = [*constants, _packaged("lanes.h"), *functions, *map(_packaged, SEARCH)]
         return "\n".join(parts)
 
     def machine_text(self) -> str:
         """The part that is about this machine."""
-        constants, functions = self._machine()
+        constants, functions = self.parts()
         return "\n".join([*constants, *functions])
 
-    def _machine(self) -> tuple[list[str], list[str]]:
+    def parts(self) -> tuple[list[str], list[str]]:
+        """Definitions of sizes, and the functions of this machine."""
         g = self.grounded
         sizes = {
             "WORDS": self.packing.words,
@@ -112,14 +113,30 @@ class NativeSource:
         if len(cluster) == 1:
             inner = Scope(self.packing, 2, outer)
             lines = self._instance(cluster[0], inner, self._computed_words(cluster[0], inner))
-            return ["  {", f"  M m = {guards[0]} & valid;", "  if (ANY(m)) {", *lines, "  }", "  ROOM(t, n);", "  }"]
+            return [
+                "  {",
+                f"  M m = {guards[0]} & valid;",
+                "  if (ANY(m)) {",
+                *lines,
+                "  }",
+                "  ROOM(t, n);",
+                "  }",
+            ]
         shared = Scope(self.packing, 2, outer)
         words = self._computed_words(cluster[0], shared)
         out = []
         for i, guard in zip(cluster, guards, strict=True):
             inner = Scope(self.packing, 3, shared)
             lines = self._instance(i, inner, words)
-            out += ["    {", f"    M m = {guard} & valid;", "    if (ANY(m)) {", *lines, "    }", "    ROOM(t, n);", "    }"]
+            out += [
+                "    {",
+                f"    M m = {guard} & valid;",
+                "    if (ANY(m)) {",
+                *lines,
+                "    }",
+                "    ROOM(t, n);",
+                "    }",
+            ]
         return [f"  if (ANY(({' | '.join(guards)}) & valid)) {{", *shared.lines, *out, "  }"]
 
     def _computed(self, cell: int, n: Node) -> bool:

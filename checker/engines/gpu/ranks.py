@@ -1,0 +1,70 @@
+"""Ranks: the processes that search together, each with a device and a share of the states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvfence.checker.engines.gpu.device import Words
+
+
+class Lost(Exception):  # noqa: N818 (a reason to stop)
+    """Another rank does not answer any more."""
+
+
+class Transfer(Protocol):
+    """States on their way between ranks."""
+
+    size: int
+    """Keys that were sent or will come."""
+
+    def wait(self) -> list[tuple[int, int]]:
+        """Address and number of the keys that came, from each rank. Lost."""
+
+
+class Ranks(Protocol):
+    """All ranks of a search. Every method but the properties is called by all of them together. Lost."""
+
+    rank: int
+    count: int
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        """Sums over the ranks, one for each position."""
+
+    def largest(self, number: int) -> int:
+        """The largest number that a rank gave."""
+
+    def lowest(self, sights: Words, size: int) -> Words:
+        """Of each row of ``size`` words, the smallest one, words compared in turn."""
+
+    def boxes(self, room: int, words: int) -> list[int]:
+        """Addresses of two buffers, each of ``count`` boxes of ``room`` keys."""
+
+    def exchange(self, which: int, counts: Sequence[int]) -> Transfer:
+        """Send the boxes of one buffer to their ranks: ``counts`` keys of each."""
+
+
+class Alone:
+    """One process."""
+
+    rank, count = 0, 1
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        """See ``Ranks``."""
+        return list(numbers)
+
+    def largest(self, number: int) -> int:
+        """See ``Ranks``."""
+        return number
+
+    def lowest(self, sights: Words, size: int) -> Words:  # noqa: ARG002
+        """See ``Ranks``."""
+        return sights
+
+    def boxes(self, room: int, words: int) -> list[int]:
+        """See ``Ranks``."""
+        raise AssertionError(room, words)
+
+    def exchange(self, which: int, counts: Sequence[int]) -> Transfer:
+        """See ``Ranks``."""
+        raise AssertionError(which, counts)

@@ -1,0 +1,115 @@
+"""The table of states on the device: its size, its kind of entries, and its growth."""
+
+from __future__ import annotations
+
+from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Params, Table
+from kvfence.checker.engines.gpu.levels import Levels, Memory
+from kvfence.checker.engines.gpu.source import GpuSource
+
+SECTOR = 32  # bytes of a bucket of short keys
+SPILL_LOG2 = 16
+MOST_REACH, LEAST_REACH = 64, 8  # buckets in which a narrow entry may lie
+GROW_AT = 0.6  # a table fuller than this is doubled,
+FULLEST = {"whole": 0.88, "narrow": 0.92, "long": 0.8}  # or, where memory forbids that, filled up to here
+LEVEL_SHARE = 0.14  # of the memory is left to levels when the last table is chosen
+
+
+class StateTable:
+    """The table, and the memory it takes. ``narrow`` permits entries of 32 bits."""
+
+    def __init__(self, device: Device, memory: Memory, source: GpuSource, narrow: bool) -> None:
+        self.device, self.memory, self.source, self.narrow = device, memory, source, narrow
+        self.now = Table()
+
+    def open(self, states: int) -> None:
+        """Begin with a table for so many states. OutOfMemory."""
+        log2 = 6
+        while self.capacity(log2) * GROW_AT < states:
+            log2 += 1
+        self.now = self._new(log2)
+
+    def capacity(self, log2: int) -> int:
+        """Entries of a table of so many buckets."""
+        if self.source.keys.words > 1:
+            return (2 if self.source.keys.words == 2 else 1) << log2
+        return (8 if self.reach(log2) else 4) << log2
+
+    def nbytes(self, log2: int) -> int:
+        """Memory that a table of so many buckets takes."""
+        words = self.source.keys.words
+        return (SECTOR if words <= 2 else -(-words // 4) * SECTOR) << log2
+
+    def reach(self, log2: int) -> int:
+        """How many buckets a narrow entry may lie from home; 0 where keys are kept whole."""
+        low = self.source.keys.bits - log2
+        if not self.narrow or self.source.keys.words > 1 or not 0 < low < 32:
+            return 0
+        reach = min(MOST_REACH, ((1 << 32) - 1) >> low)
+        return reach if reach >= LEAST_REACH and reach < 1 << log2 else 0
+
+    @property
+    def kind(self) -> str:
+        """How keys are kept."""
+        if self.source.keys.words > 1:
+            return "long"
+        return "narrow" if self.now.reach else "whole"
+
+    def grow_at(self) -> int:
+        """States at which the table should grow."""
+        return int(self.capacity(self.now.log2) * GROW_AT)
+
+    def full_at(self) -> int:
+        """States at which nothing more fits."""
+        return int(self.capacity(self.now.log2) * FULLEST[self.kind])
+
+    def grow(self, states: int, levels: Levels, counters: int) -> bool:
+        """A larger table, for so many states if possible; false when there is no memory."""
+        log2 = self.now.log2 + 1
+        while self.capacity(log2) * GROW_AT < states:
+            log2 += 1
+        levels_need = int(LEVEL_SHARE * self.memory.budget)
+        if self.nbytes(log2) + self.nbytes(log2 + 1) > self.memory.budget - levels_need:
+            # from that one no larger table could be reached: take the largest at once
+            while self.nbytes(log2 + 1) + self.nbytes(self.now.log2) <= self.memory.budget - levels_need:
+                log2 += 1
+        if self.nbytes(log2) + self.nbytes(self.now.log2) > self.memory.budget:
+            return False
+        try:
+            fresh = self._new(log2)
+        except OutOfMemory:
+            levels.make_space(self.nbytes(log2) + (SECTOR << SPILL_LOG2))
+            try:
+                fresh = self._new(log2)
+            except OutOfMemory:
+                return False
+        self.device.clear(counters + 8 * 2, 8)  # C_SPILL
+        params = Params(table=fresh, old=self.now, counters=counters)
+        self.device.launch("move_table", params, self.capacity(self.now.log2))
+        self._drop()
+        self.now = fresh
+        return True
+
+    def clear(self) -> None:
+        """Forget every state."""
+        self.device.clear(self.now.entries, self.nbytes(self.now.log2))
+        if self.now.spill:
+            self.device.clear(self.now.spill, SECTOR << SPILL_LOG2)
+
+    def _new(self, log2: int) -> Table:
+        reach = self.reach(log2)
+        entries = self.memory.take(self.nbytes(log2))
+        self.device.clear(entries, self.nbytes(log2))
+        spill = 0
+        if reach:
+            try:
+                spill = self.memory.take(SECTOR << SPILL_LOG2)
+            except OutOfMemory:
+                self.memory.give(entries)
+                raise
+            self.device.clear(spill, SECTOR << SPILL_LOG2)
+        return Table(entries=entries, log2=log2, reach=reach, spill=spill, spill_log2=SPILL_LOG2)
+
+    def _drop(self) -> None:
+        self.memory.give(self.now.entries)
+        if self.now.spill:
+            self.memory.give(self.now.spill)

@@ -62,7 +62,7 @@ class CudaDevice:
         library = self._call("cuModuleLoadData", image)
         for name in KERNELS[program]:
             kernel = self._call("cuModuleGetFunction", library, name.encode())
-            shared = source.shared_bytes() if name != "judge_level" else 0
+            shared = source.shared_bytes(self.threads) if name != "judge_level" else 0
             if shared > 48 << 10:
                 most = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._call("cuFuncSetAttribute", kernel, most, shared)

@@ -15,7 +15,6 @@ from kvfence.spec.language import Grounded
 Program = Literal["search", "trace", "walk"]
 
 THREADS = 256  # of a block
-WARPS = THREADS // 32
 BLOCKS = 2  # on one multiprocessor at a time, at least
 MOST_RANKS = 64
 SENT_LOG2 = 20
@@ -43,9 +42,9 @@ class GpuSource:
         self.queue = queue or max(128, _QUEUE_BYTES // (8 * self.words))
         self.constants, self.functions = self.machine.parts()
 
-    def shared_bytes(self) -> int:
+    def shared_bytes(self, threads: int = THREADS) -> int:
         """Shared memory of a block of ``expand_level``."""
-        return 8 * WARPS * self._warp_words(32) + 4 * self.instances
+        return 8 * (threads // 32) * self._warp_words(32) + 4 * self.instances
 
     def _warp_words(self, warp: int) -> int:
         return self.words * self.queue + self.keys.words * 2 * warp

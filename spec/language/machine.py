@@ -10,6 +10,7 @@ from kvfence.spec.language.errors import close, fail, here
 from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
 from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
+from kvfence.spec.language.view import View
 
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
@@ -135,6 +136,7 @@ class Machine:
         self.promises: dict[str, LeadsTo] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
+        self.idle_events: Callable[[View], Sequence[object]] | None = None
         self.ghosts: dict[str, str] = {}
         self.accepted: list[Acceptance] = []
         self.accepted_idle: list[Acceptance] = []
@@ -309,6 +311,13 @@ class Machine:
     def header(self, body: Callable[[Sizes], object]) -> None:
         """Say what header the trace of a path has, as a function of the sort sizes."""
         self.header_of = body
+
+    def idle(self, body: Callable[[View], Sequence[object]]) -> None:
+        """Say which events tell that nothing more happens in a state, as a function of its view.
+
+        They end the trace of a run that breaks a promise by staying where it is.
+        """
+        self.idle_events = body
 
     def ghost(self, *names: str, why: str) -> None:
         """Say which fields record what happens so that it can be judged; no implementation assigns them.

@@ -43,14 +43,15 @@ from kvfence.spec.language import (
     Or,
     State,
 )
+from kvfence.spec.machines import scheduling_events as events
 from kvfence.spec.machines import scheduling_lemmas
+from kvfence.spec.machines.scheduling_events import TOKENS
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")
 Copy = Enum("Copy", "none copying kept")
 
 HOLDERS = (Status.parked, Status.landed, Status.running)
-TOKENS = 2  # of each request
 GIVEN_AWAY = "a block that somebody holds is not given away"
 
 
@@ -76,6 +77,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("wanted", Block, init=False)  # cached, and not in the host tier yet
     m.function("copy", Host, value=Copy, init=Copy.none)
     m.relation("mirrors", Host, Block, init=False)  # what the slot has a copy of, or is getting one of
+
+    m.header(events.header)
+    m.idle(events.stalled)
 
     def waits(s: State, r: Elem) -> Expr:
         return IsIn(s.status[r], Status.waiting, Status.answered)
@@ -121,7 +125,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Arrival and admission.
 
-    @m.action(r=Request, need=Need, event=lambda pre, post: [])
+    @m.action(r=Request, need=Need, event=events.submit)
     def submit(s: State, r: Elem, need: Expr) -> None:
         """The request arrives and waits behind all others."""
         s.require(s.status[r] == Status.new)
@@ -129,7 +133,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.need[r] = need
         s.status[r] = Status.waiting
 
-    @m.action(r=Request, b=Block, c=Block, fair="strong", event=lambda pre, post: [])
+    @m.action(r=Request, b=Block, c=Block, fair="strong", event=events.admit)
     def admit(s: State, r: Elem, b: Elem, c: Elem) -> None:
         """It is the request's turn, and it gets its blocks: b, and if it is long c."""
         s.require(waits(s, r))
@@ -137,7 +141,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         give_two(s, r, b, c)
         s.status[r] = Status.running
 
-    @m.action(r=Request, b=Block, c=Block, event=lambda pre, post: [])
+    @m.action(r=Request, b=Block, c=Block, event=events.park)
     def park(s: State, r: Elem, b: Elem, c: Elem) -> None:
         """It is the request's turn, it gets its blocks, and a load fills them before it runs."""
         s.require(waits(s, r))
@@ -145,20 +149,20 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         give_two(s, r, b, c)
         s.status[r] = Status.parked
 
-    @m.action(r=Request, event=lambda pre, post: [])
+    @m.action(r=Request, event=events.defer)
     def defer(s: State, r: Elem) -> None:
         """It is the request's turn, but the connector has to ask elsewhere what it has of it."""
         s.require(s.status[r] == Status.waiting)
         is_its_turn(s, r)
         s.status[r] = Status.deferred
 
-    @m.action(r=Request, fair="weak", event=lambda pre, post: [])
+    @m.action(r=Request, fair="weak", event=events.answer)
     def answer(s: State, r: Elem) -> None:
         """The connector knows what it has of the request: it is tried again, in its old place."""
         s.require(s.status[r] == Status.deferred)
         s.status[r] = Status.answered
 
-    @m.action(r=Request, fair="weak", event=lambda pre, post: [])
+    @m.action(r=Request, fair="weak", event=events.land)
     def land(s: State, r: Elem) -> None:
         """The parked request's load is over."""
         s.require(s.status[r] == Status.parked)
@@ -178,7 +182,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Steps.
 
-    @m.action(r=Request, fair="strong", event=lambda pre, post: [])
+    @m.action(r=Request, fair="strong", event=events.dispatch)
     def dispatch(s: State, r: Elem) -> None:
         """A step computes the request's next token; it may be the second one in flight."""
         s.require(s.status[r] == Status.running, Not(lacks(s, r)))
@@ -197,7 +201,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.fence.update(lambda q, b: s.fence[q, b] & Not((q == r) & last))
         s.flight.update(lambda i, q: (i == 0) & s.flight[1, q])
 
-    @m.action(r=Request, fair="weak", event=lambda pre, post: [])
+    @m.action(r=Request, fair="weak", event=events.process)
     def process(s: State, r: Elem) -> None:
         """The oldest step's output arrives; it counts unless its request was preempted meanwhile."""
         s.require(s.flight[0, r])
@@ -207,7 +211,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.leans[r] = False
         step_is_over(s, r)
 
-    @m.action(r=Request, event=lambda pre, post: [])
+    @m.action(r=Request, event=events.process_failed_load)
     def process_failed_load(s: State, r: Elem) -> None:
         """The oldest step's output arrives, and with it that the load it leans on has failed."""
         s.require(s.flight[0, r], s.status[r] == Status.running, s.leans[r])
@@ -217,7 +221,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.leans[r] = False
         step_is_over(s, r)
 
-    @m.action(r=Request, b=Block, fair="strong", event=lambda pre, post: [])
+    @m.action(r=Request, b=Block, fair="strong", event=events.grow)
     def grow(s: State, r: Elem, b: Elem) -> None:
         """The running request gets its second block."""
         s.require(lacks(s, r))
@@ -225,7 +229,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         receive(s, r, b, b)
         s.grown[r] = True
 
-    @m.action(v=Request, event=lambda pre, post: [], fair="weak")
+    @m.action(v=Request, event=events.preempt, fair="weak")
     def preempt(s: State, v: Elem) -> None:
         """A running request lacks a block and none comes free: v, the last in order, waits again."""
         s.require(s.status[v] == Status.running, Exists(Request, lambda r: lacks(s, r)))
@@ -243,7 +247,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.leans[v] = False
         s.status[v] = Status.waiting
 
-    @m.action(r=Request, fair="weak", event=lambda pre, post: [])
+    @m.action(r=Request, fair="weak", event=events.finish)
     def finish(s: State, r: Elem) -> None:
         """All tokens are there: the request is gone, and its blocks stay cached, wanted in the host tier."""
         s.require(s.status[r] == Status.running, s.confirmed[r] == TOKENS)
@@ -255,7 +259,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The host tier.
 
-    @m.action(b=Block, h=Host, fair="strong", event=lambda pre, post: [])
+    @m.action(b=Block, h=Host, fair="strong", event=events.backup)
     def backup(s: State, b: Elem, h: Elem) -> None:
         """The cached block b is copied to host slot h, whose old copy is dropped."""
         s.require(s.wanted[b], Not(held(s, b)), s.copy[h] != Copy.copying)
@@ -265,13 +269,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.wanted[b] = False
         s.copy[h] = Copy.copying
 
-    @m.action(h=Host, fair="weak", event=lambda pre, post: [])
+    @m.action(h=Host, fair="weak", event=events.acknowledge)
     def acknowledge(s: State, h: Elem) -> None:
         """The copy is over: its source may be given away, and the slot be used again."""
         s.require(s.copy[h] == Copy.copying)
         s.copy[h] = Copy.kept
 
-    @m.action(event=lambda pre, post: [])
+    @m.action(event=events.rest)
     def rest(s: State) -> None:
         """All requests are gone and no copy is under way: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))

@@ -1,0 +1,228 @@
+"""What the steps of the scheduling machine look like in a trace: its field map.
+
+The machine does not count how often a request was preempted, nor how often a host slot was used, so its
+generations are numbered when a path is written. A request's load is transfer ``r``, from a remote pool with
+two slots for each request; the copy to host slot ``h`` is transfer ``COPIES + h``.
+"""
+
+from __future__ import annotations
+
+from kvfence.spec.events import (
+    UNNUMBERED,
+    Admit,
+    Alloc,
+    Answer,
+    Ask,
+    Complete,
+    Dispatch,
+    Event,
+    Evict,
+    Finish,
+    Free,
+    Header,
+    Issue,
+    Label,
+    Lookup,
+    Pool,
+    Preempt,
+    Process,
+    Queue,
+    Quiesce,
+    Report,
+    Retire,
+    Rollback,
+    Round,
+    Submit,
+    Touch,
+)
+from kvfence.spec.language import View
+from kvfence.spec.language.types import Sizes
+from kvfence.spec.numbering import BEFORE, NOW
+
+COPIES = 100
+REMOTE = 200
+ROUNDS = 3  # that find the same, until a reader may take it that nothing more happens
+TOKENS = 2
+
+
+def header(sizes: Sizes) -> Header:
+    """The pools; no groups, since what a block has of a prompt is not said here."""
+    return Header(
+        producer="kvfence machine scheduling",
+        pools=(
+            Pool("gpu", sizes["Block"]),
+            Pool("host", sizes["Host"]),
+            Pool("remote", 2 * sizes["Request"]),
+        ),
+        depth=2,
+        tier="host",
+    )
+
+
+def _of(view: View, relation: str, r: int) -> list[int]:
+    return [b for (q, b), yes in getattr(view, relation).items() if q == r and yes]
+
+
+def _cached(view: View) -> set[int]:
+    """Blocks that are known by their keys: wanted in the host tier, or in it."""
+    wanted = {b for b, yes in view.wanted.items() if yes}
+    return wanted | {b for (_, b), yes in view.mirrors.items() if yes}
+
+
+def _forgotten(pre: View, post: View) -> list[Event]:
+    """The keys of blocks that are not cached any more."""
+    lost = sorted(_cached(pre) - _cached(post))
+    return [Evict("gpu", lost)] if lost else []
+
+
+def _key(b: int) -> int:
+    return 1 + b
+
+
+def submit(pre: View, post: View, r: int) -> list[Event]:
+    """The request enters the queue."""
+    return [Submit(f"{r}", NOW, TOKENS)]
+
+
+def admit(pre: View, post: View, r: int) -> list[Event]:
+    """It gets its blocks and will compute all of its tokens."""
+    blocks = _of(post, "table", r)
+    return [
+        *_forgotten(pre, post),
+        Alloc("gpu", f"req:{r}.now", blocks),
+        Admit(f"{r}", NOW, 0, 0, TOKENS, TOKENS),
+    ]
+
+
+def park(pre: View, post: View, r: int) -> list[Event]:
+    """A hit in the remote pool, which somebody stored there before; its blocks, and their load."""
+    blocks = _of(post, "table", r)
+    sources = [2 * r + k for k in range(len(blocks))]
+    keys = [1000 + s for s in sources]
+    stored: list[Event] = [
+        Alloc("remote", f"op:{REMOTE + r}.now", sources),
+        Label("remote", sources, keys),
+        Free("remote", f"op:{REMOTE + r}.now", sources),
+    ]
+    return [
+        *_forgotten(pre, post),
+        *stored,
+        Touch("remote", f"hit:{r}.now", sources),
+        Lookup(f"{r}", NOW, 0, 1, "remote", sources),
+        Alloc("gpu", f"req:{r}.now", blocks),
+        Admit(f"{r}", NOW, 0, 1, TOKENS - 1, TOKENS),
+        Touch("gpu", f"op:{r}.now", blocks),
+        Touch("remote", f"op:{r}.now", sources),
+        Queue(r, NOW, "load", "remote", sources, "gpu", blocks, keys, f"{r}", NOW),
+        Issue(r, NOW),
+        Free("remote", f"hit:{r}.now", sources),
+    ]
+
+
+def land(pre: View, post: View, r: int) -> list[Event]:
+    """The load is complete, and the remote pool forgets what it had."""
+    blocks = _of(pre, "table", r)
+    sources = [2 * r + k for k in range(len(blocks))]
+    return [
+        Report(r, NOW, 0),
+        Complete(r, NOW),
+        Free("gpu", f"op:{r}.before", blocks),
+        Free("remote", f"op:{r}.before", sources),
+        Evict("remote", sources),
+    ]
+
+
+def defer(pre: View, post: View, r: int) -> list[Event]:
+    """A question to the remote pool."""
+    return [Ask(r, f"{r}", NOW, "remote", [1000 + 2 * r])]
+
+
+def answer(pre: View, post: View, r: int) -> list[Event]:
+    """It does not have it."""
+    return [Answer(r, f"{r}", NOW, 0)]
+
+
+def dispatch(pre: View, post: View, r: int) -> list[Event]:
+    """A step of one token."""
+    return [Dispatch(UNNUMBERED, [f"{r}"], [1])]
+
+
+def process(pre: View, post: View, r: int) -> list[Event]:
+    """The step's output, and the end of the fence after the last step of a preempted request."""
+    lifted = [b for b in _of(pre, "fence", r) if not post.fence[r, b]]
+    over: list[Event] = [Free("gpu", f"req:{r}.before", lifted), Retire(f"{r}", BEFORE)] if lifted else []
+    return [Process(UNNUMBERED), *over]
+
+
+def process_failed_load(pre: View, post: View, r: int) -> list[Event]:
+    """The step's output, and that nothing counts as computed."""
+    return [Process(UNNUMBERED), Rollback(f"{r}", NOW, 0, ahead=int(post.placeholders[r]))]
+
+
+def grow(pre: View, post: View, r: int, b: int) -> list[Event]:
+    """The second block of the table."""
+    return [*_forgotten(pre, post), Alloc("gpu", f"req:{r}.now", [b], at=1)]
+
+
+def preempt(pre: View, post: View, v: int) -> list[Event]:
+    """The blocks come free at once if no step in flight uses them."""
+    freed = [b for b in _of(pre, "table", v) if not post.fence[v, b]]
+    gone: list[Event] = [Free("gpu", f"req:{v}.before", freed), Retire(f"{v}", BEFORE)] if freed else []
+    return [Preempt(f"{v}", NOW, why="room"), *gone]
+
+
+def finish(pre: View, post: View, r: int) -> list[Event]:
+    """The blocks stay cached."""
+    blocks = _of(pre, "table", r)
+    return [
+        Finish(f"{r}", NOW, "stop", TOKENS),
+        Label("gpu", blocks, [_key(b) for b in blocks]),
+        Free("gpu", f"req:{r}.now", blocks),
+        Retire(f"{r}", NOW),
+    ]
+
+
+def backup(pre: View, post: View, b: int, h: int) -> list[Event]:
+    """A store of one block."""
+    op, holder = COPIES + h, f"op:{COPIES + h}.now"
+    return [
+        *_forgotten(pre, post),
+        Touch("gpu", holder, [b]),
+        Alloc("host", holder, [h]),
+        Queue(op, NOW, "store", "gpu", [b], "host", [h], [_key(b)]),
+        Issue(op, NOW),
+    ]
+
+
+def acknowledge(pre: View, post: View, h: int) -> list[Event]:
+    """The store is complete."""
+    op, holder = COPIES + h, f"op:{COPIES + h}.before"
+    return [
+        Report(op, NOW, 0),
+        Complete(op, NOW),
+        Free("gpu", holder, _of(pre, "mirrors", h)),
+        Free("host", holder, [h]),
+    ]
+
+
+def rest(pre: View, post: View) -> list[Event]:
+    """Nothing is held."""
+    return [Quiesce()]
+
+
+def stalled(view: View) -> list[Event]:
+    """What the scheduler finds, again and again, when it can do nothing more."""
+    count = dict.fromkeys(("running", "landed", "parked", "waiting", "answered"), 0)
+    for status in view.status.values():
+        if status in count:
+            count[status] += 1
+    waiting = [r for r, status in view.status.items() if status in ("waiting", "answered")]
+    needed = min((2 if view.need[r] == "long" else 1 for r in waiting), default=-1)
+    found = Round(
+        running=count["running"],
+        ready=count["landed"],
+        parked=count["parked"],
+        waiting=len(waiting),
+        needed=needed,
+    )
+    return [found] * ROUNDS

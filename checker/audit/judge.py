@@ -13,7 +13,7 @@ from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.checker.report.violations import event_text, value_text
-from kvfence.spec.events import Event, Header
+from kvfence.spec.events import Event, Header, Reset, Submit
 from kvfence.spec.order import Header as OrderHeader
 from kvfence.spec.order import OrderEvent
 
@@ -38,6 +38,8 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self.unchecked: list[str] = []
         self._record, self._record_order = record, record_order
+        self._live: dict[str, bool] = {}
+        """Requests, each with whether a reset came in its life."""
         self._sightings: dict[str, Sighting] = {}
         self._ledger: Ledger | None = None
         self._order: OrderChecker | None = None
@@ -55,6 +57,10 @@ class Judge:
         if self._record is not None:
             self._record(event)
         assert self._ledger is not None
+        if isinstance(event, Submit):
+            self._live[event.req] = False
+        elif isinstance(event, Reset):
+            self._live = dict.fromkeys(self._live, True)
         try:
             violation = self._ledger.apply(event)
         except (KeyError, ValueError, IndexError, OverflowError, TypeError) as error:
@@ -95,9 +101,20 @@ class Judge:
         if violation.pool:
             what += f" in {violation.pool}"
         cause = f"{what}: not true that {without_numbers(violation.condition)}"
+        evidence: Evidence = "rule"
+        if violation.invariant == "FLUSH":
+            cause, evidence = self._lost(violation), "lost"
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
         told = f"not true that {violation.condition}" + (f" ({values})" if values else "")
-        self.sight(violation.invariant, cause, "rule", told, tuple(_story(violation)))
+        self.sight(violation.invariant, cause, evidence, told, tuple(_story(violation)))
+
+    def _lost(self, violation: Violation) -> str:
+        """Which block of a finished request is neither stored nor queued nor dropped for a reason."""
+        values = violation.values
+        last = values.get("block") == int(str(values.get("full_blocks", 0))) - 1
+        which = "the last full block" if last else "a full block before the last one"
+        reset = self._live.get(str(values.get("req", "")).partition(".")[0], False)
+        return f"{which} of a finished request is neither stored nor queued" + ", after a reset" * reset
 
     def _raced(self, race: Race) -> None:
         names = [f"{'write' if a.write else 'read'} of {a.name or a.what}" for a in (race.first, race.second)]

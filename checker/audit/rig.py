@@ -317,7 +317,7 @@ class Engine:
         self._drain()
 
     def _drain(self) -> None:
-        patience = QUIET + 4 * (self.setup.delay + self.setup.launch_delay) + max(0, *self._holds())
+        patience = QUIET + 4 * (self.setup.delay + self.setup.launch_delay) + max([0, *self._holds()])
         self.last_progress = self.steps
         while self.steps < MOST_STEPS:
             waiting = self.scheduler.has_unfinished_requests() if hasattr(
@@ -330,10 +330,15 @@ class Engine:
                 break
             self.step()
         dead = [f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths]
-        if self.scheduler.get_num_unfinished_requests():
-            self._stalled(dead)
+        stalled = bool(self.scheduler.get_num_unfinished_requests())
+        if dead:
+            end = "requests wait for ever" if stalled else "the blocks of its copies are never given back"
+            cause = "a copy that fails ends the thread that copies, and nobody hears of it"
+            self.judge.sight("FAIL-CLOSED", cause, "stall" if stalled else "leak", f"{end}: {'; '.join(dead)}")
+        elif stalled:
+            self._stalled()
         else:
-            self._leaks(dead)
+            self._leaks()
 
     def _holds(self) -> list[int]:
         return [action.ticks for action in self.case.actions if isinstance(action, Hold)]
@@ -341,17 +346,15 @@ class Engine:
     def _pending(self) -> bool:
         return any(worker.device.busy for worker in self.workers)
 
-    def _stalled(self, dead: list[str]) -> None:
+    def _stalled(self) -> None:
         pool = self.scheduler.kv_cache_manager.block_pool
         states = sorted(f"{name} {request.status.name}" for name, request in self.scheduler.requests.items())
         free = pool.get_num_free_blocks()
         told = f"no step, end or copy for {self.steps - self.last_progress} steps: {', '.join(states)}"
         cause = "requests wait, and nothing runs any more"
-        if dead:
-            cause += " after a thread of the connector ended"
-        self.judge.sight("PROGRESS", cause, "stall", f"{told}; {free} GPU blocks are free; {'; '.join(dead)}")
+        self.judge.sight("PROGRESS", cause, "stall", f"{told}; {free} GPU blocks are free")
 
-    def _leaks(self, dead: list[str]) -> None:
+    def _leaks(self) -> None:
         pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
         pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
         for name, pool in pools:
@@ -359,9 +362,7 @@ class Engine:
             if held:
                 blocks = ", ".join(f"{block.block_id} (ref count {block.ref_cnt})" for block in held[:8])
                 cause = f"blocks of {name} are held though nothing is left"
-                if dead:
-                    cause += ", after a thread of the connector ended"
-                self.judge.sight("NO-LEAK", cause, "leak", f"{len(held)} blocks: {blocks}; {'; '.join(dead)}")
+                self.judge.sight("NO-LEAK", cause, "leak", f"{len(held)} blocks: {blocks}")
             free = pool.get_num_free_blocks()
             missing = len(pool.blocks) - 1 - len(held) - free
             if missing:

@@ -27,8 +27,8 @@ from kvfence.spec.events import Kind
 BLOCK: Final = 65536
 BLOCKS: Final = 64
 MOVED: Final = 8
-HOLD: Final = 2_500_000
-"""Cycles for which the kernel in front waits, more than a millisecond: a copy takes host and device less."""
+HOLD: Final = 8_000_000
+"""Cycles for which the kernel in front waits, four milliseconds: longer than a copy, and than a host that lags."""
 
 
 class Arena:

@@ -28,7 +28,7 @@ BLOCK: Final = 65536
 BLOCKS: Final = 64
 MOVED: Final = 8
 HOLD: Final = 8_000_000
-"""Cycles for which the kernel in front waits, four milliseconds: longer than a copy, and than a host that lags."""
+"""Cycles for which the kernel in front waits, four milliseconds: a copy takes less, on a lagging host too."""
 
 
 class Arena:

@@ -30,7 +30,10 @@ def header(options: Options) -> Header:
     return Header(
         producer="kvfence.reference",
         pools=(Pool("gpu", options.gpu_blocks, null=0), Pool("cpu", options.cpu_blocks)),
-        groups=tuple(Group("gpu", spec.block_size, spec.window) for spec in options.group_specs),
+        groups=tuple(
+            Group("gpu", spec.block_size, spec.window or None, spec.kind if spec.forgets else None)
+            for spec in options.group_specs
+        ),
         ranks=options.ranks,
         depth=options.async_depth,
         tier="cpu",
@@ -70,7 +73,7 @@ class Engine:
             options.mode,
             options.ranks,
             options.store_batch,
-            lazy_horizon=2 * -(-options.token_budget // options.block_size) * len(groups) + 64,
+            lazy_horizon=2 * sum(-(-options.token_budget // spec.block_size) for spec in groups) + 64,
             stats=self.stats,
             observer=observer,
         )

@@ -118,8 +118,8 @@ class _ForgetsPinOnAbort(OffloadScheduler):
 class _PromisesAll(OffloadScheduler):
     """Promises the last block too, and counts all of it when the accepted part has landed."""
 
-    def _most_blocks(self, request: Request) -> int:
-        return request.total // self.block_size
+    def _most_tokens(self, request: Request) -> int:
+        return request.total // self.manager.unit * self.manager.unit
 
     def _load(self, request: Request, hit: Hit, tokens: int) -> None:
         super()._load(request, hit, tokens)

@@ -54,7 +54,9 @@ class _FlushesLate(OffloadScheduler):
         slots = self.manager.tables.slots[group][request.row, start:full].copy()
         if slots.size and not aborted:
             self._late = self._late or []
-            self._late.append((2, slots, request.keys[start:full], group, np.arange(start, full), request))
+            self._late.append(
+                (2, slots, request.keys_of[group][start:full], group, np.arange(start, full), request)
+            )
 
     def still_needs(self, holder: str) -> bool:
         """A request is not gone before its late store is planned."""

@@ -12,7 +12,7 @@ from kvfence.reference.changes import Added, Change, Closed, Cut, Opened
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.pool import BlockPool
 from kvfence.reference.request import Request
-from kvfence.reference.tables import BlockTables, GroupSpec, Rows
+from kvfence.reference.tables import BlockTables, GroupSpec, Rows, common_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class KVCacheManager:
         self.pool = pool
         self.tables = tables
         self.groups = tables.groups
+        self.unit = common_blocks(self.groups)
+        """Tokens of which each hit is a multiple."""
         self.depth = depth
         self.step_tokens = step_tokens
         """Most tokens that one step computes."""
@@ -59,39 +61,66 @@ class KVCacheManager:
 
     def get_computed_blocks(self, request: Request) -> LocalHit:
         """The longest prefix that every group has; at least one token is left to compute. Changes nothing."""
-        keys = request.key_list[: (request.total - 1) // self.groups[0].block_size]
-        blocks = len(keys)
-        parts: list[tuple[int, Slots]] = []
-        for group, spec in enumerate(self.groups):
-            if spec.window is None:
-                found = self.pool.longest_prefix(keys[:blocks], group)
-                blocks = len(found)
-                parts.append((0, np.array(found, np.int64)))
-            else:
-                blocks, found = self.longest_window(self.pool, keys, blocks, 0, group)
-                parts.append((blocks - len(found), np.array(found, np.int64)))
-        cut = tuple((at, slots[: max(0, blocks - at)]) for at, slots in parts)
-        return LocalHit(blocks * self.groups[0].block_size, cut)
+        tokens, parts = self.longest_hit(self.pool, request, 0, (request.total - 1) // self.unit * self.unit)
+        return LocalHit(tokens, tuple(parts))
 
-    def longest_window(
-        self, pool: BlockPool, keys: list[int], blocks: int, lowest: int, group: int
-    ) -> tuple[int, list[int]]:
-        """The greatest hit ``h`` of ``lowest`` .. ``blocks`` blocks whose window (above ``lowest``) ``pool``
-        has, and its slots.
+    def longest_hit(
+        self, pool: BlockPool, request: Request, lowest: int, most: int
+    ) -> tuple[int, list[tuple[int, Slots]]]:
+        """The greatest hit of ``lowest`` .. ``most`` tokens of which ``pool`` has what every group reads
+        behind it, above the first ``lowest`` tokens. For each group the first block, and its slots.
+
+        All are whole numbers of blocks of each group.
         """
-        index = pool.index[group]
-        wide = self.groups[group].window_blocks
-        run: list[int] = []
-        end = blocks
-        for at in range(blocks - 1, lowest - 1, -1):
-            if len(run) >= wide:
-                break
-            slot = index.get(keys[at])
-            if slot is None:
-                run.clear()
-                end = at
+        found: list[list[int]] = []
+        for group, spec in enumerate(self.groups):
+            first, size = lowest // spec.block_size, spec.block_size
+            if not spec.forgets:
+                found.append(pool.longest_prefix(request.key_lists[group][first : most // size], group))
+                most = min(most, (first + len(found[-1])) * size)
+                most -= (most - lowest) % self.unit
             else:
+                found.append([])
+        again = True
+        while again:
+            # A shorter hit has another window in each of the groups that forget.
+            again = False
+            for group, spec in enumerate(self.groups):
+                if spec.forgets:
+                    end, found[group] = self._longest_window(
+                        pool, request.key_lists[group], lowest, most, group
+                    )
+                    again |= end < most and sum(other.forgets for other in self.groups) > 1
+                    most = end
+        parts = []
+        for spec, slots in zip(self.groups, found, strict=True):
+            end = most // spec.block_size
+            at = end - len(slots) if spec.forgets else lowest // spec.block_size
+            parts.append((at, np.array(slots[: end - at], np.int64)))
+        return most, parts
+
+    def _longest_window(
+        self, pool: BlockPool, keys: list[int], lowest: int, most: int, group: int
+    ) -> tuple[int, list[int]]:
+        """The greatest of ``lowest`` .. ``most`` tokens behind which ``pool`` has what the group reads, above
+        ``lowest``; and the slots of that.
+        """
+        index, spec = pool.index[group], self.groups[group]
+        size, floor = spec.block_size, lowest // spec.block_size
+        end = most
+        run: list[int] = []
+        at = end // size
+        while end > lowest:
+            need = max(spec.first_block(end), floor)
+            while at > need and (slot := index.get(keys[at - 1])) is not None:
                 run.append(slot)
+                at -= 1
+            if at <= need:
+                break
+            # Block at - 1 is missing: each hit that ends behind it needs it.
+            end = lowest + max(0, (at - 1) * size - lowest) // self.unit * self.unit
+            run.clear()
+            at = end // size
         return end, run[::-1]
 
     # Allocation.
@@ -114,9 +143,9 @@ class KVCacheManager:
         """The longest that a table of ``spec`` gets: a window slides only when the steps in flight are
         processed.
         """
-        if spec.window is None:
+        if not spec.forgets:
             return self.pool.slots
-        return -(-(spec.window + (self.depth + 1) * self.step_tokens) // spec.block_size) + 1
+        return -(-(spec.reach + (self.depth + 1) * self.step_tokens) // spec.block_size) + 1
 
     def admit(self, request: Request, hit: LocalHit, external: int, tokens: int) -> None:
         """Give ``request`` its hit, and blocks for ``external`` loaded and ``tokens`` computed tokens.
@@ -141,6 +170,8 @@ class KVCacheManager:
             if end > start:
                 slots = self.pool.get_new_blocks(request.holder, end - start, group, start)
                 self._append(row, group, start, slots)
+            # What nothing reads is left out, also where that is all of the hit.
+            self.tables.blocks[group, row] = max(start, end)
             self.tables.first[group, row] = hit.parts[group][0] if hit.parts[group][1].size else start
 
     def allocate_slots(self, request: Request, tokens: int) -> None:
@@ -190,26 +221,28 @@ class KVCacheManager:
     def cache_blocks(self, rows: Rows) -> None:
         """Enter the blocks of ``rows`` that confirmed tokens have filled into the prefix index."""
         tables = self.tables
-        full = tables.confirmed[rows] // self.groups[0].block_size
-        due = full > tables.cached[rows]
-        rows, full = rows[due], full[due]
-        if not rows.size:
-            return
-        start = tables.cached[rows]
-        counts = full - start
-        each = np.repeat(rows, counts)
-        block = (
-            np.arange(each.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(start, counts)
-        )
-        keys = tables.keys[each, block]
-        for group, slots in enumerate(tables.slots):
-            mine = slots[each, block]
+        confirmed, before = tables.confirmed[rows], tables.cached[rows]
+        size = -1
+        for group, (spec, slots) in enumerate(zip(self.groups, tables.slots, strict=True)):
+            if spec.block_size != size:
+                size = spec.block_size
+                start = before // size
+                counts = confirmed // size - start
+                np.maximum(counts, 0, out=counts)
+                due = np.flatnonzero(counts)
+                counts, start = counts[due], start[due]
+                each = np.repeat(rows[due], counts)
+                ends = np.cumsum(counts)
+                block = np.arange(each.size) - np.repeat(ends - counts - start, counts)
+            if not each.size:
+                continue
+            mine, keys = slots[each, block], tables.keys[group][each, block]
             real = mine != tables.null
             if real.all():
                 self.pool.cache_full_blocks(mine, keys, group)
             elif real.any():
                 self.pool.cache_full_blocks(mine[real], keys[real], group)
-        tables.cached[rows] = full
+        tables.cached[rows] = np.maximum(confirmed, before)
 
     # Leaving.
 
@@ -217,10 +250,9 @@ class KVCacheManager:
         """Give back what no later step of ``rows`` can read."""
         tables = self.tables
         for group, spec in enumerate(self.groups):
-            if spec.window is None:
+            if not spec.forgets:
                 continue
-            first = np.maximum(self._passed(rows) - spec.window + 1, 0) // spec.block_size
-            first = np.minimum(first, tables.blocks[group, rows])
+            first = np.minimum(spec.first_blocks(self._passed(rows)), tables.blocks[group, rows])
             for i in np.flatnonzero(first > tables.first[group, rows]).tolist():
                 row, to = int(rows[i]), int(first[i])
                 request = tables.requests[row]

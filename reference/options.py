@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from kvfence.reference.errors import OptionsError
 from kvfence.reference.stores import Mode
 from kvfence.reference.tables import GroupSpec
+from kvfence.spec.events import GroupKind
 
-Groups: TypeAlias = Literal["full", "full+sliding"]
+Groups: TypeAlias = Literal[
+    "full", "full+sliding", "full+chunked", "full+recurrent", "full+sliding+chunked+recurrent"
+]
 DeviceName: TypeAlias = Literal["virtual", "cuda"]
 
 _MOST_CELLS = 2**30
@@ -27,7 +30,9 @@ class Options:
     cpu_blocks: int = 131072
     groups: Groups = "full"
     window: int = 1024
-    """Tokens a sliding-window layer reads, itself included."""
+    """Tokens a sliding-window layer reads, itself included; tokens of a chunk of chunked local attention."""
+    block_sizes: tuple[int, ...] = ()
+    """Tokens of a block of each group, in order; ``block_size`` for all if empty."""
     mode: Mode = "eager"
     async_depth: int = 1
     """Steps in flight: with 2, a step is scheduled before the output of the one before is known."""
@@ -80,14 +85,19 @@ class Options:
             value = getattr(self, name)
             if value not in choices:
                 raise OptionsError(f"{name} is {value!r}; choose from {', '.join(map(str, choices))}")
+        kinds = self.groups.split("+")
+        if self.block_sizes and (len(self.block_sizes) != len(kinds) or min(self.block_sizes) < 1):
+            raise OptionsError(
+                f"block_sizes is {self.block_sizes}; give one of at least 1 for each of {len(kinds)} groups"
+            )
         for name in ("gpu_blocks", "cpu_blocks"):
-            cells = getattr(self, name) * self.block_size
+            cells = getattr(self, name) * self.slot_tokens
             if cells > _MOST_CELLS:
                 raise OptionsError(
                     f"{name} x block_size is {cells} tokens; at most {_MOST_CELLS} can be simulated"
                 )
         if self.device == "cuda":
-            for name, only in (("ranks", 1), ("fail_rate", 0.0), ("repeat_rate", 0.0)):
+            for name, only in (("ranks", 1), ("fail_rate", 0.0), ("repeat_rate", 0.0), ("block_sizes", ())):
                 value = getattr(self, name)
                 if value != only:
                     raise OptionsError(
@@ -99,5 +109,14 @@ class Options:
     @property
     def group_specs(self) -> tuple[GroupSpec, ...]:
         """The KV-cache groups."""
-        full = GroupSpec(self.block_size)
-        return (full,) if self.groups == "full" else (full, GroupSpec(self.block_size, self.window))
+        kinds = self.groups.split("+")
+        sizes = self.block_sizes or (self.block_size,) * len(kinds)
+        return tuple(
+            GroupSpec(size, self.window if kind in ("sliding", "chunked") else 0, cast("GroupKind", kind))
+            for kind, size in zip(kinds, sizes, strict=True)
+        )
+
+    @property
+    def slot_tokens(self) -> int:
+        """Tokens that a slot has room for: a block of any group."""
+        return max(self.block_sizes, default=self.block_size)

@@ -24,9 +24,9 @@ class Request:
     """Tokens are counted; ``total`` are known (prompt and sampled ones) as the generation begins."""
 
     spec: RequestSpec
-    keys: Keys
-    """Content keys of all blocks that can become full."""
-    key_list: list[int]
+    keys_of: tuple[Keys, ...]
+    """For each group: content keys of all blocks that can become full."""
+    key_lists: tuple[list[int], ...]
     total: int
     generation: int = 0
     state: State = State.WAITING
@@ -48,10 +48,24 @@ class Request:
         self._name_holders()
 
     @classmethod
-    def arriving(cls, spec: RequestSpec, block_size: int) -> Request:
-        """A request that has just arrived."""
-        keys = block_keys(spec, block_size, spec.prompt + spec.output)
-        return cls(spec, keys, keys.tolist(), spec.prompt)
+    def arriving(cls, spec: RequestSpec, *block_sizes: int) -> Request:
+        """A request that has just arrived, with the block size of each group."""
+        by_size = {
+            size: block_keys(spec, size, spec.prompt + spec.output) for size in dict.fromkeys(block_sizes)
+        }
+        lists = {size: keys.tolist() for size, keys in by_size.items()}
+        keys = tuple(by_size[size] for size in block_sizes)
+        return cls(spec, keys, tuple(lists[size] for size in block_sizes), spec.prompt)
+
+    @property
+    def keys(self) -> Keys:
+        """Content keys of the first group."""
+        return self.keys_of[0]
+
+    @property
+    def key_list(self) -> list[int]:
+        """The same as a list."""
+        return self.key_lists[0]
 
     @property
     def target(self) -> int:

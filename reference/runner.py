@@ -40,7 +40,7 @@ class Read:
     lowest: Rows | int
     highest: Rows | int
 
-    def counts(self, offsets: Rows) -> npt.NDArray[np.bool_]:
+    def counts(self, offsets: Rows) -> npt.NDArray[np.bool_]:  # offsets: 0 .. block size - 1
         """Which tokens count, [blocks, block size]."""
         positions = self.blocks[:, None] * offsets.size + offsets
         return (positions <= self.highest) & (positions >= self.lowest)
@@ -57,6 +57,8 @@ class ModelRunner:
 
     def __init__(self, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int) -> None:
         self.groups = groups
+        self.cells = int(memory.shape[1])
+        """Tokens that a slot has room for; a block of a group takes the first ``block_size`` of them."""
         self.block_size = groups[0].block_size
         self.reads = OracleReads()
         self._use(memory)
@@ -67,7 +69,8 @@ class ModelRunner:
         """First block that was not compared in full since it came or changed."""
         self._users = np.zeros(memory.shape[0], np.int32)
         """In how many tables a slot is."""
-        self._offsets = np.arange(self.block_size, dtype=np.int64)
+        self._offsets_of = [np.arange(group.block_size, dtype=np.int64) for group in groups]
+        self._offsets = self._offsets_of[0]
         self._dirty: list[Slots] = []
 
     # Memory. A device whose memory is elsewhere replaces these four.
@@ -75,19 +78,21 @@ class ModelRunner:
     def _use(self, memory: torch.Tensor) -> None:
         self._memory = memory.numpy()
         self._flat = self._memory.reshape(-1)
+        self._blocks = [self._memory[:, : group.block_size] for group in self.groups]
 
     def _write(self, cells: Cells, content: Tokens) -> None:
         """Token ``cells[i]`` of the memory, counted through all slots, becomes ``content[i]``."""
         self._flat[cells] = content
 
     def _write_blocks(self, slots: Slots, content: Tokens) -> None:
-        self._memory[slots] = content.reshape(-1, self.block_size)
+        self._memory[slots] = content.reshape(-1, self.cells)
 
     def _compare(self, read: Read, expected: Tokens) -> None:
         """Raises GarbledBlock."""
-        wrong = self._memory[read.slots] != expected.reshape(-1, self.block_size)
+        size = self.groups[read.group].block_size
+        wrong = self._blocks[read.group][read.slots] != expected.reshape(-1, size)
         if wrong.any():
-            wrong &= read.counts(self._offsets)
+            wrong &= read.counts(self._offsets_of[read.group])
             if wrong.any():
                 i, offset = (int(x) for x in np.argwhere(wrong)[0])
                 self._garbled(read, i, offset, int(self._memory[read.slots[i], offset]))
@@ -107,7 +112,7 @@ class ModelRunner:
                 case Opened(row, request):
                     self._requests[row] = request
                     self._unread[:, row] = 0
-                    self._widen(request.keys.size + 8)
+                    self._widen(max(keys.size for keys in request.keys_of) + 8)
                     self._oracle.open_row(row, request.spec)
                 case Added(row, group, at, slots):
                     self._tables[group][row, at : at + slots.size] = slots
@@ -174,42 +179,44 @@ class ModelRunner:
                 self._attend(int(rows[i]), int(start[i]), int(start[i] + tokens[i]), group)
 
     def _write_tokens(self, rows: Rows, at: Rows, group: int) -> None:
-        slots = self._tables[group][rows, at // self.block_size]
-        self._write(slots * self.block_size + at % self.block_size, self._oracle.at(rows, at, group))
+        size = self.groups[group].block_size
+        slots = self._tables[group][rows, at // size]
+        self._write(slots * self.cells + at % size, self._oracle.at(rows, at, group))
         shared = slots[self._users[slots] > 1]
         if shared.size:
             self._read_again(shared)
 
     def _write_chunk(self, row: int, start: int, tokens: int, group: int) -> None:
-        size = self.block_size
+        size = self.groups[group].block_size
         first, last = start // size, (start + tokens - 1) // size
         slots = self._tables[group][row, first : last + 1]
         content = self._oracle.tokens(row, start, start + tokens, group)
         lead = start - first * size
-        if not lead and tokens == slots.size * size:
+        if not lead and tokens == slots.size * self.cells:
             self._write_blocks(slots, content)
         else:
-            cells = (slots[:, None] * size + self._offsets).reshape(-1)
+            cells = (slots[:, None] * self.cells + self._offsets_of[group]).reshape(-1)
             self._write(cells[lead : lead + tokens], content)
         shared = slots[self._users[slots] > 1]
         if shared.size:
             self._read_again(shared)
 
     def _decode_attention(self, rows: Rows, at: Rows, group: int) -> None:
-        size = self.block_size
+        spec = self.groups[group]
+        size = spec.block_size
         current = at // size
         behind = self._unread[group, rows] < current
         if behind.any():
             for i in np.flatnonzero(behind).tolist():
                 self._attend(int(rows[i]), int(at[i]), int(current[i]) * size, group)
-        spec = self.groups[group]
-        low = 0 if spec.window is None else np.maximum(at - spec.window + 1, 0) // size
+        start = spec.first_tokens(at)
+        low = start // size
         sample = low + (at * 40503 + rows * 7919) % np.maximum(current - low, 1)
         blocks = np.concatenate([current, np.minimum(sample, current)])
         both = np.concatenate([rows, rows])
-        positions = blocks[:, None] * size + self._offsets
+        positions = blocks[:, None] * size + self._offsets_of[group]
         slots = self._tables[group][both, blocks]
-        lowest = 0 if spec.window is None else np.tile(np.maximum(at - spec.window + 1, 0), 2)[:, None]
+        lowest = np.tile(start, 2)[:, None] if spec.forgets else 0
         read = Read(both, group, blocks, slots, lowest, np.concatenate([at, at])[:, None])
         self._compare(read, self._oracle.at(both, positions, group))
         self._unread[group, rows] = (at + 1) // size
@@ -220,8 +227,9 @@ class ModelRunner:
         """Compare in full what the tokens from ``start`` on read of the first ``end`` tokens and was not
         compared yet.
         """
-        size, spec = self.block_size, self.groups[group]
-        lowest = 0 if spec.window is None else max(0, start - spec.window + 1)
+        spec = self.groups[group]
+        size = spec.block_size
+        lowest = spec.first_token(start)
         first = max(int(self._unread[group, row]), lowest // size)
         last = -(-end // size)
         if last > first:
@@ -234,7 +242,7 @@ class ModelRunner:
     def _garbled(self, read: Read, i: int, offset: int, found: int) -> None:
         row = read.rows if isinstance(read.rows, int) else int(read.rows[i])
         block = int(read.blocks[i])
-        position = block * self.block_size + offset
+        position = block * self.groups[read.group].block_size + offset
         request = self._requests[row]
         assert request is not None
         expected = int(self._oracle.tokens(row, position, position + 1, read.group)[0])

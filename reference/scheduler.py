@@ -78,6 +78,13 @@ class Scheduler:
         self.stats = stats
         self.observer = observer
         self.block_size = manager.groups[0].block_size
+        self.unit = manager.unit
+        self._sizes = [
+            (group, spec.block_size)
+            for group, spec in enumerate(manager.groups)
+            if spec.block_size not in {other.block_size for other in manager.groups[:group]}
+        ]
+        """Each block size, with the first group that has it: groups of a size have equally long tables."""
         self.watermark = manager.pool.usable // 100
         """Free slots left alone when a request is admitted beside others: room for those to grow."""
         self.waiting: deque[Request] = deque()
@@ -97,7 +104,7 @@ class Scheduler:
 
     def add_request(self, spec: RequestSpec) -> Request:
         """A request arrives. One that could never run ends at once, with reason ``error``."""
-        request = Request.arriving(spec, self.block_size)
+        request = Request.arriving(spec, *(group.block_size for group in self.manager.groups))
         self.stats.requests += 1
         if self.observer is not None:
             self.observer(Submit(req=request.id, gen=0, prompt=spec.prompt))
@@ -141,8 +148,9 @@ class Scheduler:
         wanted = np.maximum(tables.total[rows] - computed, computed < tables.limit[rows])
         before = np.cumsum(wanted) - wanted
         tokens = np.clip(self.token_budget - before, 0, wanted)
-        reach = -(-(computed + tokens) // self.block_size)
-        short = reach > tables.blocks[0, rows]
+        short = np.zeros(rows.size, bool)
+        for group, size in self._sizes:
+            short |= -(-(computed + tokens) // size) > tables.blocks[group, rows]
         batch = list(self.running)
         for i in np.flatnonzero(short).tolist():
             request = batch[i]
@@ -246,7 +254,7 @@ class Scheduler:
             return None
         row = request.row
         self.tables.computed[row] = self.tables.confirmed[row] = hit.tokens
-        self.tables.cached[row] = hit.tokens // self.block_size
+        self.tables.cached[row] = hit.tokens
         request.local, request.external = hit.tokens, external
         self.stats.local_hit_tokens += hit.tokens
         self.stats.external_hit_tokens += external
@@ -259,7 +267,7 @@ class Scheduler:
 
     def _accepted(self, request: Request, local: int, promised: int) -> int:
         """How much of a promise is taken: at least one token is left to compute."""
-        most = (request.total - 1) // self.block_size * self.block_size - local
+        most = (request.total - 1) // self.unit * self.unit - local
         return min(promised, most)
 
     def _tell_admission(self, request: Request, local: int, external: int, promised: int) -> None:

@@ -94,26 +94,15 @@ class OffloadScheduler(StorePlanner):
         return hit.tokens, hit.tokens > 0
 
     def _find(self, request: Request, num_computed_tokens: int) -> Hit:
-        lowest = num_computed_tokens // self.block_size
-        keys = request.key_list[: self._most_blocks(request)]
-        top = len(keys)
-        found: list[tuple[int, list[int]]] = []
-        for group, spec in enumerate(self.manager.groups):
-            if spec.window is None:
-                slots = self.tier.longest_prefix(keys[lowest:top], group)
-                top = lowest + len(slots)
-                found.append((lowest, slots))
-            else:
-                top, slots = self.manager.longest_window(self.tier, keys, top, lowest, group)
-                found.append((top - len(slots), slots))
-        parts = [(at, np.array(slots[: top - at], np.int64)) for at, slots in found]
-        return Hit((top - lowest) * self.block_size, parts)
+        most = max(num_computed_tokens, self._most_tokens(request))
+        end, parts = self.manager.longest_hit(self.tier, request, num_computed_tokens, most)
+        return Hit(end - num_computed_tokens, parts)
 
-    def _most_blocks(self, request: Request) -> int:
-        """Blocks worth promising: at least one token is computed, and a shorter hit would need another
-        window.
+    def _most_tokens(self, request: Request) -> int:
+        """Tokens worth promising, the local hit included: at least one is computed, and a shorter hit would
+        need another window.
         """
-        return (request.total - 1) // self.block_size
+        return (request.total - 1) // self.manager.unit * self.manager.unit
 
     def _promise(self, request: Request, hit: Hit) -> None:
         """Pin ``hit`` in place of what was promised before."""
@@ -156,13 +145,12 @@ class OffloadScheduler(StorePlanner):
     def _load(self, request: Request, hit: Hit, tokens: int) -> None:
         local = int(self.manager.tables.computed[request.row])
         loading = _Loading(request, request.generation, local, tokens)
-        end = (local + tokens) // self.block_size
         for group, (at, slots) in enumerate(hit.parts):
-            src = slots[: max(0, end - at)]
+            src = slots[: max(0, (local + tokens) // self.manager.groups[group].block_size - at)]
             if not src.size:
                 continue
             dst = self.manager.tables.table(request.row, group)[at : at + src.size].copy()
-            keys = request.keys[at : at + src.size]
+            keys = request.keys_of[group][at : at + src.size]
             blocks = np.arange(at, at + src.size)
             transfer = self._transfer("load", src, dst, keys, group, blocks, request)
             self.tier.touch(transfer.holder, src)
@@ -187,6 +175,7 @@ class OffloadScheduler(StorePlanner):
         loading.waiting -= 1
         if not transfer.ok:
             self.stats.failed_loads += 1
+            self._distrust(transfer)
         if loading.waiting:
             return None
         del self.loading[holder]
@@ -194,8 +183,6 @@ class OffloadScheduler(StorePlanner):
         failed = [load for load in loading.done if not load.ok]
         if waits and not failed:
             self._loads_landed(request, loading)
-        for load in failed:
-            self._distrust(load)
         for load in loading.done:
             self._release_source(load)
             self._release_destination(load)
@@ -218,7 +205,7 @@ class OffloadScheduler(StorePlanner):
                 self._register_loaded(load)
         valid = loading.local + loading.tokens
         tables.computed[request.row] = tables.confirmed[request.row] = valid
-        tables.cached[request.row] = valid // self.block_size
+        tables.cached[request.row] = valid
 
     def _register_loaded(self, load: Transfer) -> None:
         self.gpu.cache_full_blocks(load.dst, load.keys, load.group, load.op, load.generation)
@@ -283,9 +270,9 @@ class OffloadScheduler(StorePlanner):
         """
         self.withdraw(request)
         if request.row >= 0:
-            full = int(self.manager.tables.confirmed[request.row]) // self.block_size
-            for group in range(len(self.manager.groups)):
-                self._settle(request, group, full, aborted)
+            confirmed = int(self.manager.tables.confirmed[request.row])
+            for group, spec in enumerate(self.manager.groups):
+                self._settle(request, group, confirmed // spec.block_size, aborted)
         return False
 
     def request_preempted(self, request: Request) -> None:
@@ -294,8 +281,9 @@ class OffloadScheduler(StorePlanner):
         """
         self.withdraw(request)
         if self.mode == "eager" and not self.has_open_loads(request):
-            full = int(self.manager.tables.confirmed[request.row]) // self.block_size
-            for group in range(len(self.manager.groups)):
+            confirmed = int(self.manager.tables.confirmed[request.row])
+            for group, spec in enumerate(self.manager.groups):
+                full = confirmed // spec.block_size
                 if self.manager.tables.cursor[group, request.row] < full:
                     self._store_blocks(request, group, full)
 

@@ -74,17 +74,16 @@ class StorePlanner:
         """
         tables = self.manager.tables
         confirmed = tables.confirmed[rows]
-        full = confirmed // self.block_size
         for group, spec in enumerate(self.manager.groups):
+            full = confirmed // spec.block_size
             cursor = tables.cursor[group, rows]
             due = full - cursor >= self.store_batch
-            if spec.window is not None:
-                first = np.maximum(confirmed - spec.window + 1, 0) // spec.block_size
-                due |= (cursor < first) & (full > cursor)
+            if spec.forgets:
+                due |= (cursor < spec.first_blocks(confirmed)) & (full > cursor)
             for row in rows[due].tolist():
                 request = tables.requests[row]
                 assert request is not None
-                self._store_blocks(request, group, int(tables.confirmed[row]) // self.block_size)
+                self._store_blocks(request, group, int(tables.confirmed[row]) // spec.block_size)
 
     def _store_blocks(self, request: Request, group: int, upto: int) -> None:
         """Move the store cursor towards block ``upto``: each block it passes is queued or dropped with a
@@ -94,7 +93,7 @@ class StorePlanner:
         """
         tables, row = self.manager.tables, request.row
         start = int(tables.cursor[group, row])
-        keys = request.key_list[start:upto]
+        keys = request.key_lists[group][start:upto]
         slots = tables.slots[group][row, start:upto]
         chosen, reasons = self._choose(keys, slots, group)
         room = self.tier.num_free
@@ -104,7 +103,7 @@ class StorePlanner:
         if chosen:
             which = np.array(chosen, np.int64)
             at = start + which
-            self._store(slots[which], request.keys[at], group, at, request)
+            self._store(slots[which], request.keys_of[group][at], group, at, request)
         if len(chosen) < len(reasons):
             block = start
             for reason, run in groupby(reasons):

@@ -3,34 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 import numpy.typing as npt
 
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.request import Request
+from kvfence.spec.events import GroupKind
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A KV-cache group: ``block_size`` in tokens; ``window`` in tokens, None for full attention."""
+    """A KV-cache group: ``block_size`` in tokens; what a token reads of it, by its kind.
+
+    ``full``: all tokens before it. ``sliding``: ``window`` tokens, itself included. ``chunked``: those since
+    the last multiple of ``window``. ``recurrent``: the state behind the token before it. All but the first
+    forget.
+    """
 
     block_size: int
-    window: int | None = None
+    window: int = 0
+    kind: GroupKind = "full"
 
     @property
-    def window_blocks(self) -> int:
-        """Blocks that a token right behind a block boundary reads: the unaligned ``window - 1`` tokens
-        before it.
-        """
-        assert self.window is not None
-        return -(-(self.window - 1) // self.block_size)
+    def forgets(self) -> bool:
+        """Whether blocks are of no use any more some time."""
+        return self.kind != "full"
+
+    @property
+    def reach(self) -> int:
+        """Tokens that a token reads at most; only of a group that forgets."""
+        return self.window if self.window else 1
+
+    def first_token(self, computed: int) -> int:
+        """First token that the one after ``computed`` tokens still reads."""
+        if self.kind == "full":
+            return 0
+        if self.kind == "chunked":
+            return computed - computed % self.window
+        return max(computed - self.reach + (self.kind == "sliding"), 0)
+
+    def first_tokens(self, computed: Rows) -> Rows:
+        """The same for many requests."""
+        if self.kind == "full":
+            return np.zeros_like(computed)
+        if self.kind == "chunked":
+            return computed - computed % self.window
+        return np.maximum(computed - self.reach + (self.kind == "sliding"), 0)
 
     def first_block(self, computed: int) -> int:
         """First block that the token after ``computed`` tokens still reads."""
-        return 0 if self.window is None else max(0, computed - self.window + 1) // self.block_size
+        return self.first_token(computed) // self.block_size
+
+    def first_blocks(self, computed: Rows) -> Rows:
+        """The same for many requests."""
+        return self.first_tokens(computed) // self.block_size
+
+
+def common_blocks(groups: tuple[GroupSpec, ...]) -> int:
+    """Tokens of which a hit is a multiple: it ends with a block of each group."""
+    return lcm(*(group.block_size for group in groups))
 
 
 class BlockTables:
@@ -47,14 +82,14 @@ class BlockTables:
         self._free_rows = list(range(rows - 1, -1, -1))
         self.requests: list[Request | None] = [None] * rows
         self.slots = [np.full((rows, 64), null, np.int64) for _ in groups]
-        self.keys = np.zeros((rows, 64), np.int64)
+        self.keys = [np.zeros((rows, 64), np.int64) for _ in groups]
         self.blocks = np.zeros((len(groups), rows), np.int64)
         self.first = np.zeros((len(groups), rows), np.int64)
         """First block not given back yet because it slid out of the window."""
         self.cursor = np.zeros((len(groups), rows), np.int64)
         """Store cursor: blocks below it are stored, queued or dropped."""
         self.cached = np.zeros(rows, np.int64)
-        """Full blocks that are in the prefix index already."""
+        """Tokens up to which full blocks are in the prefix index already."""
         self.computed = np.zeros(rows, np.int64)
         self.confirmed = np.zeros(rows, np.int64)
         self.total = np.zeros(rows, np.int64)
@@ -73,9 +108,10 @@ class BlockTables:
     def open_row(self, request: Request, depth: int) -> int:
         """Give ``request`` a row with empty tables."""
         row = self._free_rows.pop()
-        self._widen(request.keys.size + 1 + depth)
+        self._widen(max(keys.size for keys in request.keys_of) + 1 + depth)
         self.requests[row] = request
-        self.keys[row, : request.keys.size] = request.keys
+        for mine, keys in zip(self.keys, request.keys_of, strict=False):
+            mine[row, : keys.size] = keys
         self.blocks[:, row] = 0
         self.first[:, row] = 0
         self.cursor[:, row] = 0
@@ -101,9 +137,9 @@ class BlockTables:
         return self.slots[group][row, : self.blocks[group, row]]
 
     def _widen(self, width: int) -> None:
-        have = self.keys.shape[1]
+        have = self.keys[0].shape[1]
         if width <= have:
             return
         more = max(width, 2 * have) - have
         self.slots = [np.pad(slots, ((0, 0), (0, more)), constant_values=self.null) for slots in self.slots]
-        self.keys = np.pad(self.keys, ((0, 0), (0, more)))
+        self.keys = [np.pad(keys, ((0, 0), (0, more))) for keys in self.keys]

@@ -30,7 +30,7 @@ def open_platform(
         return cuda, CudaModelRunner(cuda.memory["gpu"], groups, rows, cuda.compute, cuda.tap)
     settings = (
         pools,
-        options.block_size,
+        options.slot_tokens,
         options.ranks,
         options.seed,
         options.max_delay,

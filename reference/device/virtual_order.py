@@ -52,7 +52,7 @@ POOLS: Final = ("gpu", "cpu")
 
 def replay_header(options: Options) -> Header:
     """First line of the order trace of a replay with ``options``, on any device. Addresses are made up."""
-    slot = options.block_size * CELL
+    slot = options.slot_tokens * CELL
     slots = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
     return Header(
         producer="kvfence.reference",
@@ -163,7 +163,7 @@ class OrderedModelRunner(ModelRunner):
             self._tell()
 
     def _tell(self) -> None:
-        slot = self.block_size * CELL
+        slot = self.cells * CELL
         reads = _runs(self._slots_read, slot)
         writes = _runs(self._cells_written, CELL) + _runs(self._slots_written, slot)
         for told in (self._slots_read, self._cells_written, self._slots_written):

@@ -275,7 +275,7 @@ class TransferDriver:
     def admitted(self, r: int, local: int, external: int) -> None:
         request, tables = self.requests[r], self.tables
         tables.computed[request.row] = tables.confirmed[request.row] = local
-        tables.cached[request.row] = local // FULL
+        tables.cached[request.row] = local
         compute = request.total - local - external
         self.see(Admit(request.id, request.generation, local, external, compute, request.total))
         self.connector.update_state_after_alloc(request, external)

@@ -1,0 +1,193 @@
+"""What the steps of the tiers machine look like as events: its field map.
+
+Each tier is a pool with a slot for each key; a key that can be looked up is the slot's label. Operation ``o``
+stores from slot ``o`` of the GPU, which holds the key only for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from kvfence.spec.events import (
+    Alloc,
+    Cleared,
+    Complete,
+    Event,
+    Evict,
+    Free,
+    Header,
+    Issue,
+    Label,
+    Lookup,
+    Pool,
+    Published,
+    Queue,
+    Quiesce,
+    Removed,
+    Report,
+    Reset,
+    Stored,
+    Touch,
+    Unlabel,
+    Withdraw,
+)
+from kvfence.spec.language import View
+
+
+def header(sizes: Mapping[str, int]) -> Header:
+    """The header of a path's trace."""
+    tiers = [Pool(_pool(t), sizes["Key"]) for t in range(sizes["Tier"])]
+    return Header(
+        producer="kvfence machine tiers",
+        pools=(Pool("gpu", sizes["Operation"]), *tiers),
+        tier=_pool(0),
+    )
+
+
+def _pool(t: int) -> str:
+    return f"tier{t}"
+
+
+def _op(view: View, o: int) -> tuple[int, str]:
+    """The generation of the operation's present use, and its name as a holder."""
+    gen = view.uses[o] - 1
+    return gen, f"op:{o}.{gen}"
+
+
+def _places(view: View, relation: str, o: int) -> list[tuple[int, int]]:
+    return [(t, k) for (q, t, k), yes in getattr(view, relation).items() if q == o and yes]
+
+
+def _keys(view: View) -> list[tuple[int, int]]:
+    """Every tier with every key."""
+    return list(view.listed)
+
+
+def findable(view: View, t: int, k: int) -> bool:
+    """Whether tier ``t`` can look up key ``k``."""
+    return all(yes for (u, j, _), yes in view.part.items() if (u, j) == (t, k))
+
+
+def _told(pre: View, post: View) -> list[Event]:
+    """What is published in a step, and that it was all, for each tier with a change."""
+    out: list[Event] = []
+    tiers = []
+    for t, k in _keys(pre):
+        if post.listed[t, k] and not pre.listed[t, k]:
+            out.append(Stored(_pool(t), [k + 1]))
+        if pre.listed[t, k] and not post.listed[t, k]:
+            out.append(Removed(_pool(t), [k + 1]))
+        changed = findable(pre, t, k) != findable(post, t, k) or pre.listed[t, k] != post.listed[t, k]
+        if changed and t not in tiers:
+            tiers.append(t)
+    return [*out, *(Published(_pool(t)) for t in tiers)]
+
+
+def _lost(pre: View, post: View, *, held: bool) -> list[Event]:
+    """Labels of keys that cannot be looked up any more."""
+    out: list[Event] = []
+    for t, k in _keys(pre):
+        if findable(pre, t, k) and not findable(post, t, k):
+            out.append(Unlabel(_pool(t), [k], "a part is lost") if held else Evict(_pool(t), [k]))
+    return out
+
+
+def store(pre: View, post: View, o: int, t: int, k: int) -> list[Event]:
+    """A store from the GPU."""
+    gen, op = _op(post, o)
+    return [
+        Alloc("gpu", op, [o]),
+        Label("gpu", [o], [k + 1]),
+        Alloc(_pool(t), op, [k]),
+        Queue(o, gen, "store", "gpu", [o], _pool(t), [k], [k + 1]),
+        Issue(o, gen),
+        Unlabel("gpu", [o], "the request is gone"),
+        *_told(pre, post),
+    ]
+
+
+def promote(pre: View, post: View, o: int, a: int, t: int, k: int) -> list[Event]:
+    """A load from one tier into another."""
+    gen, op = _op(post, o)
+    return [
+        Touch(_pool(a), op, [k]),
+        Alloc(_pool(t), op, [k]),
+        Queue(o, gen, "load", _pool(a), [k], _pool(t), [k], [k + 1]),
+        Issue(o, gen),
+        *_told(pre, post),
+    ]
+
+
+def land(pre: View, post: View) -> list[Event]:
+    """Nothing is seen of a part."""
+    return []
+
+
+def read_fails(pre: View, post: View) -> list[Event]:
+    """The failure is told when the transfer is over."""
+    return []
+
+
+def _end(pre: View, post: View, o: int, *, ok: bool) -> list[Event]:
+    gen, op = _op(pre, o)
+    sources, targets = _places(pre, "source", o), _places(pre, "target", o)
+    own: list[Event] = [] if sources else [Free("gpu", op, [o])]
+    found = [(t, k) for t, k in _keys(pre) if findable(post, t, k) and not findable(pre, t, k)]
+    return [
+        Report(o, gen, 0, ok=ok),
+        Complete(o, gen, ok=ok),
+        *(Label(_pool(t), [k], [k + 1], op=o, gen=gen) for t, k in found),
+        *_lost(pre, post, held=True),
+        *own,
+        *(Free(_pool(t), op, [k]) for t, k in (*sources, *targets)),
+        *_told(pre, post),
+    ]
+
+
+def complete(pre: View, post: View, o: int) -> list[Event]:
+    """The end of a transfer."""
+    return _end(pre, post, o, ok=True)
+
+
+def complete_failed(pre: View, post: View, o: int) -> list[Event]:
+    """The end of a transfer that could not read its source."""
+    return _end(pre, post, o, ok=False)
+
+
+def evict(pre: View, post: View) -> list[Event]:
+    """The first part that goes takes the key out of the index."""
+    return [*_lost(pre, post, held=False), *_told(pre, post)]
+
+
+def look_up(pre: View, post: View, t: int, k: int) -> list[Event]:
+    """A promise, pinned and withdrawn."""
+    return [
+        Touch(_pool(t), "hit:0.0", [k]),
+        Lookup("0", 0, 0, 1, _pool(t), [k]),
+        Withdraw("0", 0),
+        Free(_pool(t), "hit:0.0", [k]),
+    ]
+
+
+def clear(pre: View, post: View, t: int) -> list[Event]:
+    """A tier becomes empty; slots under a transfer keep their holder and lose their key."""
+    keys = [k for u, k in _keys(pre) if u == t and findable(pre, t, k)]
+    held = {(u, k) for (_, u, k), yes in pre.pin.items() if yes}
+    out: list[Event] = [
+        Unlabel(_pool(t), [k], "a reset") if (t, k) in held else Evict(_pool(t), [k]) for k in keys
+    ]
+    silent = any(post.listed[u, k] for u, k in _keys(pre) if u == t)
+    return [*out, *([] if silent else [Cleared(_pool(t))]), Published(_pool(t))]
+
+
+def end_reset(pre: View, post: View) -> list[Event]:
+    """The answer names the pools that were cleared."""
+    pools = [_pool(t) for t, yes in pre.cleared.items() if yes]
+    ok: Literal[True] = True
+    return [Reset(ok, ("gpu", *pools))]
+
+
+def rest(pre: View, post: View) -> list[Event]:
+    """Nothing is left to do."""
+    return [Quiesce()]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from kvfence.checker.commands.review import review
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.mutation.side_by_side import cores
@@ -96,7 +97,12 @@ def verify(
         typer.Option(metavar="SORT=N", help="How many of a sort, e.g. Block=4; may be repeated."),
     ] = None,
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = ENGINES[0],
-    memory: Annotated[str, typer.Option(help="The most memory one machine may take, e.g. 2GiB.")] = "2GiB",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="The most memory one machine may take, e.g. 4GiB. Default: 2GiB; with engine gpu, its card."
+        ),
+    ] = None,
     until: Annotated[
         Literal["first", "end"] | None,
         typer.Option(
@@ -130,7 +136,8 @@ def verify(
 
     Engine smt proves them for sorts of any size instead.
     """
-    sizes, limit = parse_sizes(size or []), parse_memory(memory)
+    sizes = parse_sizes(size or [])
+    limit = None if memory is None and engine == "gpu" else parse_memory(memory or "2GiB")
     with machine_progress() as progress:
         found = run_verify(
             design,
@@ -323,6 +330,9 @@ def replay(
         )
     typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[Verdict(found.verdict)]
+
+
+app.command()(review)
 
 
 def run(arguments: Sequence[str]) -> int:

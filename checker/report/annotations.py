@@ -10,7 +10,7 @@ MOST_STEPS = 12
 """Steps of a story that an annotation tells."""
 
 
-def annotations(found: Review) -> str:
+def github_annotations(found: Review) -> str:
     """One workflow command a line: what is worse is an error, what is open a warning, the rest notices."""
     lines = []
     for m in found.machines:

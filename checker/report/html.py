@@ -1,0 +1,88 @@
+"""Reports as HTML: one page that is complete in itself, with its pictures inside."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from kvfence.checker.report import sequence, slots, timeline
+from kvfence.checker.report.coverage import coverage
+from kvfence.checker.report.facts import Counterexample
+from kvfence.checker.report.reviewed import (
+    TITLES,
+    conclusion,
+    name_of,
+    remark,
+    told_behaviours,
+    verdict_shown,
+)
+from kvfence.checker.report.svg import palette
+from kvfence.checker.report.verdicts import call, shown
+from kvfence.checker.review.facts import MachineReview, Review
+
+MOST_STORIES = 6
+"""Stories of a machine that are drawn."""
+
+
+def review_html(found: Review) -> str:
+    """The page of a review."""
+    return page(
+        "review.html.j2",
+        found=found,
+        conclusion=conclusion(found),
+        machines=[_machine(m) for m in found.machines],
+        titles=TITLES,
+        name_of=name_of,
+        remark=remark,
+        told=told_behaviours,
+        verdict_shown=verdict_shown,
+    )
+
+
+def _machine(m: MachineReview) -> dict[str, Any]:
+    told = [row for row in m.invariants if row.story is not None]
+    told.sort(key=lambda row: (not row.first, row.effect != "worse"))
+    stories = [
+        {"row": row, "story": row.story, "pictures": pictures(row.story)}
+        for row in told[:MOST_STORIES]
+        if row.story is not None
+    ]
+    base, change = (m.base.taken if m.base else {}), (m.change.taken if m.change else {})
+    bars = coverage(base, change, title=f"Actions of {m.machine}, on a logarithmic scale") if base else ""
+    return {"review": m, "stories": stories, "coverage": Markup(bars)}
+
+
+def pictures(example: Counterexample) -> list[tuple[str, Markup]]:
+    """The pictures of a counterexample, each with its caption."""
+    order = timeline.of_counterexample(example)
+    held = "" if order is not None else ", and who holds which slot afterwards"
+    drawn = [(f"Who tells whom what{held}", sequence.of_counterexample(example))]
+    if order is not None:
+        drawn.append(
+            ("What each thread calls and each stream runs; arrows say what comes before what", order)
+        )
+    drawn.append(("What each slot, or each value, is like after each step", slots.of_counterexample(example)))
+    return [(caption, Markup(picture)) for caption, picture in drawn]
+
+
+def page(template: str, **values: object) -> str:
+    """A page from one of the templates of this folder."""
+    return _templates().get_template(template).render(
+        version=version("kvfence"), palette=Markup(palette()), call=call, shown=shown, **values
+    )  # fmt: skip
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )

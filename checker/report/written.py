@@ -1,0 +1,52 @@
+"""Writes the reports of a review to files, whichever were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kvfence.checker.errors import CannotRun
+from kvfence.checker.report.jsonreport import as_json
+from kvfence.checker.review.facts import Review
+
+
+def write(
+    found: Review,
+    *,
+    html: Path | None = None,
+    markdown: Path | None = None,
+    junit: Path | None = None,
+    sarif: Path | None = None,
+    json: Path | None = None,
+) -> None:
+    """Writes each report that has a path. CannotRun for a path that cannot be written."""
+    if html is not None:
+        from kvfence.checker.report.html import review_html
+
+        _put(html, found, review_html)
+    if markdown is not None:
+        from kvfence.checker.report.markdown import review_markdown
+
+        _put(markdown, found, review_markdown)
+    if junit is not None:
+        from kvfence.checker.report.junit import review_junit
+
+        _put(junit, found, review_junit)
+    if sarif is not None:
+        from kvfence.checker.report.sarif import review_sarif
+
+        _put(sarif, found, review_sarif)
+    if json is not None:
+        _put(json, found, lambda review: as_json(review) + "\n")
+
+
+def _put(path: Path, found: Review, text: Callable[[Review], str]) -> None:
+    write_text(path, text(found))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file. CannotRun, with the system's reason, where that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CannotRun(f"{path}: cannot be written: {error.strerror}") from None

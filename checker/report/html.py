@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from kvfence.checker.report import sequence, slots, timeline
 from kvfence.checker.report.coverage import coverage
@@ -54,10 +53,10 @@ def _machine(m: MachineReview) -> dict[str, Any]:
     ]
     base, change = (m.base.taken if m.base else {}), (m.change.taken if m.change else {})
     bars = coverage(base, change, title=f"Actions of {m.machine}, on a logarithmic scale") if base else ""
-    return {"review": m, "stories": stories, "coverage": Markup(bars)}
+    return {"review": m, "stories": stories, "coverage": bars}
 
 
-def pictures(example: Counterexample) -> list[tuple[str, Markup]]:
+def pictures(example: Counterexample) -> list[tuple[str, str]]:
     """The pictures of a counterexample, each with its caption."""
     order = timeline.of_counterexample(example)
     held = "" if order is not None else ", and who holds which slot afterwards"
@@ -67,13 +66,13 @@ def pictures(example: Counterexample) -> list[tuple[str, Markup]]:
             ("What each thread calls and each stream runs; arrows say what comes before what", order)
         )
     drawn.append(("What each slot, or each value, is like after each step", slots.of_counterexample(example)))
-    return [(caption, Markup(picture)) for caption, picture in drawn]
+    return drawn
 
 
 def page(template: str, **values: object) -> str:
     """A page from one of the templates of this folder."""
     return _templates().get_template(template).render(
-        version=version("kvfence"), palette=Markup(palette()), call=call, shown=shown, **values
+        version=version("kvfence"), palette=palette(), call=call, shown=shown, **values
     )  # fmt: skip
 
 

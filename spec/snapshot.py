@@ -208,3 +208,5 @@ class Snapshot(_Part, frozen=True, kw_only=True):
     """Submissions are told: a generation that was not submitted does nothing."""
     saw_lookup: bool = False
     """Promises are told: an external hit that was not promised is none."""
+    saw_retire: bool = False
+    """Retirements are told: who ended without one is not gone."""

@@ -171,7 +171,7 @@ class Closed:
 
     def current(self, pool: PoolState) -> bool:
         """Whether the transfer went well, and ``pool`` was not reset since it was queued."""
-        return self.ok and self.epoch(pool) == pool.epoch
+        return self.ok and self.dst_pool == pool.name and self.epoch(pool) == pool.epoch
 
 
 class Books:
@@ -204,6 +204,7 @@ class Books:
         self.processed = -1
         self.saw_submit = False
         self.saw_lookup = False
+        self.saw_retire = False
         self.events = 0
         self.slots = 0
         """Slots named by the events so far."""

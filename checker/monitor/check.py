@@ -134,7 +134,8 @@ def _report(
             verdicts[invariant] = "holds" if count else "undetermined"
     header = reader.header
     if header.snapshot is not None:
-        notes.append(f"begins with a snapshot: {header.snapshot.events} events before it are not in the trace")
+        before = header.snapshot.events
+        notes.append(f"begins with a snapshot: {before} events before it are not in the trace")
         header = msgspec.structs.replace(header, snapshot=None)
     held = ledger.held()
     if not quiesced and verdicts["NO-LEAK"] != "violated":

@@ -188,7 +188,7 @@ static Object *label(Object *self, Object *const *args) {
 }
 
 /* queue(src_pool, src, dst_pool, dst, keys, mix, store): a transfer between held slots with content begins. A store
-brings tags that its destination neither has nor is being brought. */
+brings tags that its destination neither has nor is being brought; a load, those that its sources are labelled with. */
 static Object *queue(Object *self, Object *const *args) {
     Pool *p = pool_at(args[0]), *q = pool_at(args[2]);
     Numbers *a = scratch, *b = a + 1, *c = a + 2;
@@ -202,6 +202,7 @@ static Object *queue(Object *self, Object *const *args) {
     for (; i < n && in(p, from[i]); i++) {
         int64_t word = p->words[from[i]];
         if (!(word & REFS) || word & (MARK | FILLING | BAD)) break;
+        if (!store && word & LABEL && p->tags[from[i]] != ((uint64_t)c->at[i] ^ mix)) break;
         p->words[from[i]] |= MARK;
     }
     for (; i == n && j < n && in(q, to[j]); j++) {

@@ -44,7 +44,7 @@ JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
     "touch": ("CONSERVE", "UNIQUE", "PURE"),
     "free": ("CONSERVE", "PIN", "FREEZE"),
     "evict": ("PIN", "FREEZE", "CONSERVE"),
-    "label": ("CONSERVE", "FAIL-CLOSED", "USE-READY", "UNIQUE", "RESET"),
+    "label": ("CONSERVE", "FAIL-CLOSED", "USE-READY", "UNIQUE", "RESET", "ONCE"),
     "unlabel": ("CONSERVE",),
     "submit": ("ONCE",),
     "lookup": ("PIN", "PURE", "COUNT", "ONCE"),

@@ -436,8 +436,29 @@ class PoolRules:
                 ranks=self.books.header.ranks,
             )
         closed = self.books.closed.get(event.op)
+        newest = op.event.gen if op is not None else None if closed is None else closed.gen
+        if newest is not None and newest < event.gen:
+            return fail(
+                "ONCE",
+                "a slot is labelled for a transfer that was queued",
+                pool,
+                slots,
+                op=event.op,
+                gen=event.gen,
+                newest=newest,
+            )
         if closed is None or closed.gen != event.gen:
             return None
+        if closed.dst_pool != pool.name:
+            return fail(
+                "USE-READY",
+                "a transfer fills slots of the pool that it goes to",
+                pool,
+                slots,
+                op=event.op,
+                gen=event.gen,
+                goes_to=closed.dst_pool,
+            )
         if not closed.ok:
             return fail(
                 "FAIL-CLOSED",

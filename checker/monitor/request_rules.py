@@ -232,7 +232,8 @@ class RequestRules:
         if request.end:
             found = found or self.ended(request)
         confirmed = books.confirmed(request)
-        if request.known and confirmed != event.computed:
+        counted = request.known or (request.prompt is not None and request.last_step < 0)
+        if counted and confirmed != event.computed:
             found = found or books.fail(
                 "COUNT",
                 "a finished request has as many confirmed tokens as its processed steps computed",
@@ -341,8 +342,15 @@ class RequestRules:
     def retire(self, event: Retire) -> Violation | None:
         """Nothing is held for the generation, and each of its blocks is accounted for."""
         books = self.books
+        before = books.requests.get(f"{event.req}.{event.gen}")
+        lives = before is not None and before.explicit and not before.end
         request, found = books.request(event.req, event.gen)
         found = found or self.leak(request) or self.flush_fault(request)
+        if lives:
+            found = found or books.fail(
+                "ONCE", "a generation is gone only after it has ended", req=request.key
+            )
+        books.saw_retire = True
         books.close_promise(request)
         books.forget_request(request)
         return found

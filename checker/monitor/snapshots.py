@@ -65,6 +65,7 @@ def snapshot_of(books: Books) -> Snapshot:
         retired=[_id_and_gen(key) for key in _last(books.retired, len(books.retired))],
         saw_submit=books.saw_submit,
         saw_lookup=books.saw_lookup,
+        saw_retire=books.saw_retire,
     )
 
 
@@ -249,6 +250,7 @@ def _restore(books: Books, snapshot: Snapshot) -> None:
     books.newest.update(snapshot.newest)
     books.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
     books.saw_submit, books.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
+    books.saw_retire = snapshot.saw_retire
 
 
 def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:

@@ -171,4 +171,16 @@ class StepRules:
                 promises=promised[:8],
                 steps=steps,
             )
+        left = [
+            request.key
+            for request in books.requests.values()
+            if books.saw_retire and request.explicit and (request.end or request.prompt is not None)
+        ]
+        if left:
+            found = found or books.fail(
+                "NO-LEAK",
+                "each request that was submitted or has ended is gone when the connector is quiet",
+                requests=left[:8],
+                left=len(left),
+            )
         return found or residency_fault(books) or memory_fault(books)

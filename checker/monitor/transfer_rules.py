@@ -31,6 +31,8 @@ class TransferRules:
         self.books = books
         self.pools = books.pools
         self.all_ranks = (1 << books.header.ranks) - 1
+        self.two = len(self.pools) == 2 and books.header.tier in self.pools
+        """There is only the device and its one tier."""
 
     def rules(self) -> dict[type[Event], Rule]:
         """The rule of each kind of event."""
@@ -48,6 +50,8 @@ class TransferRules:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
         books = self.books
         src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
+        if src is dst or (self.two and (event.kind == "store") != (dst.name == books.header.tier)):
+            raise ValueError("a store moves blocks to the tier, a load from there")
         found = self.id_fault(event)
         request: Request | None = None
         if event.req:
@@ -145,8 +149,20 @@ class TransferRules:
                         slot=slot,
                         op=event.op,
                     )
-        for slot in sources:
+        tags = tags_of(ints(event.keys, WIDE), event.group)
+        for slot, tag in zip(sources, tags, strict=True):
             word = src.words[slot]
+            if event.kind == "load" and word & LABEL and src.label_of(slot) != tag:
+                return fail(
+                    "PIN",
+                    "a load reads slots that carry the keys it brings",
+                    src,
+                    (slot,),
+                    slot=slot,
+                    op=event.op,
+                    key=tag,
+                    labelled=src.label_of(slot),
+                )
             if word & FILLING:
                 return fail(
                     "USE-READY",

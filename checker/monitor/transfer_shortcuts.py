@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from kvfence.checker.monitor.books import Op
-from kvfence.checker.monitor.bulk import add, all_have, distinct, named
+from kvfence.checker.monitor.bulk import Named, add, all_have, distinct, named
 from kvfence.checker.monitor.pool_state import PoolState
+from kvfence.checker.monitor.tags import Tag
 from kvfence.checker.monitor.transfer_rules import TransferRules
-from kvfence.checker.monitor.words import BAD, BUSY, FILLING, REFS
+from kvfence.checker.monitor.words import BAD, BUSY, FILLING, LABEL, REFS
 
 
 class TransferShortcuts(TransferRules):
@@ -26,7 +31,10 @@ class TransferShortcuts(TransferRules):
             or not distinct(dst, destinations)
         ):
             return None
-        if not op.load:
+        if op.load:
+            if not _labelled_so(src, sources, tags):
+                return None
+        else:
             if not dst.index().store_fresh(tags):
                 return None
             op.stored = tags
@@ -41,3 +49,11 @@ class TransferShortcuts(TransferRules):
         add(dst, op.named_dst, -(BUSY | FILLING))
         if not op.load:
             dst.index().unstore(op.stored)
+
+
+def _labelled_so(pool: PoolState, slots: Named, tags: Sequence[Tag]) -> bool:
+    """Whether each slot that has a label has its tag."""
+    if isinstance(slots, np.ndarray):
+        labelled = (pool.array[slots] & LABEL) != 0
+        return not (labelled & (pool.tags[slots] != np.array(tags, np.uint64))).any()
+    return all(pool.label_of(slot) in (None, tag) for slot, tag in zip(slots, tags, strict=True))

@@ -107,7 +107,7 @@ def problem_of_event(header: Header, event: Event) -> str | None:
         if problem is None and event.counts:
             problem = _counts_problem(len(header.groups), event.counts, len(listed_slots))
     elif isinstance(event, Queue):
-        problem = _queue_problem(sizes, event)
+        problem = _queue_problem(sizes, header.tier, event)
     elif isinstance(event, Dispatch):
         if len(event.reqs) != len(event.tokens):
             problem = f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
@@ -184,7 +184,7 @@ def _keys_problem(keys: Sequence[int]) -> str | None:
     return None
 
 
-def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
+def _queue_problem(sizes: dict[str, int], tier: str, event: Queue) -> str | None:
     src, dst, at, keys = ints(event.src), ints(event.dst), ints(event.at), ints(event.keys, WIDE)
     problem = _slots_problem(sizes, event.src_pool, src) or _slots_problem(sizes, event.dst_pool, dst)
     if problem is not None:
@@ -195,4 +195,8 @@ def _queue_problem(sizes: dict[str, int], event: Queue) -> str | None:
         return f"at names {len(at)} blocks for {len(src)} sources"
     if at and min(at) < 0:
         return f"at names block {min(at)} (a block index is not negative)"
+    if event.src_pool == event.dst_pool:
+        return f"src_pool and dst_pool are {event.src_pool!r} (a transfer moves blocks to another pool)"
+    if len(sizes) == 2 and tier in sizes and (event.kind == "store") != (event.dst_pool == tier):
+        return f"a {event.kind} to {event.dst_pool!r} (the header says that stores go to {tier!r})"
     return _keys_problem(keys)

@@ -13,6 +13,7 @@ from kvfence.spec.events import (
     Complete,
     Event,
     Evict,
+    Finish,
     Free,
     Header,
     Issue,
@@ -211,6 +212,7 @@ def test_memory_does_not_grow_with_the_number_of_events(monkeypatch: pytest.Monk
             slots = [number % 1000, number % 1000 + 1]
             ledger(Alloc("gpu", f"req:{number}.0", slots))
             ledger(Free("gpu", f"req:{number}.0", slots))
+            ledger(Finish(str(number), 0, "stop", 0))
             ledger(Retire(str(number), 0))
 
     tracemalloc.start()

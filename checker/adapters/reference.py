@@ -147,8 +147,8 @@ def _needs(package: str | None) -> CannotRun:
     )
 
 
-def drive(case: Case, design: str, record: TraceWriter | None = None) -> Outcome:
-    """One run of ``case`` through the reference, with ``design`` switched on.
+def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
+    """One run of ``case`` through the reference, with ``design`` switched on; a trace goes to ``record``.
 
     What the reference has no part for (pipelines, priorities, speculation, a second connector) is left out
     of the case. Contents are compared in every step, events and the order of accesses judged.
@@ -157,8 +157,9 @@ def drive(case: Case, design: str, record: TraceWriter | None = None) -> Outcome
     from kvfence.reference.engine import header
     from kvfence.reference.errors import GarbledBlock, OffloadError, OutOfBlocks, Stalled
 
-    judge = Judge(record)
     options = _options(case, design)
+    kept: list[Event] = []
+    judge = Judge(kept.append if record is not None else None)
     judge.begin(header(options))
     judge.begin_order(replay_header(options))
     engine = _scripted(case, options, judge)
@@ -176,6 +177,10 @@ def drive(case: Case, design: str, record: TraceWriter | None = None) -> Outcome
         judge.sight(invariant or "PROGRESS", cause, "exception", f"{type(error).__name__}: {error}")
     finally:
         engine.close()
+    if record is not None:
+        with TraceWriter(record / "trace.jsonl", header(options)) as writer:
+            for event in kept:
+                writer(event)
     stats = engine.stats
     judge.counts.update(
         requests=stats.requests, preemptions=stats.preemptions, stores=stats.stores, loads=stats.loads

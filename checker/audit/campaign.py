@@ -98,6 +98,11 @@ class _Seen:
         self.times = 0
         self.confirmed = True
 
+    @property
+    def earlier(self) -> int:
+        """How many other faults were seen before it in its case."""
+        return [sighting.key for sighting in self.outcome.sightings].index(self.sighting.key)
+
 
 class Hunt:
     """The state of a campaign while it runs."""
@@ -193,8 +198,9 @@ class Hunt:
             waiting = len(self.seen) - list(self.seen).index(key)
             until = self.seconds + max(0.0, self.budget - self.seconds) / waiting
 
-            def shows(case: Case, key: str = key) -> bool:
-                return key in self.try_case(case).keys()  # noqa: SIM118 - a method
+            def shows(case: Case, key: str = key, seen: _Seen = seen) -> bool:
+                keys = [sighting.key for sighting in self.try_case(case).sightings]
+                return key in keys and keys.index(key) <= seen.earlier
 
             def more_time(until: float = until) -> bool:
                 return self.seconds < until
@@ -205,9 +211,8 @@ class Hunt:
 
 
 def _rank(case: Case, outcome: Outcome, key: str) -> tuple[int, ...]:
-    """Smaller is the better example of a fault: few actions, and nothing else wrong before it."""
-    earlier = [sighting.key for sighting in outcome.sightings].index(key)
-    return (*case.size[:1], earlier, *case.size[1:])
+    """Smaller is the better example of a fault: nothing else wrong before it, and few actions."""
+    return [sighting.key for sighting in outcome.sightings].index(key), *case.size
 
 
 def campaign(

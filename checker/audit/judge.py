@@ -13,12 +13,14 @@ from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.checker.report.violations import event_text, value_text
-from kvfence.spec.events import Event, Header, Reset, Submit
+from kvfence.spec.events import Complete, Event, Header, Queue, Reset, Submit
 from kvfence.spec.order import Header as OrderHeader
 from kvfence.spec.order import OrderEvent
 
 MOST: Final = 40
 """Sightings of a run that are kept; more than that are consequences of the first ones."""
+NO_FAULT: Final = ", which is no fault without harm"
+"""Ends the cause of a rule that is broken for a known, innocent reason."""
 _NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\b[\w.]*\d[\w.:-]*")
 
 EventSink = Callable[[Event], None]
@@ -40,6 +42,9 @@ class Judge:
         self._record, self._record_order = record, record_order
         self._live: dict[str, bool] = {}
         """Requests, each with whether a reset came in its life."""
+        self._open: set[int] = set()
+        self._abandoned: set[int] = set()
+        """Transfers in flight, and those that a reset came across: nobody waits for what these bring."""
         self._sightings: dict[str, Sighting] = {}
         self._ledger: Ledger | None = None
         self._order: OrderChecker | None = None
@@ -61,6 +66,12 @@ class Judge:
             self._live[event.req] = False
         elif isinstance(event, Reset):
             self._live = dict.fromkeys(self._live, True)
+            self._abandoned |= self._open
+        elif isinstance(event, Queue):
+            self._open.add(event.op)
+            self._abandoned.discard(event.op)
+        elif isinstance(event, Complete):
+            self._open.discard(event.op)
         try:
             violation = self._ledger.apply(event)
         except (KeyError, ValueError, IndexError, OverflowError, TypeError) as error:
@@ -102,6 +113,8 @@ class Judge:
             what += f" in {violation.pool}"
         cause = f"{what}: not true that {without_numbers(violation.condition)}"
         evidence: Evidence = "rule"
+        if violation.values.get("open_store") in self._abandoned:
+            cause += f"; a reset came across the first one{NO_FAULT}"
         if violation.invariant == "FLUSH":
             cause, evidence = self._lost(violation), "lost"
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
@@ -109,12 +122,10 @@ class Judge:
         self.sight(violation.invariant, cause, evidence, told, tuple(_story(violation)))
 
     def _lost(self, violation: Violation) -> str:
-        """Which block of a finished request is neither stored nor queued nor dropped for a reason."""
-        values = violation.values
-        last = values.get("block") == int(str(values.get("full_blocks", 0))) - 1
-        which = "the last full block" if last else "a full block before the last one"
-        reset = self._live.get(str(values.get("req", "")).partition(".")[0], False)
-        return f"{which} of a finished request is neither stored nor queued" + ", after a reset" * reset
+        """Which blocks of a finished request are neither stored nor queued nor dropped for a reason."""
+        request = str(violation.values.get("req", "")).partition(".")[0]
+        reset = ", after a reset in its life" if self._live.get(request) else ""
+        return f"the last full blocks of a finished request are neither stored nor queued{reset}"
 
     def _raced(self, race: Race) -> None:
         names = [f"{'write' if a.write else 'read'} of {a.name or a.what}" for a in (race.first, race.second)]

@@ -45,6 +45,8 @@ from kvfence.spec.events import Header
 MOST_STEPS: Final = 3000
 QUIET: Final = 60
 """Steps without progress after which the engine stalls; copies land within fewer."""
+RESTLESS: Final = 600
+"""Steps without any request after which copies should have come to an end."""
 TICKS: Final = 2
 """Ticks of the device in a step, besides those that somebody waits for."""
 
@@ -152,8 +154,8 @@ class Engine:
         self.queue: deque[tuple[int, Any, list[Any]]] = deque()
         self.steps = 0
         self.submitted = 0
-        self.progress = 0
         self.last_progress = 0
+        self.draining = False
         utils = the("distributed.kv_transfer.kv_connector.utils")
         self.aggregator = fitting(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
 
@@ -198,27 +200,28 @@ class Engine:
         self.judge.step = self.steps
         if self.room > 1:
             return self._step_with_queue()
-        self._launch()
-        self._finish()
+        if self.working:
+            self._launch()
+            self._finish()
+        else:
+            self._tick()
         return True
 
     def _step_with_queue(self) -> bool:
         if self.working:
             scheduled = self._launch()
-            if len(self.queue) < self.room and (scheduled or self.working):
-                if scheduled:
-                    return True
-                if not self.queue:
-                    return False
+            if len(self.queue) < self.room and scheduled:
+                return True
         elif not self.queue:
+            self._tick()
             return False
         self._finish()
         return True
 
     @property
     def working(self) -> bool:
-        """Whether the scheduler has something to do, copies in flight included."""
-        return bool(self.scheduler.has_requests()) or any(worker.device.busy for worker in self.workers)
+        """Whether the engine core would take a step; at the end it always does, as if requests went on to come."""
+        return self.draining or bool(self.scheduler.has_requests())
 
     def _launch(self) -> int:
         output = self.scheduler.schedule()
@@ -289,7 +292,6 @@ class Engine:
                     worker.device.tick()
 
     def _moved(self) -> None:
-        self.progress += 1
         self.last_progress = self.steps
 
     # The whole case.
@@ -317,18 +319,27 @@ class Engine:
         self._drain()
 
     def _drain(self) -> None:
+        """On until nothing is held any more, or nothing has moved for longer than any copy takes."""
         patience = QUIET + 4 * (self.setup.delay + self.setup.launch_delay) + max([0, *self._holds()])
         self.last_progress = self.steps
-        while self.steps < MOST_STEPS:
-            waiting = self.scheduler.has_unfinished_requests() if hasattr(
-                self.scheduler, "has_unfinished_requests"
-            ) else self.scheduler.get_num_unfinished_requests() > 0
-            quiet = self.steps - self.last_progress
-            if quiet > patience:
+        self.draining = True
+        last = self.steps + MOST_STEPS
+        idle_since = -1
+        while self.steps < last and self.steps - self.last_progress <= patience:
+            idle = not self.scheduler.get_num_unfinished_requests() and not self.queue
+            if idle and not self._pending() and not any(held for _, _, held in self._held()):
                 break
-            if not waiting and not self.queue and quiet > 4 and not self._pending():
-                break
+            idle_since = (idle_since if idle_since >= 0 else self.steps) if idle else -1
+            if idle_since >= 0 and self.steps - idle_since > RESTLESS:
+                self._restless(idle_since)
+                return
+            before = [dict(worker.device.launched) for worker in self.workers]
             self.step()
+            if before != [worker.device.launched for worker in self.workers]:
+                self._moved()
+        if self.steps >= last:
+            self.judge.not_checked("a run did not come to rest: what it holds at the end was not looked at")
+            return
         dead = [f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths]
         stalled = bool(self.scheduler.get_num_unfinished_requests())
         if dead:
@@ -339,6 +350,21 @@ class Engine:
             self._stalled()
         else:
             self._leaks()
+
+    def _restless(self, since: int) -> None:
+        copies = {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
+        told = f"no request is left since step {since}, and {self.steps - since} steps later copies are started still"
+        cause = "copies go on for ever though no request is left"
+        self.judge.sight("PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads")
+
+    def _held(self) -> list[tuple[str, Any, list[Any]]]:
+        """Each pool with its name and the blocks that somebody holds."""
+        pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
+        pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
+        return [
+            (name, pool, [block for block in pool.blocks if block.ref_cnt > 0 and not block.is_null])
+            for name, pool in pools
+        ]
 
     def _holds(self) -> list[int]:
         return [action.ticks for action in self.case.actions if isinstance(action, Hold)]
@@ -351,23 +377,23 @@ class Engine:
         states = sorted(f"{name} {request.status.name}" for name, request in self.scheduler.requests.items())
         free = pool.get_num_free_blocks()
         told = f"no step, end or copy for {self.steps - self.last_progress} steps: {', '.join(states)}"
-        cause = "requests wait, and nothing runs any more"
+        parked = any("REMOTE" in state for state in states)
+        cause = "requests wait, " + "one of them for a load, " * parked + "and nothing runs any more"
         self.judge.sight("PROGRESS", cause, "stall", f"{told}; {free} GPU blocks are free")
 
     def _leaks(self) -> None:
-        pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
-        pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
-        for name, pool in pools:
-            held = [block for block in pool.blocks if block.ref_cnt > 0 and not block.is_null]
+        for name, pool, held in self._held():
             if held:
                 blocks = ", ".join(f"{block.block_id} (ref count {block.ref_cnt})" for block in held[:8])
                 cause = f"blocks of {name} are held though nothing is left"
                 self.judge.sight("NO-LEAK", cause, "leak", f"{len(held)} blocks: {blocks}")
             free = pool.get_num_free_blocks()
             missing = len(pool.blocks) - 1 - len(held) - free
-            if missing:
-                cause = f"the free list of {name} does not have the blocks that nobody holds"
-                self.judge.sight("CONSERVE", cause, "leak", f"{free} free, {len(held)} held of {len(pool.blocks)}")
+            listed = len(pool.free_block_queue.get_all_free_blocks())
+            if missing or listed != free:
+                cause = f"the free list of {name} is not what nobody holds"
+                told = f"counts {free} free, lists {listed}; {len(held)} held of {len(pool.blocks)}"
+                self.judge.sight("CONSERVE", cause, "leak", told)
 
     def close(self) -> None:
         """Gives everything back."""

@@ -1,0 +1,77 @@
+"""From what a campaign saw to what is reported: grounds, controls, and the files that go with a finding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from kvfence.checker.audit.campaign import Campaign, Finding
+from kvfence.checker.audit.case import Case, as_json
+from kvfence.checker.audit.judge import NO_FAULT
+from kvfence.checker.audit.outcome import Outcome
+from kvfence.checker.audit.reports import report_of
+
+HARM: Final = ("content", "exception", "race", "leak", "stall")
+ON_THEIR_OWN: Final = frozenset({"PIN", "UNIQUE", "CONSERVE"})
+"""Rules about what a connector holds and copies. Breaking them is a fault whether or not it did harm yet; other
+rules may be kept by means that the events do not tell of, so that without harm they are only noted.
+"""
+
+Grounds: TypeAlias = Literal["fault", "engine", "noted"]
+"""A fault of the connector; one of the engine, which has it without a connector too; a rule broken without harm."""
+
+Control = Callable[[Case], Outcome]
+"""Runs a case without a connector."""
+
+
+def grounds_of(finding: Finding) -> Grounds:
+    """What kind of finding it is."""
+    if finding.in_control:
+        return "engine"
+    alone = finding.sighting.invariant in ON_THEIR_OWN and not finding.sighting.cause.endswith(NO_FAULT)
+    if finding.sighting.evidence != "rule" or alone:
+        return "fault"
+    return "fault" if set(finding.harm) & set(HARM) else "noted"
+
+
+def examined(campaign: Campaign, control: Control | None) -> Campaign:
+    """``campaign`` with public reports looked up, and with each finding tried without a connector."""
+    findings = []
+    for finding in campaign.findings:
+        alone = control is not None and finding.key in control(finding.case).keys()  # noqa: SIM118 - a method
+        report = "" if alone else report_of(finding.sighting)
+        findings.append(msgspec.structs.replace(finding, report=report, in_control=alone))
+    return msgspec.structs.replace(campaign, findings=tuple(findings))
+
+
+def verdict_of(campaign: Campaign) -> str:
+    """``violated`` if there is a fault; else as the campaign says, with what is only noted left aside."""
+    if any(grounds_of(finding) == "fault" for finding in campaign.findings):
+        return "violated"
+    rest = msgspec.structs.replace(campaign, findings=())
+    return rest.verdict
+
+
+def slug(finding: Finding) -> str:
+    """A name for the files of ``finding``."""
+    words = re.findall(r"[a-z]+", f"{finding.sighting.invariant} {finding.sighting.cause}".lower())
+    short = [w for w in words if w not in {"a", "the", "of", "is", "not", "true", "that", "and", "in", "n"}]
+    return "_".join(short[:9])
+
+
+def write(
+    finding: Finding, folder: Path, record: Callable[[Case, Path], object], test: str | None
+) -> tuple[Path, ...]:
+    """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files."""
+    name = slug(finding)
+    here = folder / name
+    here.mkdir(parents=True, exist_ok=True)
+    (here / "case.json").write_text(as_json(finding.case))
+    record(finding.case, here)
+    if test is not None:
+        (here / f"test_{name}.py").write_text(test)
+    return tuple(sorted(path for path in here.iterdir() if path.is_file()))

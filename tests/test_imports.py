@@ -15,7 +15,11 @@ MAY_IMPORT = {"spec": {"spec"}, "reference": {"reference", "spec"}, "checker": {
 KNOWS_THE_REFERENCE = Path("checker/adapters/reference.py")
 CORE_DEPENDENCIES = {"msgspec", "numpy", "typer", "rich", "jinja2"}
 ONLY_WHEN_ASKED_FOR = {"networkx", "zstandard"}
-NEEDS_AN_EXTRA = {Path("checker/engines/smt"): {"z3", "cvc5"}}
+NEEDS_AN_EXTRA = {
+    Path("checker/adapters/fence"): {"vllm"},
+    Path("checker/adapters/pytest_plugin"): {"pytest"},
+    Path("checker/engines/smt"): {"z3", "cvc5"},
+}
 
 
 def sources(part: str) -> Iterator[Path]:

@@ -54,6 +54,14 @@ class Engines:
         except Exception as error:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)
 
+    def scheduler_found(self, scheduler: Any) -> None:
+        """A scheduler without a stream is used; its connector may have put the hooks in place."""
+        setattr(scheduler, STREAM, None)
+        manager = getattr(scheduler, "kv_cache_manager", None)
+        pool = getattr(manager, "block_pool", None)
+        if pool is not None and pool.__dict__.get(TAP) is not None:
+            self.scheduler_made(scheduler)
+
     def connector_bound(self, connector: Any, gpu_pool: Any) -> None:
         """The scheduler side of a connector with a tier of its own was bound to the GPU pool."""
         if not self.on:

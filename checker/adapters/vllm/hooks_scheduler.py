@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from kvfence.checker.adapters.vllm.engine import Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
@@ -30,9 +31,14 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
 
         return made
 
+    def late(scheduler: Any) -> EngineStream | None:
+        if STREAM not in scheduler.__dict__:
+            engines.scheduler_found(scheduler)
+        return stream_of(scheduler)
+
     patches.wrap(owner, "__init__", init)
-    patches.wrap(owner, "add_request", _add_request, parameters=("request",))
-    patches.wrap(owner, "schedule", _schedule)
+    patches.wrap(owner, "add_request", lambda original: _add_request(original, late), parameters=("request",))
+    patches.wrap(owner, "schedule", lambda original: _schedule(original, late))
     patches.wrap(
         owner,
         "update_from_output",
@@ -62,9 +68,13 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
     )
 
 
-def _add_request(original: Method) -> Method:
+Late: TypeAlias = Callable[[Any], EngineStream | None]
+"""The stream of a scheduler that may have been made before the hooks were in place, by its connector."""
+
+
+def _add_request(original: Method, late: Late) -> Method:
     def add_request(self: Any, request: Any) -> Any:
-        stream = stream_of(self)
+        stream = late(self)
         if stream is not None:
             try:
                 stream.submit(request)
@@ -75,9 +85,9 @@ def _add_request(original: Method) -> Method:
     return add_request
 
 
-def _schedule(original: Method) -> Method:
+def _schedule(original: Method, late: Late) -> Method:
     def schedule(self: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream = late(self)
         output = original(self, *args, **named)
         if stream is not None:
             try:

@@ -220,6 +220,8 @@ class Stream:
         self.next_step = 0
         self.next_op = 0
         self.trouble_count = 0
+        self.troubles: list[str] = []
+        """The first exceptions of the adapter itself, in words."""
         self.pending: list[Item] | None = None
         self.handler: Callable[[list[Item]], None] = self.nobody
         self.leaving: dict[str, tuple[str, int, set[int]]] = {}
@@ -256,6 +258,12 @@ class Stream:
         if isinstance(error, InvariantViolation):
             raise error
         self.trouble_count += 1
+        if len(self.troubles) < MOST_TROUBLE:
+            told = f"could not follow vLLM: {type(error).__name__}: {error}"
+            self.troubles.append(told)
+            not_checked = getattr(self.sink, "not_checked", None)
+            if not_checked is not None:
+                not_checked(told)
         if self.trouble_count == 1:
             log.warning("kvfence could not follow vLLM: %s: %s", type(error).__name__, error, exc_info=error)
         if self.trouble_count >= MOST_TROUBLE and not self.off:

@@ -1,0 +1,152 @@
+"""kvfence's figures on vLLM's own path for connector statistics: ``vllm:kvfence_*`` in Prometheus.
+
+The payload says by itself which connector is wrapped: vLLM rebuilds it in another process, from the class of
+the configured connector alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+from kvfence.spec import catalog
+
+INNER: Final = "inner"
+INNER_CLASS: Final = "inner_class"
+FENCE: Final = "kvfence"
+INVARIANTS: Final = tuple(each.id for each in catalog.INVARIANTS)
+"""The values that the label ``invariant`` can have."""
+
+
+def class_path(kind: type) -> str:
+    """Where a class can be imported from."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def class_at(path: str) -> Any:
+    """The class that :func:`class_path` named."""
+    module, _, name = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@dataclass
+class FencedStats(KVConnectorStats):  # type: ignore[misc]
+    """Figures of the fence since they were last asked for, beside those of the wrapped connector."""
+
+    def inner(self) -> Any:
+        """The wrapped connector's figures, None if there are none."""
+        data, path = self.data.get(INNER), self.data.get(INNER_CLASS)
+        return class_at(path).build_kv_connector_stats(data) if data and path else None
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.data = {}
+
+    def aggregate(self, other: Any) -> FencedStats:
+        """Add what ``other`` has: violations add up, all other figures are the newest."""
+        if not isinstance(other, FencedStats):
+            return self
+        mine, theirs = self.inner(), other.inner()
+        together = theirs if mine is None else mine if theirs is None else mine.aggregate(theirs)
+        data: dict[str, Any] = {}
+        path = self.data.get(INNER_CLASS) or other.data.get(INNER_CLASS)
+        if together is not None:
+            data[INNER], data[INNER_CLASS] = together.to_dict() if _has(together) else together.data, path
+        fences = [stats.data[FENCE] for stats in (self, other) if stats.data.get(FENCE)]
+        if fences:
+            total: dict[str, int] = {}
+            for fence in fences:
+                for invariant, count in fence["violations"].items():
+                    total[invariant] = total.get(invariant, 0) + count
+            data[FENCE] = {
+                **fences[-1],
+                "violations": total,
+                "events": sum(fence["events"] for fence in fences),
+            }
+        self.data = data
+        return self
+
+    def reduce(self) -> dict[str, Any]:
+        """A line for the log."""
+        inner = self.inner()
+        told: dict[str, Any] = {} if inner is None else dict(inner.reduce())
+        fence = self.data.get(FENCE)
+        if fence:
+            told["kvfence violations"] = sum(fence["violations"].values())
+            if fence["undetermined"]:
+                told["kvfence undetermined"] = 1
+        return told
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not self.data.get(FENCE) and not self.data.get(INNER)
+
+
+def _has(stats: Any) -> bool:
+    return hasattr(stats, "to_dict")
+
+
+class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+    """Prometheus metrics of the fence, and those of the wrapped connector."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+        inner: Any,
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._inner = inner
+        self._engines = {
+            engine: [str(value) for value in values] for engine, values in per_engine_labelvalues.items()
+        }
+        self._violations = self._counter_cls(
+            name="vllm:kvfence_violations",
+            documentation="Times that an invariant of KV-cache offloading was broken.",
+            labelnames=[*labelnames, "invariant"],
+        )
+        self._events = self._counter_cls(
+            name="vllm:kvfence_events",
+            documentation="Events of the KV-cache offload connector that were judged.",
+            labelnames=labelnames,
+        )
+        self._errors = self._gauge_cls(
+            name="vllm:kvfence_internal_errors",
+            documentation="Exceptions inside kvfence; it stops to judge after a few.",
+            labelnames=labelnames,
+        )
+        self._undetermined = self._gauge_cls(
+            name="vllm:kvfence_undetermined",
+            documentation="1 when something could not be checked, so that no violation means nothing.",
+            labelnames=labelnames,
+        )
+        for values in self._engines.values():
+            for invariant in INVARIANTS:
+                self._violations.labels(*values, invariant)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Record one payload of :class:`FencedStats`."""
+        values = self._engines[engine_idx]
+        fence = transfer_stats_data.get(FENCE)
+        if fence:
+            for invariant, count in fence["violations"].items():
+                if count > 0 and invariant in INVARIANTS:
+                    self._violations.labels(*values, invariant).inc(count)
+            if fence["events"] > 0:
+                self._events.labels(*values).inc(fence["events"])
+            self._errors.labels(*values).set(fence["internal_errors"])
+            self._undetermined.labels(*values).set(fence["undetermined"])
+        inner = transfer_stats_data.get(INNER)
+        if inner and self._inner is not None:
+            self._inner.observe(inner, engine_idx)

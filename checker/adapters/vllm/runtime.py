@@ -1,0 +1,138 @@
+"""The instrumentation of this process: one, however often and by whomever it is asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+from kvfence.checker.adapters.vllm.coverage import CHECKED
+from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
+from kvfence.checker.monitor.guard import Guard, GuardMode
+from kvfence.checker.monitor.recorder import Recorder
+from kvfence.checker.monitor.violation import Violation
+from kvfence.spec.events import Header
+
+MODES: Final[tuple[str, ...]] = get_args(GuardMode)
+ENGINES_KEPT: Final = 64
+"""Guards of engines that are kept for reports, when one process makes many engines."""
+
+log = logging.getLogger("kvfence.vllm")
+
+
+class Runtime:
+    """Hooks of this process and a guard for each engine in it."""
+
+    def __init__(self, mode: GuardMode, folder: str | None) -> None:
+        self.mode = mode
+        self.folder = folder
+        self.guards: list[Guard] = []
+        self.before: Counter[str] = Counter()
+        """Violations of engines whose guards are not kept any more."""
+        self.on_violation: Callable[[Violation], None] | None = None
+        self.instrumentation: Instrumentation = instrument(open_sink=self.open)
+
+    def open(self, header: Header) -> Guard:
+        """A guard for an engine that begins with ``header``."""
+        recorder = Recorder(self.folder) if self.folder else None
+        guard = Guard(self.mode, header, recorder=recorder, on_violation=self._found)
+        for hook, state in self.instrumentation.coverage.items():
+            if state != CHECKED and hook in self.instrumentation.coverage.needed:
+                guard.not_checked(f"{hook}: {state}")
+        if recorder is not None:
+            guard.record_on()
+        self.guards.append(guard)
+        if len(self.guards) > ENGINES_KEPT:
+            gone = self.guards.pop(0)
+            gone.close()
+            self.before.update(gone.facts().violations)
+        return guard
+
+    def _found(self, violation: Violation) -> None:
+        if self.on_violation is not None:
+            self.on_violation(violation)
+
+    def violations(self) -> Counter[str]:
+        """How often each invariant was broken, in all engines of the process."""
+        total = Counter(self.before)
+        for guard in self.guards:
+            total.update(guard.facts().violations)
+        return total
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether something could not be judged."""
+        return self.instrumentation.undetermined or any(
+            guard.verdict == "undetermined" for guard in self.guards
+        )
+
+    def not_checked(self) -> list[str]:
+        """What was not checked, and why, each once."""
+        coverage = self.instrumentation.coverage
+        told = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
+        for guard in self.guards:
+            told.update(dict.fromkeys(guard.facts().gaps))
+        return list(told)
+
+    def close(self) -> None:
+        """Take the hooks out, and wait for what is being written."""
+        self.instrumentation.close()
+        self.instrumentation.remove()
+        for guard in self.guards:
+            guard.close()
+
+
+_lock = threading.Lock()
+_here: Runtime | None = None
+
+
+def install(mode: str, folder: str | None = None) -> Runtime:
+    """Observe the engines of this process; the second and further calls change nothing.
+
+    ``folder``: where to write the last events when something is wrong. ValueError for a mode that there is
+    not; ImportError without vLLM.
+    """
+    global _here  # noqa: PLW0603 - one for each process
+    if mode not in MODES or mode == "off":
+        raise ValueError(f"kvfence has no mode {mode!r}: use raise, log or count")
+    with _lock:
+        if _here is None:
+            _here = Runtime(mode, folder)  # type: ignore[arg-type]  # one of MODES
+            log.info("kvfence observes the engines of process %d (%s)", os.getpid(), mode)
+        elif _here.mode != mode:
+            log.warning("kvfence is in mode %s already; %s is ignored", _here.mode, mode)
+        return _here
+
+
+def active() -> Runtime | None:
+    """The instrumentation of this process, if there is one."""
+    return _here
+
+
+def uninstall() -> None:
+    """Take the hooks of this process out again."""
+    global _here  # noqa: PLW0603 - one for each process
+    with _lock:
+        if _here is not None:
+            _here.close()
+            _here = None
+
+
+def facts(runtime: Runtime) -> dict[str, Any]:
+    """What the engines of a process have shown so far, as plain numbers: for metrics."""
+    events = checked = errors = 0
+    for guard in runtime.guards:
+        known = guard.facts()
+        events += known.events
+        checked += known.slots
+        errors += known.internal_errors
+    return {
+        "violations": dict(runtime.violations()),
+        "events": events,
+        "slots": checked,
+        "internal_errors": errors,
+        "undetermined": int(runtime.undetermined),
+    }

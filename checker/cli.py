@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from kvfence.checker.commands.explain import explain
 from kvfence.checker.commands.review import review
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
@@ -333,6 +334,7 @@ def replay(
 
 
 app.command()(review)
+app.command()(explain)
 
 
 def run(arguments: Sequence[str]) -> int:

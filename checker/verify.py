@@ -13,7 +13,15 @@ from kvfence.checker.engines.smt import SMT_ENGINES, smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
 from kvfence.checker.order.trace_file import OrderTraceWriter
-from kvfence.checker.report.facts import Condition, Counterexample, MachineFacts, Verification, worst
+from kvfence.checker.promises import judged, promise_sizes, promises_progress
+from kvfence.checker.report.facts import (
+    Condition,
+    Counterexample,
+    MachineFacts,
+    Promised,
+    Verification,
+    worst,
+)
 from kvfence.checker.traces import LineWriter, TraceWriter
 from kvfence.spec import order
 from kvfence.spec.catalog import INVARIANTS
@@ -23,7 +31,8 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 SOUND = "sound"
-ENGINES = ("native", "explore", "interpret", "liveness", *SMT_ENGINES)
+ENGINES = ("native", "gpu", "explore", "interpret", "liveness", *SMT_ENGINES)
+EXPLORERS = ("native", "explore", "interpret")
 INTERRUPTED = "interrupted"
 
 MachineProgress = Callable[[str, Progress], None]
@@ -53,9 +62,13 @@ def engine_named(
         from kvfence.checker.engines.native import Native
 
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
+    if name == "gpu":
+        from kvfence.checker.engines.gpu import gpu_engine
+
+        return gpu_engine(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
     if symmetry or checkpoint is not None:
         option = "--symmetry" if symmetry else "--checkpoint"
-        raise CannotRun(f"engine {name} has no {option}: use --engine native")
+        raise CannotRun(f"engine {name} has no {option}: use --engine native or gpu")
     if name in SMT_ENGINES:
         return smt_engine(name, export=export, second_solver=second_solver, infer_lemmas=infer_lemmas)
     if name == "liveness":
@@ -156,6 +169,9 @@ def verify(
             skipped.append(built.name)
             continue
         own_sizes = {sort: size for sort, size in sizes.items() if sort in built.sorts}
+        if engine == "liveness":
+            default = {name: sort.default for name, sort in built.sorts.items()}
+            own_sizes = promise_sizes(built, default) | own_sizes
 
         def report(state: Progress, name: str = built.name) -> None:
             if progress is not None:
@@ -167,10 +183,15 @@ def verify(
             return runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
 
         result = run(until or ("first" if expected else "end"))
-        if until is None and expected and result.violated and not _breaks(result, expected):
-            result = run("end")
-        facts.append(machine_facts(result))
-        examples += [counterexample(built, result.sizes, path) for path in _told(result, expected)]
+        promised = None
+        asked = engine in EXPLORERS and (not expected or promises_progress(built))
+        if asked and result.stopped != INTERRUPTED:
+            promised = judged(result, built, report)
+        results = [result, *([promised] if promised else [])]
+        if until is None and result.violated and not any(_breaks(r, expected or "") for r in results):
+            results[0] = run("end") if expected else result
+        facts.append(machine_facts(*results, machine=built))
+        examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
         version=version("kvfence"),
@@ -180,7 +201,7 @@ def verify(
         summary=DESIGNS[design].summary,
         reports=DESIGNS[design].reports,
         machines=tuple(facts),
-        not_yet=() if machine or expected or skipped else _not_yet(facts),
+        not_yet=() if machine or expected or skipped else _not_yet(facts, chosen),
         not_begun=tuple(skipped),
         counterexamples=tuple(examples),
         seconds=time.perf_counter() - start,
@@ -211,41 +232,52 @@ def _breaks(result: Result, invariant: str) -> bool:
     return any(path.id == invariant for path in result.violated)
 
 
-def _told(result: Result, expected: str) -> list[Path]:
-    """One shortest path for each invariant that is violated, the expected one first."""
-    first = {path.id: path for path in reversed(result.violated)}
-    return sorted(first.values(), key=lambda path: (path.id != expected, len(path)))
+def _told(results: list[Result], expected: str) -> list[tuple[Result, Path]]:
+    """One shortest path for each invariant that is violated, the expected one first, and where it is from."""
+    every = [(result, path) for result in results for path in result.violated]
+    first = {path.id: (result, path) for result, path in reversed(every)}
+    return sorted(first.values(), key=lambda found: (found[1].id != expected, len(found[1])))
 
 
-def machine_facts(result: Result) -> MachineFacts:
-    """What is reported of one machine's result."""
-    conditions = [Condition(found.id, found.name, found.verdict) for found in result.findings.values()]
+def machine_facts(
+    result: Result, promised: Result | None = None, *, machine: Machine | None = None
+) -> MachineFacts:
+    """What is reported of one machine's result, and of the verdicts on its promises if they were judged.
+
+    ``machine``, where it is given, tells which promises were not.
+    """
+    findings = [*result.findings.values(), *(promised.findings.values() if promised else ())]
+    conditions = [Condition(found.id, found.name, found.verdict) for found in findings]
     proved = (
         result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open
     )
     unsure = result.stopped is not None and not proved
     stuck = Verdict.violated if result.deadlock else Verdict.undetermined if unsure else Verdict.holds
+    known = {found.name for found in findings}
     if result.engine != "liveness":
         conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
     return MachineFacts(
         machine=result.machine,
         sizes=result.sizes,
         engine=result.engine,
-        verdict=result.verdict,
+        verdict=worst([result.verdict, *([promised.verdict] if promised else [])]) or result.verdict,
         states=result.states,
         transitions=result.transitions,
         depth=result.depth,
-        seconds=result.seconds,
+        seconds=result.seconds + (promised.seconds if promised else 0),
         conditions=tuple(conditions),
         taken=result.coverage,
         symmetry=result.symmetry,
         goals=result.goals,
-        vacuous=result.vacuous,
-        stopped=result.stopped,
+        vacuous=(*result.vacuous, *(promised.vacuous if promised else ())),
+        stopped=INTERRUPTED if promised and promised.stopped == INTERRUPTED else result.stopped,
         proof=result.proof,
+        promised=Promised(promised.sizes, promised.states, promised.stopped) if promised else None,
+        unjudged=tuple(p for p in (machine.promises if machine else ()) if p not in known),
     )
 
 
-def _not_yet(facts: list[MachineFacts]) -> tuple[str, ...]:
+def _not_yet(facts: list[MachineFacts], machines: list[Machine]) -> tuple[str, ...]:
     stated = {condition.invariant for found in facts for condition in found.conditions}
+    stated |= {p.id for machine in machines for p in machine.promises.values()}
     return tuple(row.id for row in INVARIANTS if row.id not in stated)

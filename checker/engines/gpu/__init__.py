@@ -1,5 +1,5 @@
 """Exhaustive search on GPUs: the machine is printed as CUDA C, compiled at run time, and run."""
 
-from kvfence.checker.engines.gpu.gpu import Gpu
+from kvfence.checker.engines.gpu.gpu import Gpu, gpu_engine
 
-__all__ = ["Gpu"]
+__all__ = ["Gpu", "gpu_engine"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path as FilePath
 from typing import Any
 
 from kvfence.checker.engines.base import (
@@ -20,13 +24,16 @@ from kvfence.checker.engines.base import (
 )
 from kvfence.checker.engines.gpu.device import Device, NoGpu
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
-from kvfence.checker.engines.gpu.ranks import Alone, Ranks
+from kvfence.checker.engines.gpu.levels import available_memory
+from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
+from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Limits, Search
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
+INTERRUPTED = "interrupted"
 
 
 def _to_stderr(line: str) -> None:
@@ -58,7 +65,11 @@ class Gpu(Engine):
         ranks: Ranks | None = None,
         limits: Limits | None = None,
         queue: int | None = None,
+        checkpoint: FilePath | str | None = None,
+        checkpoint_every: float = 30.0,
     ) -> None:
+        self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
+        self.checkpoint_every = checkpoint_every
         self.symmetry, self.note = symmetry, note or _to_stderr
         self.device, self.instead = device or _first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
@@ -89,33 +100,67 @@ class Gpu(Engine):
         log = Log(interpreter.grounded)
         search: Search | None = None
         device: Device | None = None
-        try:
+        with ExitStack() as stack:
             try:
                 device = self.device()
+                stack.callback(device.close)
                 search = Search(model.printed, device, allowed, self.ranks, progress)
-                search.begin(model.pack(interpreter.grounded.initial))
+                self._begin(model, search, stack)
                 search.explore(until)
                 self._leaving_bounds(model, search)
             except Stop as stop:
                 log.stopped = str(stop)
             except KeyboardInterrupt:
-                log.stopped = "interrupted"
+                log.stopped = INTERRUPTED
+            except Lost as lost:
+                return self._without_a_rank(str(lost), log, search)
             except NoGpu as why:
                 asked = {"until": until, "bounds": bounds, "max_states": max_states, "memory": memory}
                 return self._on_the_processor(why, machine, sizes, progress=progress, **asked)
             if search is None:
                 return log.result(self.name, 0.0, _no_path)
-            summed = GpuExploration(model, log, search)
-            steps = summed.finish(until)
+            if log.stopped == INTERRUPTED and self.ranks.count > 1:
+                # the others may be gone: nothing can be asked of them
+                return self._without_a_rank(INTERRUPTED, log, search)
+            try:
+                summed = GpuExploration(model, log, search)
+                steps = summed.finish(until)
+            except Lost as lost:
+                return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
 
             def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
                 return interpreter.path(steps[id(sighting)], id_, name, text)
 
             reduced = model.symmetry.sorts if model.symmetry else ()
             return log.result(self.name, search.elapsed(), path, symmetry=reduced)
-        finally:
-            if device is not None:
-                device.close()
+
+    def _begin(self, model: GpuModel, search: Search, stack: ExitStack) -> None:
+        """Enter the initial state, or go on from a checkpoint."""
+        if self.checkpoint is not None:
+            subject = model.subject(self.ranks.rank, self.ranks.count)
+            saving = Saving(
+                self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count
+            )
+            stack.enter_context(saving)
+            search.at_level_end = saving.level_ended
+            search.levels.save_first = lambda: saving.append(search)
+            if saving.resume(search):
+                return
+        search.begin(model.pack(model.grounded.initial))
+
+    def _without_a_rank(self, why: str, log: Log, search: Search | None) -> Result:
+        """What all ranks had found when they were last complete."""
+        again = "; run again with the same --checkpoint to go on" if self.checkpoint else ""
+        log.stopped = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
+        if search is None:
+            return log.result(self.name, 0.0, _no_path)
+        log.states = sum(search.known_levels)
+        log.taken = search.known_taken[: len(log.taken)] if search.known_taken else log.taken
+        log.transitions = sum(log.taken)
+        log.depth = max(0, len(search.known_levels) - 1)
+        if any(search.failed) or search.dead or any(search.looked[: search.source.invariants]):
+            log.stopped += "; something is violated: search on one GPU, or go on, to see how"
+        return log.result(self.name, search.elapsed(), _no_path)
 
     def _leaving_bounds(self, model: GpuModel, search: Search) -> None:
         if search.outside:
@@ -143,3 +188,39 @@ class Gpu(Engine):
 
 def _no_path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
     raise AssertionError((sighting, id_, name, text))
+
+
+def gpu_engine(*, threads: int, symmetry: bool, checkpoint: FilePath | None, note: Note | None) -> Gpu:
+    """The engine of the command line: on the first GPU, or, under torchrun, on one GPU a rank.
+
+    Without a GPU the native engine searches with so many ``threads``, or, under torchrun, the kernels run on
+    the processor.
+    """
+
+    def native() -> Engine:
+        from kvfence.checker.engines.native import Native
+
+        return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
+
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Gpu(symmetry=symmetry, checkpoint=checkpoint, note=note, instead=native)
+    ranks, device = _joined()
+    return Gpu(symmetry=symmetry, checkpoint=checkpoint, note=note, ranks=ranks, device=device)
+
+
+@cache
+def _joined() -> tuple[Ranks, Callable[[], Device]]:
+    """This process among the ranks of torchrun, and how it makes its device."""
+    from kvfence.checker.engines.gpu.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.host import HostDevice
+    from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        CudaDevice(local).close()
+    except NoGpu as why:
+        if int(os.environ.get("RANK", "0")) == 0:
+            _to_stderr(f"{why}: every rank searches on its processor, slowly")
+        room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 2
+        return TorchRanks(gpu=False), lambda: HostDevice(room=room)
+    return TorchRanks(gpu=True), lambda: CudaDevice(local)

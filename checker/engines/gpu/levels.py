@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
@@ -62,6 +63,7 @@ class Levels:
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
         self.on_host = 0
+        self.save_first: Callable[[], None] | None = None  # called before states are let go
 
     @property
     def depth(self) -> int:
@@ -121,6 +123,8 @@ class Levels:
             if self.on_host + size <= self.host_bytes:
                 s.kept = self.memory.device.read(s.address, self.words * s.used)
                 self.on_host += size
+            elif self.save_first is not None:
+                self.save_first()
             self.memory.give(s.address)
             s.address = 0
         return self.memory.left() >= nbytes
@@ -146,9 +150,14 @@ class Levels:
 
 def host_room() -> int:
     """Bytes of the host's memory that old levels may take: half of what is free."""
+    return available_memory() // 2
+
+
+def available_memory() -> int:
+    """Bytes of the host's memory that are free."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
             free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return 1 << 30
-    return free << 9
+        return 1 << 31
+    return free << 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from kvfence.checker.engines.gpu.state_table import StateTable
 from kvfence.checker.engines.native.library import Sight
 
 NOTHING = (1 << 64) - 1
+USABLE = 0.96  # of the memory that is free
 BATCH = 1 << 26  # states expanded between two looks at the clock and at Ctrl-C
 SMALLEST_SEGMENT, LARGEST_SEGMENT = 1 << 14, 1 << 27  # states
 BOX_ROOM = 1 << 25  # keys on their way to another rank, besides those that may come in any case
@@ -63,7 +64,13 @@ class Search:
         self._traces = False
         properties, checks = source.properties, source.checks
         self.key_words, self.dense_words = source.keys.words, source.words
-        budget = int(device.free_bytes() * 0.97)
+        self._boxes: list[int] = []
+        if self.ranks.count > 1:
+            most = self.limits.batch * source.instances
+            self._box_room = self._slack(self.limits.batch) + min(BOX_ROOM, most)
+            self._boxes = self.ranks.boxes(self._box_room, self.key_words)
+            self._box_counts = [0] * self.ranks.count
+        budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
         host = host_room() if self.limits.host_memory is None else self.limits.host_memory
         self.levels = Levels(self.memory, self.key_words, host)
@@ -78,6 +85,9 @@ class Search:
         self.sight = self.dense_words + 1
         self.most_sights = max(properties, checks + 1)
         self._counted = C_TAKEN + source.instances + checks + source.cells
+        self.at_level_end: Callable[[Search], None] | None = None
+        self.known_levels: list[int] = []  # of all ranks, as last agreed on
+        self.known_taken = self.taken
         self._full: Full | None = None
         self.first = np.empty(0, np.uint64)
         try:
@@ -87,10 +97,10 @@ class Search:
             self.trace_closed = self.memory.take(checks + 1)
             self.targets = self.memory.take(8 * self.key_words * self.most_sights)
             self.upload = self.memory.take(8 * self.key_words * UPLOAD)
-            self._boxes: list[int] = []
             self.sent = 0
-            if self.ranks.count > 1:
-                self._open_boxes()
+            if self.ranks.count > 1 and self.key_words == 1:
+                self.sent = self.memory.take(8 << SENT_LOG2)
+                device.clear(self.sent, 8 << SENT_LOG2)
             self.table.open(4096)
         except OutOfMemory:
             raise Stop("the device has too little memory to begin: ran out of memory with 0 states") from None
@@ -128,10 +138,21 @@ class Search:
                 self.finished = True
             else:
                 self._judge()
-            self.level_ended()
+            self._agree_on_totals()
+            if self.at_level_end is not None:
+                self.at_level_end(self)
 
-    def level_ended(self) -> None:
-        """Called at the end of each level: the place for a checkpoint."""
+    def put_back(self, keys: Words) -> None:
+        """Enter keys of this rank into the level being filled: those of a checkpoint."""
+        try:
+            self._enter(keys)
+        except Full:
+            raise Stop("ran out of memory while going on from a checkpoint") from None
+
+    def put_back_taken(self, taken: list[int]) -> None:
+        """Set how often each instance was taken."""
+        self.taken = taken
+        self.device.write(self.counters + 8 * C_TAKEN, np.array(taken, np.uint64))
 
     def expand_level(self) -> None:
         """Expand the last level into a new one, and say what happened on the way."""
@@ -172,6 +193,13 @@ class Search:
         if too_many:
             self._count_taken()
             raise Stop(f"more than {self.limits.max_states} states")
+
+    def _agree_on_totals(self) -> None:
+        """Know what all ranks have found, should one of them be lost."""
+        if self.ranks.count > 1:
+            levels = [self.levels.count(d) for d in range(len(self.levels.levels))]
+            told = self.ranks.total([*levels, *self.taken])
+            self.known_levels, self.known_taken = told[: len(levels)], told[len(levels) :]
 
     def _count_taken(self) -> None:
         """What was taken in a level that is not complete."""
@@ -313,16 +341,6 @@ class Search:
             self.progress(Progress(states, self.levels.count(depth), depth, states / self.elapsed()))
 
     # Several ranks.
-
-    def _open_boxes(self) -> None:
-        self._box_room = self._slack(self.limits.batch) + min(
-            BOX_ROOM, self.limits.batch * self.source.instances
-        )
-        self._boxes = self.ranks.boxes(self._box_room, self.key_words)
-        if self.key_words == 1:
-            self.sent = self.memory.take(8 << SENT_LOG2)
-            self.device.clear(self.sent, 8 << SENT_LOG2)
-        self._box_counts = [0] * self.ranks.count
 
     def _exchange(self, more: bool, full: Full | None) -> bool:
         """Send what was found for others while the next batch is expanded; whether anybody goes on."""

@@ -15,7 +15,7 @@ from kvfence.spec.language import Grounded
 Program = Literal["search", "trace", "walk"]
 
 THREADS = 256  # of a block
-BLOCKS = 2  # on one multiprocessor at a time, at least
+BLOCKS = 3  # on one multiprocessor at a time, at least
 MOST_RANKS = 64
 SENT_LOG2 = 20
 _QUEUE_BYTES = 4096  # of a warp's queue of successors in shared memory

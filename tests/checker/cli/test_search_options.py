@@ -62,7 +62,7 @@ def test_options_of_the_native_engine_are_refused_with_another(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = answer([*POOL, "--engine", "explore", *option], capsys)
-    assert (code, err) == (2, f"kvfence: engine explore has no {option[0]}: use --engine native\n")
+    assert (code, err) == (2, f"kvfence: engine explore has no {option[0]}: use --engine native or gpu\n")
 
 
 def test_without_a_compiler_one_line_says_so(

@@ -1,0 +1,68 @@
+"""What each process of the tests of several ranks runs: one search, and the first rank prints its facts as JSON.
+
+    torchrun … ranks_program.py SHAPES KVLIFE MACHINE [FOLDER [LEVELS [RANK]]]
+
+With LEVELS the rank RANK ends without a word after so many levels.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
+from kvfence.spec.language import Machine
+
+
+def module(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def machine(shapes: ModuleType, kvlife: ModuleType, name: str) -> tuple[Machine, dict[str, int] | None]:
+    if name.startswith("tokens"):
+        return shapes.tokens(int(name[6:])), None
+    faults = frozenset({"evict_referenced"}) if name == "faulty" else frozenset()
+    return kvlife.build(faults), {"Block": 3, "Request": 2}
+
+
+def main() -> None:
+    shapes, kvlife, name, *rest = sys.argv[1:]
+    m, sizes = machine(module(shapes), module(kvlife), name)
+    ranks = TorchRanks(gpu=False, patience=timedelta(seconds=60))
+    if len(rest) > 1 and int(rest[2]) == ranks.rank:
+        whole = Search.expand_level
+
+        def dying(self: Search) -> None:
+            if self.levels.depth == int(rest[1]):
+                os._exit(9)
+            whole(self)
+
+        Search.expand_level = dying  # type: ignore[method-assign]
+    engine = Gpu(
+        device=lambda: HostDevice(),
+        ranks=ranks,
+        limits=Limits(batch=500),
+        checkpoint=rest[0] if rest else None,
+        checkpoint_every=0.0,
+    )
+    r = engine.run(m, sizes)
+    if ranks.rank == 0:
+        print(json.dumps({"stopped": r.stopped, "violated": [str(p) for p in r.violated], "text": repr(facts(module(shapes), r))}))
+
+
+def facts(shapes: ModuleType, r: object) -> object:
+    return shapes.facts(r)
+
+
+main()

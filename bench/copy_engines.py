@@ -24,7 +24,7 @@ from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
 from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.crossover import crossover
 from kvfence.reference.copy.engine import CopyEngine
-from kvfence.reference.copy.kernel import KernelCopy, Kernels, Shape
+from kvfence.reference.copy.kernel import DEFAULT_SHAPES, KernelCopy, Kernels, Shape
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.device.driver import Driver
 from kvfence.reference.device.host_pool import HostPool
@@ -235,10 +235,11 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
 
     Rounds alternate; medians are compared.
     """
-    engines = {grid: KernelCopy(kernels, dict.fromkeys(KINDS, Shape(grid))) for grid in (2, 3, 4, 8)}
     found = []
     for kind in KINDS:
-        for grid, engine in engines.items():
+        threads = DEFAULT_SHAPES[kind].threads
+        for grid in (2, 3, 4, 8):
+            engine = KernelCopy(kernels, {kind: Shape(grid, threads)})
             alone, copied, plain, rates = [], [], [], []
             for _ in range(5):
                 begin, end = products.launch()
@@ -251,7 +252,7 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
                 rates.append((rate, reached))
             base = float(np.median(alone))
             found.append({
-                "kind": kind, "blocks": grid, "alone_ms": base,
+                "kind": kind, "blocks": grid, "threads": threads, "alone_ms": base,
                 "kernel_ms": float(np.median(copied)), "dma_ms": float(np.median(plain)),
                 "kernel_gbs": float(np.median([r for r, _ in rates])),
                 "dma_gbs": float(np.median([r for _, r in rates])),
@@ -305,7 +306,8 @@ def told(found: dict[str, Any]) -> str:
     rows = [[what, *(f"{rates[kind]:.1f}" for kind in KINDS)] for what, rates in found["both_ways"].items()]
     parts.append("## Both ways at once, GB/s\n\n" + table(["", *KINDS], rows) + "\n")
     rows = [
-        [r["kind"], r["blocks"], f"{r['alone_ms']:.2f}", f"{r['kernel_ms']:.2f}", f"{r['dma_ms']:.2f}",
+        [r["kind"], f"{r['blocks']} x {r['threads']}",
+         f"{r['alone_ms']:.2f}", f"{r['kernel_ms']:.2f}", f"{r['dma_ms']:.2f}",
          f"{r['kernel_slower']:.1%}", f"{r['dma_slower']:.1%}",
          f"{r['kernel_slower'] - r['dma_slower']:+.1%}",
          f"{r['kernel_gbs']:.1f}", f"{r['dma_gbs']:.1f}"]
@@ -313,7 +315,7 @@ def told(found: dict[str, Any]) -> str:
     ]  # fmt: skip
     head = [
         "",
-        "thread blocks",
+        "thread blocks x threads",
         "alone ms",
         "+ kernel ms",
         "+ dma ms",

@@ -40,8 +40,8 @@ class Shape:
     threads: int = 1024
 
 
-DEFAULT_SHAPES: Final[Mapping[Kind, Shape]] = {"store": Shape(2), "load": Shape(4)}
-"""More thread blocks store no faster, and their writes, queued for the link, hold up what compute writes."""
+DEFAULT_SHAPES: Final[Mapping[Kind, Shape]] = {"store": Shape(2, 768), "load": Shape(4)}
+"""More threads store no faster, and their writes, queued for the link, hold up what compute writes."""
 
 
 class Kernels:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvfence.checker.commands.explain import explain
+from kvfence.checker.commands.audit import app as audit
 from kvfence.checker.commands.review import review
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
@@ -334,6 +335,7 @@ def replay(
 
 
 app.command()(review)
+app.add_typer(audit, name="audit")
 app.command()(explain)
 
 

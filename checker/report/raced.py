@@ -15,7 +15,7 @@ def races_text(found: RaceReport, *, width: int) -> str:
     """Every race kept, with its explanation if there is one, and a summary."""
     explained = {one.race: one for one in found.explained}
     parts = [
-        _race_text(index + 1, race, times, explained.get(index), width=width)
+        race_text(index + 1, race, times, explained.get(index), width=width)
         for index, (race, times) in enumerate(zip(found.races, found.times, strict=True))
     ]
     if found.notes:
@@ -27,7 +27,8 @@ def races_text(found: RaceReport, *, width: int) -> str:
     return "\n\n".join([*parts, paragraph(summary, width=width)])
 
 
-def _race_text(number: int, race: Race, times: int, why: Explained | None, *, width: int) -> str:
+def race_text(number: int, race: Race, times: int, why: Explained | None, *, width: int) -> str:
+    """One race: the two accesses, the missing order, and the explanation if there is one."""
     where = f"{race.bytes} bytes of {race.region} from {race.offset} on"
     if race.slots:
         first, last = race.slots

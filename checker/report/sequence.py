@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,29 +191,39 @@ def _told(held: dict[Slot, tuple[str, ...]], before: dict[str, str]) -> tuple[He
 
 def of_events(
     header: ev.Header,
-    rows: Iterable[tuple[int, ev.Event, Holding]],
+    before: Holding,
+    events: Sequence[tuple[int, ev.Event]],
     *,
     broken: int,
     why: str,
     title: str,
     slots: Sequence[Slot] = (),
 ) -> str:
-    """The sequence diagram of some events of a trace, each with its number and the slots after it.
+    """The sequence diagram of some events of a trace, each with its number.
 
-    ``slots``: those whose holders are told; all of them if none is named.
+    ``slots``: those whose holders are told; all of them if none is named. ``before``: the slots
+    before the first event; it takes the events in.
     """
     speak = Speaker(header)
     out: list[Row] = []
-    before: dict[str, str] = {}
-    for number, event, holding in rows:
-        wanted = {s: h for s, h in holding.held().items() if not slots or s in slots}
-        lines, before = _told(wanted, before)
-        out.append(
-            Row(
-                title=f"event {number}",
-                messages=tuple(speak(event)),
-                held=lines,
-                broken=why if number == broken else "",
-            )
-        )
+    known: dict[str, str] = {}
+    for number, event in events:
+        before(event)
+        wanted = {s: h for s, h in before.held().items() if not slots or s in slots}
+        lines, known = _told(wanted, known)
+        wrong = why if number == broken else ""
+        out.append(Row(f"event {number}", messages=tuple(speak(event)), held=lines, broken=wrong))
     return sequence(out, speak.lanes, title=title)
+
+
+def of_order_events(
+    header: od.Header, events: Sequence[tuple[int, od.OrderEvent]], *, wrong: Mapping[int, str], title: str
+) -> str:
+    """The sequence diagram of some order events; ``wrong`` says by number what is not in order."""
+    speak = OrderSpeaker(header)
+    rows = [
+        Row(f"event {number}", messages=tuple(said), broken=wrong.get(number, ""))
+        for number, event in events
+        if (said := speak(event))
+    ]
+    return sequence(rows, speak.lanes, title=title)

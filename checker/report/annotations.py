@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.checker.report.reviewed import TITLES, conclusion, name_of
+from kvfence.checker.report.reviewed import TITLES, conclusion
 from kvfence.checker.report.verdicts import call
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 
@@ -59,7 +59,7 @@ def title(row: InvariantReview, m: MachineReview) -> str:
     verb = {"worse": "violated by the change", "better": "violated no more", "open": "undetermined"}[
         row.effect
     ]
-    return f"{name_of(row)} {verb} ({m.machine})"
+    return f"{row.label} {verb} ({m.machine})"
 
 
 def message(row: InvariantReview) -> str:

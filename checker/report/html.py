@@ -13,9 +13,8 @@ from kvfence.checker.report import sequence, slots, timeline
 from kvfence.checker.report.coverage import coverage
 from kvfence.checker.report.facts import Counterexample
 from kvfence.checker.report.reviewed import (
-    TITLES,
     conclusion,
-    name_of,
+    meaning,
     remark,
     told_behaviours,
     verdict_shown,
@@ -35,8 +34,7 @@ def review_html(found: Review) -> str:
         found=found,
         conclusion=conclusion(found),
         machines=[_machine(m) for m in found.machines],
-        titles=TITLES,
-        name_of=name_of,
+        meaning=meaning,
         remark=remark,
         told=told_behaviours,
         verdict_shown=verdict_shown,

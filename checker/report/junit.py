@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree as Xml
 
 from kvfence.checker.report.annotations import message, place
-from kvfence.checker.report.reviewed import name_of, verdict_shown
+from kvfence.checker.report.reviewed import verdict_shown
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 
 _NOT_IN_XML = re.compile(r"[^\t\n\r\u0020-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
@@ -59,7 +59,7 @@ def _suite(m: MachineReview) -> Xml.Element:
 
 
 def _case(suite: Xml.Element, m: MachineReview, row: InvariantReview) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=name_of(row), time="0")
+    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=row.label, time="0")
     verdicts = f"base: {verdict_shown(row.base)}, change: {verdict_shown(row.change)}"
     if row.effect == "worse":
         failure = Xml.SubElement(case, "failure", message=verdicts, type=row.invariant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvfence.checker.report.facts import Counterexample
-from kvfence.checker.report.reviewed import TITLES, conclusion, name_of, told_behaviours, verdict_shown
+from kvfence.checker.report.reviewed import conclusion, meaning, told_behaviours, verdict_shown
 from kvfence.checker.report.verdicts import call, shown
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 
@@ -25,7 +25,7 @@ def review_markdown(found: Review) -> str:
     stories = 0
     for m in found.machines:
         out += _machine(m)
-        for row in m.invariants:
+        for row in sorted(m.invariants, key=lambda row: row.effect != "worse"):
             if row.story is None or not row.first:
                 continue
             stories += 1
@@ -52,9 +52,8 @@ def _machine(m: MachineReview) -> Iterator[str]:
     for row in m.invariants:
         if row.effect != "same":
             wake = "" if row.first or row.effect != "worse" else ", once another breaks"
-            meaning = f"{TITLES.get(row.invariant, '')}{wake}"
             verdicts = f"{verdict_shown(row.base)} | {_MARK[row.effect]} {verdict_shown(row.change)}"
-            yield f"| {name_of(row)} | {verdicts} | {meaning} |"
+            yield f"| {row.invariant} | {verdicts} | {meaning(row)}{wake} |"
     if same:
         yield f"| {', '.join(dict.fromkeys(row.invariant for row in same))} | unchanged | unchanged | |"
     yield f"| states | {m.base.states:,} | {m.change.states:,} | |"
@@ -67,7 +66,7 @@ def _machine(m: MachineReview) -> Iterator[str]:
 def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:
     who = found.change if row.story_of == "change" else found.base
     count = len(story.steps)
-    summary = f"<summary>{name_of(row)}: {count} events of <code>{who}</code></summary>"
+    summary = f"<summary>{row.label}: {count} events of <code>{who}</code></summary>"
     yield f"<details{' open' if opened else ''}>{summary}"
     yield ""
     hidden = range(MOST_STEPS - 1, count - 1) if count > MOST_STEPS else range(0)

@@ -60,13 +60,12 @@ def verdict_shown(verdict: Verdict | None) -> str:
     return str(verdict) if verdict is not None else "not stated"
 
 
-def name_of(row: InvariantReview) -> str:
-    """The invariant; for a promise about whole runs, also the promise."""
-    return (
-        f"{row.invariant} ({row.conditions[0].replace('_', ' ')})"
-        if row.kind == "progress"
-        else row.invariant
-    )
+def meaning(row: InvariantReview) -> str:
+    """What an invariant is about; of a promise about whole runs, the promise and where it was judged."""
+    if row.kind == "safety":
+        return TITLES.get(row.invariant, "")
+    at = ", ".join(f"{sort} {size}" for sort, size in row.sizes.items())
+    return f"promise: {row.conditions[0].replace('_', ' ')}{f' (judged at {at})' if at else ''}"
 
 
 def remark(row: InvariantReview) -> str:
@@ -83,7 +82,7 @@ def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
         yield "\n".join(paragraph(f"{note}.", width=width) for note in m.notes)
         return
     rows = [
-        (name_of(i), verdict_shown(i.base), verdict_shown(i.change), remark(i), TITLES.get(i.invariant, ""))
+        (i.invariant, verdict_shown(i.base), verdict_shown(i.change), remark(i), meaning(i))
         for i in m.invariants
     ]
     counts = (
@@ -119,7 +118,7 @@ def _remarks(m: MachineReview) -> Iterator[str]:
 
 
 def _ratio(a: int, b: int) -> str:
-    return f"{b / a:.2f} times as many" if a and a != b else ""
+    return f"{b / a:.2f} times as many" if a and not 0.95 < b / a < 1.05 else ""
 
 
 def _story(found: Review, row: InvariantReview, width: int) -> str:

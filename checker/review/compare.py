@@ -16,6 +16,7 @@ from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
+from kvfence.checker.promises import promise_sizes
 from kvfence.checker.report.facts import MachineFacts
 from kvfence.checker.review import differences
 from kvfence.checker.review.behaviours import MOST_PAIRS, behaviours
@@ -303,17 +304,29 @@ class _Comparison:
                     change=verdicts[1],
                     kind="progress",
                     conditions=(name,),
+                    sizes=self._smaller(results),
                     story=story,
                     story_of="" if story is None else ("base", "change")[at],
                 )
             )
         return out
 
+    def _smaller(self, results: list[Result | None]) -> dict[str, int]:
+        """The sizes at which promises were judged, if they are smaller than those of everything else."""
+        judged = next((r for r in reversed(results) if r), None)
+        if judged is None:
+            return {}
+        sorts = (self.change if results[1] else self.base).sorts
+        return (
+            judged.sizes if any(judged.sizes[s] < self.sizes.get(s, sorts[s].default) for s in sorts) else {}
+        )
+
     def _kept(self, machine: Machine) -> Result | None:
         """The verdicts on the promises of the machine, at the largest of ever smaller sizes that fit."""
         if not machine.promises:
             return None
-        sizes = {sort: self.sizes.get(sort, s.default) for sort, s in machine.sorts.items()}
+        whole = {sort: self.sizes.get(sort, s.default) for sort, s in machine.sorts.items()}
+        sizes = promise_sizes(machine, whole)
         while True:
             result = Liveness().run(
                 machine,

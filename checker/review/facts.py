@@ -84,6 +84,15 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     first: bool = True
     story: Counterexample | None = None
     story_of: Literal["base", "change", ""] = ""
+    sizes: dict[str, int] = {}
+    """Sort sizes at which a promise about whole runs was judged, where smaller than the others."""
+
+    @property
+    def label(self) -> str:
+        """The invariant; for a promise about whole runs, also the promise."""
+        if self.kind == "safety":
+            return self.invariant
+        return f"{self.invariant} ({self.conditions[0].replace('_', ' ')})"
 
 
 class MachineReview(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,5 +169,5 @@ def _named(review: Review, effect: Effect) -> tuple[str, ...]:
     out = []
     for m, i in review.of(effect):
         wake = "" if i.first or effect != "worse" else ", once another invariant is broken"
-        out.append(f"{i.invariant} {verb[effect]} in {m.machine}{wake}")
+        out.append(f"{i.label} {verb[effect]} in {m.machine}{wake}")
     return tuple(out)

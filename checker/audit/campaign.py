@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 import msgspec
@@ -15,9 +17,9 @@ from kvfence.checker.audit.shrink import shrink
 from kvfence.checker.audit.workload import Reach, cases
 from kvfence.checker.errors import CannotRun
 
-HUNT: Final = 0.6
+HUNT: Final = 0.7
 """Of the budget; the rest makes findings small."""
-BATCH: Final = 200
+BATCH: Final = 50
 """Cases that Hypothesis draws from one seed."""
 CONFIRMATIONS: Final = 2
 
@@ -28,9 +30,14 @@ class Target(Protocol):
     """What is audited."""
 
     name: str
+    width: int
+    """Cases that it can run at a time."""
 
     def run(self, case: Case) -> Outcome:
         """Drives it through ``case``."""
+
+    def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
+        """Drives it through each of ``cases``, several at a time if it can; outcomes in their order."""
 
     def close(self) -> None:
         """Gives back what it holds."""
@@ -53,6 +60,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The public report that it matches."""
     confirmed: bool = True
     """Whether the case showed it again when it was run once more."""
+    follows: str = ""
+    """The fault of the same invariant that this one only shows once more."""
     in_control: bool = False
     """Whether the engine does the same without a connector: a fault of its own."""
 
@@ -125,6 +134,8 @@ class Hunt:
         self.cases = self.refused = self.steps = self.events = self.accesses = 0
         self.counts: Counter[str] = Counter()
         self.unchecked: dict[str, None] = {}
+        self.stop = False
+        self._lock = threading.Lock()
 
     @property
     def seconds(self) -> float:
@@ -133,7 +144,14 @@ class Hunt:
 
     def try_case(self, case: Case) -> Outcome:
         """Runs ``case`` and keeps what it shows."""
-        outcome = self.target.run(case)
+        return self.keep(case, self.target.run(case))
+
+    def keep(self, case: Case, outcome: Outcome) -> Outcome:
+        """Keeps what ``case`` showed."""
+        with self._lock:
+            return self._keep(case, outcome)
+
+    def _keep(self, case: Case, outcome: Outcome) -> Outcome:
         self.cases += 1
         if outcome.refused:
             self.refused += 1
@@ -173,7 +191,9 @@ class Hunt:
             return self.seconds > share * self.budget or self.enough()
 
         batch = 0
+        drawn: list[Case] = []
         while not over():
+            drawn.clear()
 
             @seeded(self.seed * 100_003 + batch)
             @settings(
@@ -185,27 +205,41 @@ class Hunt:
             )
             @given(cases(self.reach))
             def draw(case: Case) -> None:
-                if not over():
-                    self.try_case(case)
+                drawn.append(case)
 
             draw()
             batch += 1
+            for case, outcome in zip(drawn, self.target.run_all(drawn), strict=False):
+                self.keep(case, outcome)
+                if over():
+                    break
 
     def make_small(self) -> None:
-        """Shares the rest of the budget among the findings."""
-        for key in list(self.seen):
-            seen = self.seen[key]
-            waiting = len(self.seen) - list(self.seen).index(key)
-            until = self.seconds + max(0.0, self.budget - self.seconds) / waiting
+        """Shares the rest of the budget among the findings; what is only a broken rule comes last."""
+        keys = sorted(self.seen, key=lambda key: self.seen[key].sighting.evidence == "rule")
+        width = max(1, self.target.width)
+        share = max(0.0, self.budget - self.seconds) * width / max(1, len(keys))
+        with ThreadPoolExecutor(width) as pool:
+            try:
+                list(pool.map(lambda key: self._make_small(key, share), keys))
+            except KeyboardInterrupt:
+                self.stop = True
+                pool.shutdown(cancel_futures=True)
+                raise
 
-            def shows(case: Case, key: str = key, seen: _Seen = seen) -> bool:
-                keys = [sighting.key for sighting in self.try_case(case).sightings]
-                return key in keys and keys.index(key) <= seen.earlier
+    def _make_small(self, key: str, share: float) -> None:
+        seen = self.seen[key]
+        until = self.seconds + share
 
-            def more_time(until: float = until) -> bool:
-                return self.seconds < until
+        def shows(case: Case) -> bool:
+            keys = [sighting.key for sighting in self.try_case(case).sightings]
+            return key in keys and keys.index(key) <= seen.earlier
 
-            small = shrink(seen.case, shows, more_time)
+        def more_time() -> bool:
+            return self.seconds < min(until, self.budget) and not self.stop
+
+        small = shrink(seen.case, shows, more_time)
+        if not self.stop:
             again = [key in self.target.run(small).keys() for _ in range(CONFIRMATIONS)]  # noqa: SIM118
             seen.confirmed = all(again)
 

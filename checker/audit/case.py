@@ -173,10 +173,20 @@ def problem_of(case: Case) -> str:
                 return f"a request goes on after request {action.after}, which was not submitted before"
             submitted += 1
     longest = max(lengths(case), default=0)
-    blocks = -(-longest // setup.block_size) + 1
-    if blocks * len(setup.windows) > setup.gpu_blocks - 1:
+    if blocks_needed(setup, longest) > setup.gpu_blocks - 1:
         return f"a request of {longest} tokens does not fit into {setup.gpu_blocks} GPU blocks"
     return ""
+
+
+def blocks_needed(setup: Setup, longest: int) -> int:
+    """GPU blocks with which a request of ``longest`` tokens can run alone.
+
+    A sliding window gives back what it has left behind, but not before the steps in flight are over.
+    """
+    block, batches = setup.block_size, max(setup.depth, setup.stages) + (setup.stages > 1)
+    whole = -(-(longest + (setup.drafts + 1) * batches) // block) + 1
+    ahead = setup.token_budget * batches if setup.chunked else longest
+    return sum(min(whole, -(-(window + ahead) // block) + 2) if window else whole for window in setup.windows)
 
 
 def lengths(case: Case) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,15 @@ from kvfence.checker.audit.reports import report_of
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
 ON_THEIR_OWN: Final = frozenset({"PIN", "UNIQUE", "CONSERVE"})
-"""Rules about what a connector holds and copies. Breaking them is a fault whether or not it did harm yet; other
-rules may be kept by means that the events do not tell of, so that without harm they are only noted.
+"""Rules about what a connector holds and copies. Breaking them is a fault whether or not it did harm yet.
+
+Other rules may be kept by means that the events do not tell of, so that without harm they are only noted.
 """
 
 Grounds: TypeAlias = Literal["fault", "engine", "noted"]
-"""A fault of the connector; one of the engine, which has it without a connector too; a rule broken without harm."""
+"""A fault of the connector; one of the engine, which has it without a connector too; or a rule broken without
+harm, as well as what only shows the fault of another finding once more.
+"""
 
 Control = Callable[[Case], Outcome]
 """Runs a case without a connector."""
@@ -32,6 +36,8 @@ def grounds_of(finding: Finding) -> Grounds:
     """What kind of finding it is."""
     if finding.in_control:
         return "engine"
+    if finding.follows:
+        return "noted"
     alone = finding.sighting.invariant in ON_THEIR_OWN and not finding.sighting.cause.endswith(NO_FAULT)
     if finding.sighting.evidence != "rule" or alone:
         return "fault"
@@ -45,7 +51,21 @@ def examined(campaign: Campaign, control: Control | None) -> Campaign:
         alone = control is not None and finding.key in control(finding.case).keys()  # noqa: SIM118 - a method
         report = "" if alone else report_of(finding.sighting)
         findings.append(msgspec.structs.replace(finding, report=report, in_control=alone))
+    faults = [finding for finding in findings if grounds_of(finding) == "fault"]
+    findings = [msgspec.structs.replace(finding, follows=_followed(finding, faults)) for finding in findings]
     return msgspec.structs.replace(campaign, findings=tuple(findings))
+
+
+def _followed(finding: Finding, faults: list[Finding]) -> str:
+    """The fault of the same invariant that ``finding`` only shows once more; empty if there is none."""
+    if finding.sighting.evidence != "rule":
+        return ""
+    for other in faults:
+        same = other.sighting.invariant == finding.sighting.invariant and other.key != finding.key
+        harm = other.sighting.evidence in HARM and other.sighting.evidence in finding.harm
+        if same and (other.key in finding.earlier or harm):
+            return other.key
+    return ""
 
 
 def verdict_of(campaign: Campaign) -> str:
@@ -60,7 +80,8 @@ def slug(finding: Finding) -> str:
     """A name for the files of ``finding``."""
     words = re.findall(r"[a-z]+", f"{finding.sighting.invariant} {finding.sighting.cause}".lower())
     short = [w for w in words if w not in {"a", "the", "of", "is", "not", "true", "that", "and", "in", "n"}]
-    return "_".join(short[:9])
+    mark = hashlib.sha256(finding.key.encode()).hexdigest()[:4]
+    return "_".join([*short[:8], mark])
 
 
 def write(

@@ -8,8 +8,8 @@ import msgspec
 
 Evidence: TypeAlias = Literal["rule", "content", "exception", "race", "leak", "stall", "lost"]
 """How a sighting was seen: by a rule of the ledger, a content that attention should not read, an exception of
-the engine, two accesses without an order, something held or waiting for ever at the end, a block lost without a
-reason.
+the engine, two accesses without an order, something held or waiting for ever at the end, a block that is lost
+without a reason.
 """
 
 

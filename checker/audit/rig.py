@@ -1,7 +1,7 @@
 """The rig: runs cases on the vLLM that is importable here, one JSON line in, one JSON line out.
 
-``python -m kvfence.checker.audit.rig`` is started by :mod:`kvfence.checker.audit.rig_process` with a release on
-the path of Python modules. What vLLM prints goes to stderr; the answers have the original stdout to themselves.
+:mod:`kvfence.checker.audit.rig_process` starts this as a process with a release on the path of Python modules.
+What vLLM prints goes to stderr; the answers have the original stdout.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """One rank: a virtual GPU, the connector's worker side, and a model runner."""
 
-    def __init__(self, rank: int, case: Case, made: Any, caches: Any, texts: list[Text], judge: Judge) -> None:
+    def __init__(
+        self, rank: int, case: Case, made: Any, caches: Any, texts: list[Text], judge: Judge
+    ) -> None:
         import torch
 
         setup = case.setup
@@ -90,7 +92,9 @@ class Worker:
         if made.kv_transfer_config is not None:
             with self.device.current():
                 self.connector = worker_connector(made, caches)
-                self.connector.register_kv_caches({LAYER.format(g): memory for g in range(len(setup.windows))})
+                self.connector.register_kv_caches(
+                    {LAYER.format(g): memory for g in range(len(setup.windows))}
+                )
 
     def _garbled(self, cause: str, told: str) -> None:
         self.judge.sight("USE-READY", cause, "content", told)
@@ -148,7 +152,8 @@ class Engine:
         self.scheduler = scheduler_of(self.setup, self.config, caches)
         world = self.setup.ranks * self.setup.stages
         self.workers = [
-            Worker(rank, case, self.config, caches, self.texts, judge) for rank in range(world if connector else 1)
+            Worker(rank, case, self.config, caches, self.texts, judge)
+            for rank in range(world if connector else 1)
         ]
         self.room = batches_in_flight(self.setup, self.config)
         self.queue: deque[tuple[int, Any, list[Any]]] = deque()
@@ -157,7 +162,9 @@ class Engine:
         self.last_progress = 0
         self.draining = False
         utils = the("distributed.kv_transfer.kv_connector.utils")
-        self.aggregator = fitting(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
+        self.aggregator = (
+            fitting(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
+        )
 
     # What happens to it.
 
@@ -220,7 +227,7 @@ class Engine:
 
     @property
     def working(self) -> bool:
-        """Whether the engine core would take a step; at the end it always does, as if requests went on to come."""
+        """Whether the engine core would take a step; at the end it does, as if requests went on to come."""
         return self.draining or bool(self.scheduler.has_requests())
 
     def _launch(self) -> int:
@@ -340,12 +347,16 @@ class Engine:
         if self.steps >= last:
             self.judge.not_checked("a run did not come to rest: what it holds at the end was not looked at")
             return
-        dead = [f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths]
+        dead = [
+            f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
+        ]
         stalled = bool(self.scheduler.get_num_unfinished_requests())
         if dead:
             end = "requests wait for ever" if stalled else "the blocks of its copies are never given back"
             cause = "a copy that fails ends the thread that copies, and nobody hears of it"
-            self.judge.sight("FAIL-CLOSED", cause, "stall" if stalled else "leak", f"{end}: {'; '.join(dead)}")
+            self.judge.sight(
+                "FAIL-CLOSED", cause, "stall" if stalled else "leak", f"{end}: {'; '.join(dead)}"
+            )
         elif stalled:
             self._stalled()
         else:
@@ -353,9 +364,12 @@ class Engine:
 
     def _restless(self, since: int) -> None:
         copies = {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
-        told = f"no request is left since step {since}, and {self.steps - since} steps later copies are started still"
+        later = self.steps - since
+        told = f"no request is left since step {since}, and {later} steps later copies are started still"
         cause = "copies go on for ever though no request is left"
-        self.judge.sight("PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads")
+        self.judge.sight(
+            "PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads"
+        )
 
     def _held(self) -> list[tuple[str, Any, list[Any]]]:
         """Each pool with its name and the blocks that somebody holds."""
@@ -467,7 +481,7 @@ class Rig:
                 hooks.close()
         except Deadlock as error:
             judge.sight("PROGRESS", "a thread waits for ever", "stall", str(error))
-        except Exception as error:  # noqa: BLE001 - whatever the engine raises is what we look for
+        except Exception as error:
             if engine is None or not of_vllm(error):
                 raise
             invariant, cause, told, story = broken_down(error)
@@ -502,9 +516,7 @@ def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:
     place = f"{Path(where.filename).name} {where.name}" if where else "somewhere"
     kind = type(error).__name__
     pool = where is not None and Path(where.filename).name in {"block_pool.py", "kv_cache_utils.py"}
-    story = tuple(
-        f"{Path(f.filename).name}:{f.lineno} {f.name}: {f.line}" for f in frames[-6:]
-    )
+    story = tuple(f"{Path(f.filename).name}:{f.lineno} {f.name}: {f.line}" for f in frames[-6:])
     line = where.lineno if where else 0
     return (
         "CONSERVE" if pool else "PROGRESS",
@@ -535,7 +547,7 @@ def main() -> None:
     decode = msgspec.json.Decoder(Ask).decode
     try:
         rig = Rig()
-    except Exception as error:  # noqa: BLE001 - told to whoever started this
+    except Exception as error:
         traceback.print_exc()
         answers.write(encode(Answer(error=f"{type(error).__name__}: {error}")) + b"\n")
         return
@@ -546,7 +558,7 @@ def main() -> None:
             answer = Answer(outcome=rig.run(decode(line)))
         except KeyboardInterrupt:
             return
-        except Exception as error:  # noqa: BLE001 - a fault of the rig is told, not taken for one of the engine
+        except Exception as error:
             traceback.print_exc()
             answer = Answer(error=f"{type(error).__name__}: {error}")
         answers.write(encode(answer) + b"\n")

@@ -1,7 +1,7 @@
 """A real vLLM scheduler and connector around a virtual GPU, built the same way for every release.
 
-What differs between releases is found by looking at signatures. Only what runs on a GPU is replaced: the model
-(:mod:`kvfence.checker.audit.rig_runner`) and the CUDA primitives (:mod:`kvfence.checker.audit.virtual_cuda`).
+What differs between releases is found by looking at signatures. Only what runs on a GPU is replaced:
+the model (:mod:`kvfence.checker.audit.rig_runner`) and CUDA (:mod:`kvfence.checker.audit.virtual_cuda`).
 """
 
 from __future__ import annotations
@@ -199,8 +199,7 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
         "lazy_offload": setup.lazy,
     }
     if setup.tier == "disk":
-        simple = the("distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector")
-        if "disk_path" not in inspect.getsource(simple):
+        if not _has_disk():
             raise NotInThisRelease("this release has no disk backend")
         extra |= {
             "kv_offload_backend": "disk",
@@ -218,6 +217,8 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
             kv_connector_extra_config=extra,
             **({"kv_connector_module_path": module} if module else {}),
         )
+    if not _both_can_be():
+        raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
     smaller = {**extra, "cpu_bytes_to_use": extra["cpu_bytes_to_use"] // 2 or 1}
     smaller["cpu_bytes_to_use_per_rank"] = each // 2 or 1
     both = [
@@ -225,8 +226,24 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
         for one in (extra, smaller)
     ]
     return only(
-        config, kv_connector="MultiConnector", kv_role="kv_both", kv_connector_extra_config={"connectors": both}
+        config,
+        kv_connector="MultiConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={"connectors": both},
     )
+
+
+@lru_cache(maxsize=1)
+def _has_disk() -> bool:
+    simple = the("distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector")
+    return "disk_path" in inspect.getsource(simple)
+
+
+@lru_cache(maxsize=1)
+def _both_can_be() -> bool:
+    base = the("distributed.kv_transfer.kv_connector.v1")
+    multi = the("distributed.kv_transfer.kv_connector.v1.multi_connector").MultiConnector
+    return issubclass(multi, base.SupportsHMA)
 
 
 def batches_in_flight(setup: Setup, made: Any) -> int:

@@ -1,4 +1,4 @@
-"""A rig in a process of its own: started with a release on its path, asked case by case, and ended for certain."""
+"""A rig in a process of its own: started with a release on its path, asked case by case, ended for certain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from kvfence.checker.audit.cache import cache_folder
-from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.case import Case, Setup, Step, Submit
 from kvfence.checker.audit.lab import Note, lab_environment, lab_python
 from kvfence.checker.audit.outcome import Outcome, Sighting
 from kvfence.checker.audit.releases import Release
@@ -37,12 +37,14 @@ _decode = msgspec.json.Decoder(_Answer).decode
 class Rig:
     """Runs cases on ``release`` with ``connector``, or without one. A target of a campaign.
 
-    A process that hangs or dies is replaced, and that it did is a sighting. CannotRun if it cannot be started.
+    A process that hangs or dies is replaced, and that it did is a sighting. CannotRun if none can be started.
     """
 
     def __init__(self, release: Release, connector: str | None, note: Note | None = None) -> None:
         self.release, self.connector, self.note = release, connector, note
-        self.name = f"vllm {release.version}" + (f" with {connector}" if connector else " without a connector")
+        self.name = f"vllm {release.version}" + (
+            f" with {connector}" if connector else " without a connector"
+        )
         self._scratch = tempfile.TemporaryDirectory(prefix="kvfence-audit-")
         self._python = lab_python(note)
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,13 +74,16 @@ class Rig:
         answer = _decode(line) if line else _Answer(error="it ended, or did not become ready")
         if answer.error:
             self.stop()
-            raise CannotRun(f"vLLM {self.release.version} cannot be driven: {answer.error}{self._last_words()}")
+            raise CannotRun(
+                f"vLLM {self.release.version} cannot be driven: {answer.error}{self._last_words()}"
+            )
 
     def run(self, case: Case, record: Path | None = None, connector: str | None = "") -> Outcome:
-        """Runs ``case``. ``record``: a folder for traces; ``connector``: another one than the rig's, or None."""
+        """Runs ``case``; ``record``: a folder for traces, ``connector``: another than the rig's, or None."""
         if self._process is None:
             self.start()
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         chosen = self.connector if connector == "" else connector
         ask = {"case": case, "connector": chosen, "record": str(record or "")}
         try:
@@ -96,12 +101,21 @@ class Rig:
         answer = _decode(line)
         if answer.outcome is None:
             self.errors.append(answer.error)
-            return Outcome(unchecked=(f"the rig could not drive a case: {answer.error[:300]}",), refused=answer.error)
+            return Outcome(
+                unchecked=(f"the rig could not drive a case: {answer.error[:300]}",), refused=answer.error
+            )
         return answer.outcome
+
+    def check(self) -> None:
+        """Tries the connector on the plainest case. CannotRun if it cannot be made, or does nothing."""
+        outcome = self.run(Case(Setup(), (Submit(9, 1), Step(4))))
+        if outcome.refused:
+            raise CannotRun(f"{self.name} cannot be driven: {outcome.refused}")
 
     def _read_line(self, patience: float) -> bytes | None:
         """The next line; empty if there will be none, None if there was none in time."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         end = time.monotonic() + patience
         while b"\n" not in self._rest:
             left = end - time.monotonic()

@@ -28,13 +28,15 @@ Garbled = Callable[[str, str], None]
 class Text:
     """All tokens of a request, those that it will sample too, and the identity of each one's prefix."""
 
-    def __init__(self, uid: int, tokens: list[int], prompt: int, output: int, stops: bool, priority: int) -> None:
+    def __init__(
+        self, uid: int, tokens: list[int], prompt: int, output: int, stops: bool, priority: int
+    ) -> None:
         self.uid, self.prompt, self.output, self.stops, self.priority = uid, prompt, output, stops, priority
         self.tokens = tokens
         chain: list[int] = []
         before = 1469598103934665603
         for token in tokens:
-            before = ((before ^ token) * 1099511628211 + 0x9E3779B97F4A7C15) & (2**61 - 1)
+            before = ((before ^ token) * 1099511628211 + 0x9E3779B97F4A7C15) & (2**59 - 1)
             chain.append(before + 1)
         self.identity: Ids = np.array(chain, np.int64)
 
@@ -112,7 +114,7 @@ class Runner:
                 self.tables[name] = [list(ids) for ids in new_ids]
             elif new_ids is not None:
                 for table, ids in zip(self.tables[name], new_ids, strict=True):
-                    table += ids
+                    table.extend(ids)
         return starts
 
     def _ranges(self, work: list[tuple[Text, list[list[int]], int, int]]) -> tuple[list[Range], list[Range]]:
@@ -179,8 +181,8 @@ class Runner:
             cause = "attention reads another content than its own"
         self.garbled(
             cause,
-            f"request {text.uid} reads token {position} of group {group} in block {block} ({count} tokens of it "
-            f"are wrong): {whose}",
+            f"request {text.uid} reads token {position} of group {group} in block {block} "
+            f"({count} tokens of it are wrong): {whose}",
         )
 
     def _owner(self, found: int) -> str:

@@ -1,4 +1,4 @@
-"""Makes a case smaller as long as it still shows what it showed: fewer actions, smaller numbers, a plainer setup."""
+"""Makes a case smaller as long as it shows the same: fewer actions, smaller numbers, a plainer setup."""
 
 from __future__ import annotations
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.lab import Note
 from kvfence.checker.audit.outcome import Outcome
+from kvfence.checker.audit.releases import Release
+from kvfence.checker.audit.rig_process import Rig
 from kvfence.checker.audit.workload import Reach
 
 REFERENCE: Final = Reach()
@@ -26,6 +33,8 @@ VLLM: Final = Reach(
 class Reference:
     """The reference implementation with ``design`` switched on."""
 
+    width = 1
+
     def __init__(self, design: str) -> None:
         self.design = design
         self.name = "the reference" + ("" if design == "sound" else f" with {design}")
@@ -36,5 +45,59 @@ class Reference:
 
         return drive(case, self.design, record)
 
+    def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
+        """One after the other."""
+        return map(self.run, cases)
+
     def close(self) -> None:
         """Nothing to give back."""
+
+
+class Vllm:
+    """A release of vLLM with ``connector``, in several processes that run cases side by side."""
+
+    def __init__(self, release: Release, connector: str, processes: int, note: Note | None = None) -> None:
+        self._rigs = [Rig(release, connector, note) for _ in range(processes)]
+        self.name = self._rigs[0].name
+        self.release = release
+        self.width = processes
+        self._free: queue.SimpleQueue[Rig] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Starts the processes, and tries the connector. CannotRun if it cannot be driven."""
+        with ThreadPoolExecutor(self.width) as pool:
+            list(pool.map(Rig.start, self._rigs))
+        self._rigs[0].check()
+        for rig in self._rigs:
+            self._free.put(rig)
+
+    @contextmanager
+    def _rig(self) -> Iterator[Rig]:
+        rig = self._free.get()
+        try:
+            yield rig
+        finally:
+            self._free.put(rig)
+
+    def run(self, case: Case, record: Path | None = None) -> Outcome:
+        """Drives it through ``case``; ``record``: a folder for traces. Several threads may call it."""
+        with self._rig() as rig:
+            return rig.run(case, record)
+
+    def control(self, case: Case) -> Outcome:
+        """Drives the engine through ``case`` without a connector."""
+        with self._rig() as rig:
+            return rig.run(case, connector=None)
+
+    def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
+        """Side by side; a process takes the next case when it is done with one."""
+        pool = ThreadPoolExecutor(self.width)
+        try:
+            yield from pool.map(self.run, cases)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for rig in self._rigs:
+            rig.close()

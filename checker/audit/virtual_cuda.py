@@ -1,4 +1,4 @@
-"""CUDA without a GPU, for connectors written against torch: streams, events, copy threads and copies of blocks.
+"""CUDA without a GPU, for connectors written against torch: streams, events, copy threads, copies of blocks.
 
 Everything that was started ends later, when :meth:`Device.tick` finds it due, in any order that streams and
 events allow, decided by a seed. Threads do not run by themselves either: a tick lets each take what is in its
@@ -49,7 +49,7 @@ class Deadlock(Exception):  # noqa: N818 - what happened
     """Somebody waits for work that will never be done."""
 
 
-class CopyFailed(RuntimeError):
+class CopyFailed(RuntimeError):  # noqa: N818 - what happened
     """The driver refuses a copy, as it was told to."""
 
 
@@ -70,7 +70,7 @@ class _Op:
 class Device:
     """One worker's GPU. ``order`` is told order events, if there is one.
 
-    ``delay``: ticks until a copy or a kernel is due, at most; ``launch_delay``: until a thread gets to an item.
+    ``delay``: ticks until a copy or a kernel is due, at most; ``launch_delay``: until a thread takes an item.
     """
 
     def __init__(
@@ -136,7 +136,12 @@ class Device:
         return op
 
     def kernel(
-        self, run: Callable[[], None], reads: Sequence[Range], writes: Sequence[Range], name: str, by: str = ""
+        self,
+        run: Callable[[], None],
+        reads: Sequence[Range],
+        writes: Sequence[Range],
+        name: str,
+        by: str = "",
     ) -> None:
         """A kernel on the compute stream."""
         self.tell(Kernel(self.thread, COMPUTE, reads, writes, name, by))
@@ -400,7 +405,13 @@ class VirtualThread:
     """
 
     def __init__(
-        self, group: None = None, target: Any = None, name: str = "", args: Any = (), kwargs: Any = None, **_: Any
+        self,
+        group: None = None,
+        target: Any = None,
+        name: str = "",
+        args: Any = (),
+        kwargs: Any = None,
+        **_: Any,
     ) -> None:
         del group
         self.device = device()
@@ -432,7 +443,7 @@ class VirtualThread:
             pass
         except Deadlock:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the thread raises ends it
+        except Exception as error:
             self.alive = self.busy = False
             self.device.deaths.append((self.name, error))
         finally:
@@ -522,12 +533,12 @@ def install(module: Any, torch: Any) -> list[str]:
 
     stand_ins = {
         "torch": lambda old: virtual_torch(old if isinstance(old, ModuleType) else torch),
-        "queue": lambda old: _Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
-        "threading": lambda old: _Proxy(threading, Thread=VirtualThread),
+        "queue": lambda _: _Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
+        "threading": lambda _: _Proxy(threading, Thread=VirtualThread),
         "current_platform": _Platform,
-        "build_params": lambda old: build_params,
-        "copy_blocks": lambda old: copy_blocks,
-        "pin_tensor": lambda old: lambda tensor: None,
+        "build_params": lambda _: build_params,
+        "copy_blocks": lambda _: copy_blocks,
+        "pin_tensor": lambda _: lambda _: None,
     }
     done = []
     for name, make in stand_ins.items():

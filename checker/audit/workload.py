@@ -1,4 +1,4 @@
-"""Cases drawn by Hypothesis. Nothing here knows a connector, a release or a report: only what engines go through.
+"""Cases drawn by Hypothesis. Nothing here knows a connector, a release or a report: only what engines do.
 
 Pools are drawn around what the longest request needs, so that most cases are tight; requests share prefixes,
 extend each other, are aborted and preempted; copies are held up, fail and land in any order.
@@ -11,7 +11,18 @@ from typing import Any, Final
 import msgspec
 from hypothesis import strategies as st
 
-from kvfence.checker.audit.case import Abort, Action, Case, Fail, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.case import (
+    Abort,
+    Action,
+    Case,
+    Fail,
+    Hold,
+    Reset,
+    Setup,
+    Step,
+    Submit,
+    blocks_needed,
+)
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +56,7 @@ def cases(draw: Any, reach: Reach) -> Case:
     In half of the cases requests return to long prefixes that no longer fit into the GPU together.
     """
     returning = draw(st.booleans())
-    setup, longest = draw(setups(reach, returning))
+    setup, longest, failing = draw(setups(reach, returning))
     kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=10 if returning else 3, max_size=40))
     actions: list[Action] = []
     lengths: list[int] = []
@@ -60,52 +71,54 @@ def cases(draw: Any, reach: Reach) -> Case:
             actions.append(Hold(draw(st.integers(1, 12))))
         elif kind == "reset":
             actions.append(Reset(draw(st.booleans()), draw(st.booleans())))
-        elif reach.fails:
+        elif failing:
             actions.append(Fail())
     return Case(setup, tuple(actions))
 
 
 @st.composite
-def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int]:
-    """A setup within ``reach``, and the tokens that the longest request may have.
+def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int, bool]:
+    """A setup within ``reach``, the tokens that the longest request may have, and whether copies may fail.
 
     ``returning``: the GPU is small and the tier is not.
     """
     block = draw(st.sampled_from((4, 2, 8)))
     windows: tuple[int, ...] = (0,)
     if reach.windows and draw(st.booleans()):
-        window = draw(st.integers(1, 4)) * block
+        window = draw(st.sampled_from((1, 2, 4))) * block
         windows = draw(st.sampled_from(((0, window), (0, window, 2 * window))))
-    blocks = draw(st.integers(2, 10))
-    drafts = draw(st.sampled_from(reach.drafts))
-    depth = draw(st.sampled_from(reach.depths))
-    slack = -(-(drafts + 1) * depth // block)
-    fits = (blocks + slack + 1) * len(windows) + 1
+    blocks = draw(st.integers(12, 24) if draw(st.integers(0, 3)) == 0 else st.integers(2, 10))
     tight = returning or draw(st.booleans())
-    roomy = returning or draw(st.booleans())
+    failing = reach.fails and draw(st.integers(0, 7)) == 0
     setup = Setup(
         block_size=block,
-        gpu_blocks=fits + draw(st.integers(0, blocks if tight else 3 * blocks)),
-        cpu_blocks=draw(st.integers(fits, 6 * fits) if roomy else st.integers(1, fits)),
         windows=windows,
         lazy=reach.lazy and draw(st.integers(0, 3)) == 0,
-        depth=depth,
+        depth=draw(st.sampled_from(reach.depths)),
         ranks=draw(st.sampled_from(reach.ranks)),
         stages=draw(st.sampled_from(reach.stages)),
-        token_budget=draw(st.sampled_from((64, 16, 8))),
+        token_budget=draw(st.sampled_from((64, 16, 2 * block, block))),
         max_running=draw(st.integers(1, 6)),
         chunked=not reach.unchunked or draw(st.integers(0, 3)) > 0,
         priority=reach.priority and draw(st.booleans()),
-        drafts=drafts,
-        tier="disk" if reach.disk and draw(st.integers(0, 7)) == 0 else "cpu",
+        drafts=draw(st.sampled_from(reach.drafts)),
+        tier="disk" if reach.disk and draw(st.integers(0, 11)) == 0 else "cpu",
         delay=draw(st.sampled_from((1, 4, 12))),
         launch_delay=draw(st.sampled_from((0, 0, 2, 6))) if reach.launch_delay else 0,
-        fail_rate=draw(st.sampled_from((0.0, 0.0, 0.2))) if reach.fails else 0.0,
+        fail_rate=draw(st.sampled_from((0.0, 0.2))) if failing and reach.repeats else 0.0,
         repeat_rate=draw(st.sampled_from((0.0, 0.0, 0.3))) if reach.repeats else 0.0,
-        second_connector=reach.second_connector and draw(st.integers(0, 7)) == 0,
+        second_connector=reach.second_connector and draw(st.integers(0, 11)) == 0,
         seed=draw(st.integers(0, 2**16)),
     )
-    return setup, blocks * block
+    fits = blocks_needed(setup, blocks * block) + 1
+    small = draw(st.sampled_from((min(4, fits), fits)))
+    roomy = returning or draw(st.booleans())
+    setup = msgspec.structs.replace(
+        setup,
+        gpu_blocks=fits + draw(st.integers(0, blocks if tight else 3 * blocks)),
+        cpu_blocks=draw(st.integers(fits, 6 * fits) if roomy else st.integers(1, small)),
+    )
+    return setup, blocks * block, failing
 
 
 @st.composite

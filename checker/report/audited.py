@@ -26,7 +26,7 @@ _EVIDENCE = {
 _HEADS = {
     "fault": "Found",
     "engine": "Found, but the engine does the same without a connector",
-    "noted": "Noted: a rule is broken, and no harm was seen in that run",
+    "noted": "Noted: a rule is broken without harm seen in that run, or a fault from above shows once more",
 }
 
 
@@ -59,8 +59,8 @@ def summary(campaign: Campaign) -> str:
     went = ", ".join(f"{count:,} {name}" for name, count in sorted(campaign.counts.items()) if count)
     return (
         f"{campaign.target}: {verdict_of(campaign)}, {faults} fault(s). {campaign.cases:,} cases "
-        f"({campaign.refused} of them could not be run), {campaign.steps:,} steps, {campaign.events:,} events, "
-        f"{campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
+        f"({campaign.refused} of them could not be run), {campaign.steps:,} steps, {campaign.events:,} events,"
+        f" {campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
     )
 
 
@@ -134,7 +134,8 @@ def outcome_text(name: str, case: Case, outcome: Outcome, *, width: int) -> str:
         parts.append(paragraph(f"not run: {outcome.refused}", width=width))
     parts += [paragraph(f"not looked at: {line}", width=width, hanging="    ") for line in outcome.unchecked]
     went = ", ".join(f"{count:,} {what}" for what, count in sorted(outcome.counts.items()) if count)
-    end = f"{name}: {len(outcome.sightings)} sighting(s), {outcome.steps} steps, {outcome.events} events; {went}."
+    end = f"{name}: {len(outcome.sightings)} sighting(s), {outcome.steps} steps, {outcome.events} events"
+    end += f"; {went}." if went else "."
     return "\n\n".join([*parts, paragraph(end, width=width)])
 
 

@@ -1,0 +1,5 @@
+"""Placeholder."""
+
+
+def test_of(finding, release, connector):
+    return None

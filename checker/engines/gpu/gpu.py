@@ -143,7 +143,7 @@ class Gpu(Engine):
             )
             stack.enter_context(saving)
             search.at_level_end = saving.level_ended
-            search.levels.save_first = lambda: saving.append(search)
+            search.levels.save_first = lambda: saving.append(search, len(search.levels.levels) - 1)
             if saving.resume(search):
                 return
         search.begin(model.pack(model.grounded.initial))

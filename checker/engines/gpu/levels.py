@@ -63,6 +63,7 @@ class Levels:
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
         self.on_host = 0
+        self.expanded = 0  # pieces of the last level but one that are not needed any more
         self.save_first: Callable[[], None] | None = None  # called before states are let go
 
     @property
@@ -77,6 +78,7 @@ class Levels:
     def begin(self) -> None:
         """Begin the next level."""
         self.levels.append([])
+        self.expanded = 0
 
     def room(self, least: int, wanted: int) -> Segment:
         """A segment with room for ``least`` more states, ``wanted`` if there is memory. OutOfMemory."""
@@ -111,9 +113,12 @@ class Levels:
     def make_space(self, nbytes: int) -> bool:
         """Move the oldest segments off the device until ``nbytes`` are free; whether they are.
 
-        Those of the level being expanded and of the one being filled stay.
+        What is still to be expanded and the level being filled stay.
         """
-        needed = {id(p.segment) for level in self.levels[-2:] for p in level}
+        ahead = list(self.levels[-1])
+        if len(self.levels) > 1:
+            ahead += self.levels[-2][self.expanded :]
+        needed = {id(p.segment) for p in ahead}
         for s in self.segments:
             if self.memory.left() >= nbytes:
                 break
@@ -146,11 +151,6 @@ class Levels:
             if s.address:
                 self.memory.give(s.address)
         self.segments, self.levels, self.on_host = [], [], 0
-
-
-def host_room() -> int:
-    """Bytes of the host's memory that old levels may take: half of what is free."""
-    return available_memory() // 2
 
 
 def available_memory() -> int:

@@ -71,11 +71,11 @@ class Saving(Checkpoint):
         if search.ranks.total([int(due)])[0]:
             self.save(search)
 
-    def append(self, search: Search) -> None:
-        """Write the levels that the file does not have yet."""
+    def append(self, search: Search, complete: int) -> None:
+        """Write those of the first ``complete`` levels that the file does not have yet."""
         levels = search.levels
         try:
-            for depth in range(self.saved_levels, len(levels.levels)):
+            for depth in range(self.saved_levels, complete):
                 for piece in levels.levels[depth]:
                     for at in range(0, piece.count, _CHUNK):
                         part = Piece(piece.segment, piece.start + at, min(_CHUNK, piece.count - at))
@@ -84,13 +84,13 @@ class Saving(Checkpoint):
                         while done < len(data):
                             done += os.pwrite(self.file, data[done:], self.bytes + done)
                         self.bytes += len(data)
-            self.saved_levels = len(levels.levels)
+            self.saved_levels = max(self.saved_levels, complete)
         except OSError as error:
             raise CannotRun(f"{self.folder} cannot take the states: {error.strerror}") from None
 
     def save(self, search: Search) -> None:
         """Write a checkpoint of a search that is at the end of a level."""
-        self.append(search)
+        self.append(search, len(search.levels.levels))
         seen = {"looked": search.looked, "failed": search.failed, "dead": [search.dead]}
         path = self.folder / "checkpoint.json"
         if path.exists():

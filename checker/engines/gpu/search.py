@@ -11,7 +11,7 @@ import numpy as np
 from kvfence.checker.engines.base import FIRST, REPORT_EVERY, Progress, Report, Stop, Until
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.keys import mix
-from kvfence.checker.engines.gpu.levels import Levels, Memory, Piece, Segment, host_room
+from kvfence.checker.engines.gpu.levels import Levels, Memory, Piece, Segment
 from kvfence.checker.engines.gpu.ranks import Alone, Ranks, Transfer
 from kvfence.checker.engines.gpu.source import MOST_RANKS, SENT_LOG2, GpuSource
 from kvfence.checker.engines.gpu.state_table import StateTable
@@ -22,17 +22,21 @@ USABLE = 0.96  # of the memory that is free
 BATCH = 1 << 26  # states expanded between two looks at the clock and at Ctrl-C
 SMALLEST_SEGMENT, LARGEST_SEGMENT = 1 << 14, 1 << 27  # states
 BOX_ROOM = 1 << 25  # keys on their way to another rank, besides those that may come in any case
-UPLOAD = 1 << 16  # states of old levels copied back to the device at a time
+UPLOAD = 1 << 14  # states of old levels copied back to the device at a time
 C_WORK, C_OUT, C_SPILL, C_LOST, C_DEAD, C_BOXES = 0, 1, 2, 3, 4, 8
 C_TAKEN = C_BOXES + MOST_RANKS
 
 
 @dataclass
 class Limits:
-    """What a search may take. ``memory`` and ``host_memory`` in bytes."""
+    """What a search may take. ``memory`` of the device and ``host_memory``, for old levels, in bytes.
+
+    Levels that have no place are let go. To search up to them again takes no longer than to copy them would
+    have, and is only needed for a counterexample.
+    """
 
     memory: int | None = None
-    host_memory: int | None = None
+    host_memory: int = 0
     max_states: int | None = None
     batch: int = BATCH
     narrow: bool = True
@@ -72,8 +76,7 @@ class Search:
             self._box_counts = [0] * self.ranks.count
         budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
-        host = host_room() if self.limits.host_memory is None else self.limits.host_memory
-        self.levels = Levels(self.memory, self.key_words, host)
+        self.levels = Levels(self.memory, self.key_words, self.limits.host_memory)
         self.table = StateTable(device, self.memory, source, self.limits.narrow)
         self.states = 0
         self.taken = [0] * source.instances
@@ -159,6 +162,8 @@ class Search:
         depth = self.levels.depth
         self._fill_next()
         self._gather(depth)
+        if self.levels.depth == depth:  # what was seen on the way took searching again up to this level
+            self._fill_next()
 
     def _fill_next(self) -> None:
         depth = self.levels.depth
@@ -248,6 +253,8 @@ class Search:
             at = 0
             while at < piece.count:
                 at += self._expand(piece, at, min(self.limits.batch, piece.count - at))
+                if at >= piece.count:
+                    self.levels.expanded += 1
                 yield True
 
     def _expand(self, piece: Piece, at: int, count: int) -> int:
@@ -465,8 +472,7 @@ class Search:
                 yield self.upload, n
 
     def _again(self, depth: int) -> None:
-        """Search again up to a level whose states were let go."""
-        kept = (self.states, self.taken, self.dead, self.failed, self.outside)
+        """Search again up to a level whose states were let go; what was found stays."""
         self.levels.clear()
         self.table.clear()
         self.device.clear(self.counters, 8 * self._counted)
@@ -475,7 +481,6 @@ class Search:
         self._enter(self.first)
         for _ in range(depth):
             self._fill_next()
-        self.states, self.taken, self.dead, self.failed, self.outside = kept
 
 
 def _kinds(full: Full | None) -> list[int]:

@@ -7,10 +7,10 @@ from kvfence.checker.engines.gpu.levels import Levels, Memory
 from kvfence.checker.engines.gpu.source import GpuSource
 
 SECTOR = 32  # bytes of a bucket of short keys
-SPILL_LOG2 = 16
 MOST_REACH, LEAST_REACH = 64, 8  # buckets in which a narrow entry may lie
 GROW_AT = 0.6  # a table fuller than this is doubled,
 FULLEST = {"whole": 0.88, "narrow": 0.92, "long": 0.8}  # or, where memory forbids that, filled up to here
+BOTH = 0.98  # of the memory may be taken by the old and the new table
 LEVEL_SHARE = 0.14  # of the memory is left to levels when the last table is chosen
 
 
@@ -67,17 +67,17 @@ class StateTable:
         log2 = self.now.log2 + 1
         while self.capacity(log2) * GROW_AT < states:
             log2 += 1
-        levels_need = int(LEVEL_SHARE * self.memory.budget)
-        if self.nbytes(log2) + self.nbytes(log2 + 1) > self.memory.budget - levels_need:
-            # from that one no larger table could be reached: take the largest at once
-            while self.nbytes(log2 + 1) + self.nbytes(self.now.log2) <= self.memory.budget - levels_need:
-                log2 += 1
+        largest = log2
+        while self.nbytes(largest + 1) <= (1 - LEVEL_SHARE) * self.memory.budget:
+            largest += 1
+        if self.nbytes(log2) + self.nbytes(largest) > BOTH * self.memory.budget:
+            log2 = largest  # which could not be reached from that one: the old and the new must both fit
         if self.nbytes(log2) + self.nbytes(self.now.log2) > self.memory.budget:
             return False
         try:
             fresh = self._new(log2)
         except OutOfMemory:
-            levels.make_space(self.nbytes(log2) + (SECTOR << SPILL_LOG2))
+            levels.make_space(self.nbytes(log2) + (SECTOR << self._spill_log2(log2)))
             try:
                 fresh = self._new(log2)
             except OutOfMemory:
@@ -93,21 +93,26 @@ class StateTable:
         """Forget every state."""
         self.device.clear(self.now.entries, self.nbytes(self.now.log2))
         if self.now.spill:
-            self.device.clear(self.now.spill, SECTOR << SPILL_LOG2)
+            self.device.clear(self.now.spill, SECTOR << self.now.spill_log2)
 
     def _new(self, log2: int) -> Table:
         reach = self.reach(log2)
         entries = self.memory.take(self.nbytes(log2))
         self.device.clear(entries, self.nbytes(log2))
-        spill = 0
+        spill, spill_log2 = 0, self._spill_log2(log2)
         if reach:
             try:
-                spill = self.memory.take(SECTOR << SPILL_LOG2)
+                spill = self.memory.take(SECTOR << spill_log2)
             except OutOfMemory:
                 self.memory.give(entries)
                 raise
-            self.device.clear(spill, SECTOR << SPILL_LOG2)
-        return Table(entries=entries, log2=log2, reach=reach, spill=spill, spill_log2=SPILL_LOG2)
+            self.device.clear(spill, SECTOR << spill_log2)
+        return Table(entries=entries, log2=log2, reach=reach, spill=spill, spill_log2=spill_log2)
+
+    @staticmethod
+    def _spill_log2(log2: int) -> int:
+        """Buckets for the few keys that find no room within reach."""
+        return max(6, log2 - 8)
 
     def _drop(self) -> None:
         self.memory.give(self.now.entries)

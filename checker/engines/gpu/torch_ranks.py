@@ -111,6 +111,7 @@ class TorchRanks:
 
     def close(self) -> None:
         """Part from the other ranks."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu import Gpu, host
 from kvfence.checker.engines.gpu.host import HostDevice
 
 
@@ -21,6 +21,12 @@ def shapes() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small searches: optimizing them would take longer."""
+    monkeypatch.setattr(host, "FLAGS", (*host.FLAGS, "-O0"))
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -1,4 +1,4 @@
-"""What each process of the tests of several ranks runs: one search, and the first rank prints its facts as JSON.
+"""What each process of the tests of several ranks runs: one search. The first rank prints what it found.
 
     torchrun … ranks_program.py SHAPES KVLIFE MACHINE [FOLDER [LEVELS [RANK]]]
 
@@ -50,7 +50,7 @@ def main() -> None:
 
         Search.expand_level = dying  # type: ignore[method-assign]
     engine = Gpu(
-        device=lambda: HostDevice(),
+        device=HostDevice,
         ranks=ranks,
         limits=Limits(batch=500),
         checkpoint=rest[0] if rest else None,
@@ -58,11 +58,8 @@ def main() -> None:
     )
     r = engine.run(m, sizes)
     if ranks.rank == 0:
-        print(json.dumps({"stopped": r.stopped, "violated": [str(p) for p in r.violated], "text": repr(facts(module(shapes), r))}))
-
-
-def facts(shapes: ModuleType, r: object) -> object:
-    return shapes.facts(r)
+        found = {"states": r.states, "stopped": r.stopped, "violated": [str(p) for p in r.violated]}
+        print(json.dumps({**found, "facts": repr(module(shapes).facts(r))}))
 
 
 main()

@@ -6,12 +6,13 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines import Native, Result, Verdict
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu import Gpu, search
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.search import Limits
+from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Machine
+from kvfence.spec.language import Int, Machine, State, ground
 from kvfence.spec.machines import MACHINES
 
 Made = Callable[..., Gpu]
@@ -52,14 +53,16 @@ def test_a_fault_is_found_with_the_same_shortest_counterexample(
     assert r.verdict is Verdict.violated
 
 
-@pytest.mark.parametrize(("places", "words"), [(31, 1), (40, 2), (70, 3), (140, 5)])
+@pytest.mark.parametrize(
+    ("places", "words"), [(31, 1), (40, 2), (70, 3), pytest.param(140, 5, marks=pytest.mark.slow)]
+)
 def test_states_of_one_word_and_of_several_are_searched_alike(
     gpu: Made, shapes: ModuleType, places: int, words: int
 ) -> None:
-    engine = gpu(threads=2)
-    r = agree(shapes.facts, engine, shapes.tokens(places))
+    m = shapes.tokens(places)
+    assert Dense(ground(m), {}).words == words
+    r = agree(shapes.facts, gpu(threads=2), m)
     assert r.states == 2 * places * places
-    del words
 
 
 def test_integers_of_every_width_and_sign_are_searched(gpu: Made, shapes: ModuleType) -> None:
@@ -105,10 +108,10 @@ def test_symmetry_reduces_alike(gpu: Made, kvlife: Kvlife, shapes: ModuleType) -
 
 def test_a_step_out_of_given_bounds_leaves_the_answer_undetermined(gpu: Made) -> None:
     m = Machine("unbounded")
-    m.function("n", value=__import__("kvfence.spec.language", fromlist=["Int"]).Int(), init=0)
+    m.function("n", value=Int(), init=0)
 
     @m.action()
-    def up(s):  # type: ignore[no-untyped-def]
+    def up(s: State) -> None:
         s.n = s.n + 1
 
     r = gpu().run(m, bounds={"n": (-2, 1000)})
@@ -144,13 +147,22 @@ def test_with_too_little_memory_to_begin_the_answer_is_undetermined(kvlife: Kvli
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
 def test_old_levels_leave_the_device_and_counterexamples_are_still_the_shortest(
-    kvlife: Kvlife, shapes: ModuleType, kept: int
+    kvlife: Kvlife, shapes: ModuleType, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    again: list[int] = []
+    search_again = Search._again
+
+    def counted(self: Search, depth: int) -> None:
+        again.append(depth)
+        search_again(self, depth)
+
+    monkeypatch.setattr(Search, "_again", counted)
+    monkeypatch.setattr(search, "SMALLEST_SEGMENT", 2048)
     engine = Gpu(
-        device=lambda: HostDevice(room=3 << 20), limits=Limits(host_memory=kept, batch=2000), queue=64
+        device=lambda: HostDevice(room=1_250_000), limits=Limits(host_memory=kept, batch=200), queue=64
     )
-    faulty = kvlife(frozenset({"evict_referenced"}))
-    agree(shapes.facts, engine, faulty, {"Block": 3, "Request": 2})
+    agree(shapes.facts, engine, kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})
+    assert bool(again) == (kept == 0)
 
 
 def test_without_a_gpu_one_line_says_so_and_the_native_engine_searches(kvlife: Kvlife) -> None:

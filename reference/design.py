@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvfence.reference.disk_tier import DiskTier
+from kvfence.reference.host_memory import DescriptorBuffers, HostMemory
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import BlockPool
 from kvfence.reference.scheduler import Scheduler
@@ -19,6 +21,10 @@ class Design:
     manager: type[KVCacheManager] = KVCacheManager
     connector: type[OffloadScheduler] = OffloadScheduler
     scheduler: type[Scheduler] = Scheduler
+    disk_pool: type[BlockPool] = BlockPool
+    disk: type[DiskTier] = DiskTier
+    host_memory: type[HostMemory] = HostMemory
+    descriptors: type[DescriptorBuffers] = DescriptorBuffers
 
 
 SOUND = Design()

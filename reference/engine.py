@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 from kvfence.reference.design import SOUND, Design
 from kvfence.reference.device.platform import open_platform
+from kvfence.reference.disk_tier import DiskTier
 from kvfence.reference.errors import Stalled
+from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.options import Options
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request
@@ -27,9 +29,10 @@ PATIENCE = 10_000
 
 def header(options: Options) -> Header:
     """The trace header for a run with ``options``."""
+    disk = (Pool("disk", options.disk_blocks),) if options.tiers > 2 else ()
     return Header(
         producer="kvfence.reference",
-        pools=(Pool("gpu", options.gpu_blocks, null=0), Pool("cpu", options.cpu_blocks)),
+        pools=(Pool("gpu", options.gpu_blocks, null=0), Pool("cpu", options.cpu_blocks), *disk),
         groups=tuple(
             Group("gpu", spec.block_size, spec.window or None, spec.kind if spec.forgets else None)
             for spec in options.group_specs
@@ -76,16 +79,29 @@ class Engine:
             lazy_horizon=2 * sum(-(-options.token_budget // spec.block_size) for spec in groups) + 64,
             stats=self.stats,
             observer=observer,
+            disk=self._disk(design, manager, observer) if options.tiers > 2 else None,
         )
-        self.scheduler = design.scheduler(manager, self.connector, options.token_budget, self.stats, observer)
+        self.scheduler = design.scheduler(
+            manager, self.connector, options.token_budget, self.stats, observer, options.on_failure
+        )
+        for pool in (self.gpu, *self.connector.tiers):
+            pool.publishes = options.publish
+        refusing = frozenset(range(options.ranks - options.refusing_ranks, options.ranks))
+        design.host_memory(options.ranks, refusing, observer).open(self.cpu.name)
         self.device, self.runner = open_platform(options, order)
-        self.worker = OffloadWorker(self.device)
+        self.worker = OffloadWorker(self.device, design.descriptors(observer))
         self.round = 0
         self._in_flight: deque[StepOutput] = deque()
         self._aborts: list[tuple[int, int, Request]] = []
         self._exhausted = False
         self._forced_next = False
         self._finished_at_reset = 0
+
+    def _disk(self, design: Design, manager: KVCacheManager, observer: Observer | None) -> DiskTier:
+        options = self.options
+        pool = design.disk_pool("disk", options.disk_blocks, None, len(manager.groups), observer)
+        blocks = sum(-(-options.token_budget // spec.block_size) for spec in manager.groups)
+        return design.disk(pool, self.cpu, manager, self.stats, horizon=2 * blocks + 64)
 
     def rounds(self) -> Iterator[int]:
         """Run until the workload is done and everything is quiet; yields the number of each round.

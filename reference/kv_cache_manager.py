@@ -4,7 +4,9 @@ leave.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +31,21 @@ class _Fenced:
 
     step: int
     slots: Slots
+
+
+class _Index(Protocol):
+    def get(self, key: int, /) -> int | None: ...
+
+
+class Indexed(Protocol):
+    """Whatever can be asked for keys: a pool, or several as one."""
+
+    @property
+    def index(self) -> Sequence[_Index]:
+        """Per group: key -> slot."""
+
+    def longest_prefix(self, keys: Sequence[int], group: int = 0) -> list[int]:
+        """The slots of the longest run of ``keys``, from the first on."""
 
 
 class KVCacheManager:
@@ -65,7 +82,7 @@ class KVCacheManager:
         return LocalHit(tokens, tuple(parts))
 
     def longest_hit(
-        self, pool: BlockPool, request: Request, lowest: int, most: int
+        self, pool: Indexed, request: Request, lowest: int, most: int
     ) -> tuple[int, list[tuple[int, Slots]]]:
         """The greatest hit of ``lowest`` .. ``most`` tokens of which ``pool`` has what every group reads
         behind it, above the first ``lowest`` tokens. For each group the first block, and its slots.
@@ -100,7 +117,7 @@ class KVCacheManager:
         return most, parts
 
     def _longest_window(
-        self, pool: BlockPool, keys: list[int], lowest: int, most: int, group: int
+        self, pool: Indexed, keys: list[int], lowest: int, most: int, group: int
     ) -> tuple[int, list[int]]:
         """The greatest of ``lowest`` .. ``most`` tokens behind which ``pool`` has what the group reads, above
         ``lowest``; and the slots of that.
@@ -205,6 +222,7 @@ class KVCacheManager:
             gone.append(tail[tail != self.tables.null][::-1].copy())
             tail[:] = self.tables.null
             self.tables.blocks[group, row] = min(keep, int(self.tables.blocks[group, row]))
+            self.tables.first[group, row] = min(keep, int(self.tables.first[group, row]))
             self.changes.append(Cut(row, group, keep, None))
         slots = np.concatenate(gone)
         if slots.size:

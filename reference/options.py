@@ -13,6 +13,7 @@ from kvfence.spec.events import GroupKind
 Groups: TypeAlias = Literal[
     "full", "full+sliding", "full+chunked", "full+recurrent", "full+sliding+chunked+recurrent"
 ]
+FailurePolicy: TypeAlias = Literal["recompute", "fail"]
 DeviceName: TypeAlias = Literal["virtual", "cuda"]
 
 _MOST_CELLS = 2**30
@@ -37,6 +38,16 @@ class Options:
     async_depth: int = 1
     """Steps in flight: with 2, a step is scheduled before the output of the one before is known."""
     ranks: int = 1
+    late_rank: int = 0
+    """Steps by which the last rank ends its copies later than the others."""
+    refusing_ranks: int = 0
+    """Ranks that cannot register all of their host memory."""
+    tiers: int = 2
+    """2: GPU and CPU memory. 3: files besides."""
+    disk_blocks: int = 524288
+    """Slots of the file tier."""
+    lose_rate: float = 0.0
+    """Of the files: lost some time after they were written."""
     token_budget: int = 8192
     max_running: int = 256
     max_waiting: int = 8
@@ -50,6 +61,10 @@ class Options:
     """Of the loads, for each rank."""
     fail_stores: bool = False
     """Whether ``fail_rate`` goes for stores too."""
+    on_failure: FailurePolicy = "recompute"
+    """What becomes of a request whose load fails: what did not land is computed, or it ends with an error."""
+    publish: bool = False
+    """Whether it is published what can be looked up in each pool."""
     repeat_rate: float = 0.0
     """Of the workers' reports: given again, late."""
     abort_rate: float = 0.0
@@ -67,12 +82,12 @@ class Options:
         for name, least in (
             ("block_size", 1), ("gpu_blocks", 2), ("cpu_blocks", 1), ("window", 1), ("ranks", 1),
             ("token_budget", 1), ("max_running", 1), ("max_waiting", 1), ("store_batch", 1), ("max_delay", 1),
-            ("reset_every", 0),
+            ("reset_every", 0), ("late_rank", 0), ("refusing_ranks", 0), ("disk_blocks", 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if value < least:
                 raise OptionsError(f"{name} is {value}; it must be at least {least}")
-        for name in ("fail_rate", "repeat_rate", "abort_rate"):
+        for name in ("fail_rate", "repeat_rate", "abort_rate", "lose_rate"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise OptionsError(f"{name} is {value}; a rate lies between 0 and 1")
@@ -80,6 +95,8 @@ class Options:
             ("groups", get_args(Groups)),
             ("mode", get_args(Mode)),
             ("async_depth", (1, 2)),
+            ("tiers", (2, 3)),
+            ("on_failure", get_args(FailurePolicy)),
             ("device", get_args(DeviceName)),
         ):
             value = getattr(self, name)
@@ -97,12 +114,20 @@ class Options:
                     f"{name} x block_size is {cells} tokens; at most {_MOST_CELLS} can be simulated"
                 )
         if self.device == "cuda":
-            for name, only in (("ranks", 1), ("fail_rate", 0.0), ("repeat_rate", 0.0), ("block_sizes", ())):
+            for name, only in (
+                ("ranks", 1),
+                ("fail_rate", 0.0),
+                ("repeat_rate", 0.0),
+                ("block_sizes", ()),
+                ("tiers", 2),
+            ):
                 value = getattr(self, name)
                 if value != only:
                     raise OptionsError(
                         f"{name} is {value}; on the CUDA device it can be {only} only: use the virtual device"
                     )
+        if self.refusing_ranks > self.ranks:
+            raise OptionsError(f"refusing_ranks is {self.refusing_ranks}; there are {self.ranks} ranks")
         if self.limit is not None and self.limit < 1:
             raise OptionsError(f"limit is {self.limit}; give 1 or more, or leave it out for all requests")
 

@@ -11,7 +11,20 @@ import numpy.typing as npt
 
 from kvfence.reference.errors import NotHeld, OutOfBlocks
 from kvfence.reference.free_queue import FreeQueue, Slots
-from kvfence.spec.events import Alloc, Deny, Event, Evict, Free, Label, Touch, Unlabel
+from kvfence.spec.events import (
+    Alloc,
+    Cleared,
+    Deny,
+    Event,
+    Evict,
+    Free,
+    Label,
+    Published,
+    Removed,
+    Stored,
+    Touch,
+    Unlabel,
+)
 
 Keys: TypeAlias = npt.NDArray[np.int64]
 Observer: TypeAlias = Callable[[Event], None]
@@ -46,6 +59,9 @@ class BlockPool:
         """Per group: key -> further slots with that content (two requests computed the same prefix side by
         side).
         """
+        self.publishes = False
+        """Whether it is published which keys can be looked up."""
+        self._gone_keys: list[Removed] = []
         self.holders: dict[str, set[int]] = {}
         self.evicted = 0
         self.free_queue = FreeQueue(slots)
@@ -127,6 +143,7 @@ class BlockPool:
         self.group_of[slots] = group
         slot_list, key_list = slots.tolist(), keys.tolist()
         index = self.index[group]
+        new = self._not_known(key_list, group) if self.publishes else []
         if index.keys().isdisjoint(key_list) and len(set(key_list)) == len(key_list):
             index.update(zip(key_list, slot_list, strict=True))
         else:
@@ -138,6 +155,8 @@ class BlockPool:
             self.observer(
                 Label(pool=self.name, slots=told, keys=told_keys, group=group, op=op, gen=generation)
             )
+            if new:
+                self._publish(Stored(pool=self.name, keys=new, group=group))
 
     def get_cached_block(self, key: int, group: int = 0) -> int | None:
         """A slot with the content ``key``, or None."""
@@ -153,6 +172,7 @@ class BlockPool:
         self._drop_labels(slots[self.group_of[slots] >= 0])
         if self.observer is not None:
             self.observer(Unlabel(pool=self.name, slots=unshared(slots), why=why))
+        self._publish_gone()
 
     def reset_prefix_cache(self) -> None:
         """Forget every label. Who holds what stays as it is."""
@@ -160,6 +180,28 @@ class BlockPool:
             index.clear()
             spares.clear()
         self.group_of[:] = -1
+
+    # What others are told about the prefix index.
+
+    def _not_known(self, keys: list[int], group: int) -> list[int]:
+        return [key for key in dict.fromkeys(keys) if key not in self.index[group]]
+
+    def _publish(self, event: Event) -> None:
+        if self.publishes and self.observer is not None:
+            self.observer(event)
+
+    def _publish_gone(self) -> None:
+        for event in self._gone_keys:
+            self._publish(event)
+        self._gone_keys.clear()
+
+    def publish_cleared(self) -> None:
+        """The pool was reset."""
+        self._publish(Cleared(pool=self.name))
+
+    def publish_rest(self) -> None:
+        """Everything is published by now."""
+        self._publish(Published(pool=self.name))
 
     # Small steps, each of which a faulty design can get wrong.
 
@@ -190,6 +232,7 @@ class BlockPool:
             self._drop_labels(cached)
             if self.observer is not None:
                 self.observer(Evict(pool=self.name, slots=cached))
+            self._publish_gone()
 
     def _drop_labels(self, slots: Slots) -> None:
         groups = self.group_of[slots]
@@ -199,6 +242,7 @@ class BlockPool:
             if not spares or spares.keys().isdisjoint(keys):
                 for key in keys:
                     del index[key]
+                self._gone(keys, group)
                 continue
             for key, slot in zip(keys, mine.tolist(), strict=True):
                 others = spares.get(key)
@@ -211,4 +255,10 @@ class BlockPool:
                     others.remove(slot)
                 if not others:
                     del spares[key]
+            self._gone([key for key in dict.fromkeys(keys) if key not in index], group)
         self.group_of[slots] = -1
+
+    def _gone(self, keys: list[int], group: int) -> None:
+        """``keys``, which had been there, are not any more."""
+        if self.publishes and keys:
+            self._gone_keys.append(Removed(pool=self.name, keys=keys, group=group))

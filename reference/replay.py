@@ -99,6 +99,6 @@ def run(
         pass
     finally:
         report.seconds = time.perf_counter() - begin
-        report.evicted = {pool.name: pool.evicted for pool in (engine.gpu, engine.cpu)}
+        report.evicted = {pool.name: pool.evicted for pool in (engine.gpu, *engine.connector.tiers)}
         engine.close()
     return report

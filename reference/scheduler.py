@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from kvfence.reference.changes import Change
 from kvfence.reference.errors import OutOfBlocks
 from kvfence.reference.kv_cache_manager import KVCacheManager
+from kvfence.reference.options import FailurePolicy
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request, State
 from kvfence.reference.scheduler_side import OffloadScheduler
@@ -23,16 +25,21 @@ from kvfence.spec.events import (
     Dispatch,
     Finish,
     FinishReason,
+    Geometry,
     Preempt,
     Process,
     Quiesce,
     Reset,
     Retire,
+    Round,
     Submit,
 )
 
 PATIENCE = 8
 """Rounds that a preempted request's blocks are waited for before another one is preempted."""
+
+DEFERRED = -1
+"""A request waits for blocks on their way from files, and holds up nobody."""
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -70,8 +77,10 @@ class Scheduler:
         token_budget: int,
         stats: Stats,
         observer: Observer | None = None,
+        on_failure: FailurePolicy = "recompute",
     ) -> None:
         self.manager = manager
+        self.on_failure = on_failure
         self.connector = connector
         self.tables = manager.tables
         self.token_budget = token_budget
@@ -129,7 +138,25 @@ class Scheduler:
         self.manager.slide_windows(running)
         if rows.size:
             self._dispatch(output, rows, tokens)
+        elif self.observer is not None:
+            self._tell_idle_round(self.observer)
         return output
+
+    def _tell_idle_round(self, observer: Observer) -> None:
+        """Nothing was scheduled: who is there all the same."""
+        needed = self.waiting[0].needed if self.waiting else 0
+        if needed and (self.running or self.parked or self.ready):
+            needed += self.watermark
+        observer(
+            Round(
+                running=len(self.running),
+                ready=len(self.ready),
+                parked=len(self.parked),
+                waiting=len(self.waiting),
+                needed=needed or -1,
+                pool=self.manager.pool.name,
+            )
+        )
 
     def _running_rows(self) -> Rows:
         if self._rows is None:
@@ -179,12 +206,12 @@ class Scheduler:
 
     def _make_room(self) -> bool:
         """Preempt the last request, unless one was preempted whose blocks are still on their way back."""
-        on_the_way = self.manager.fenced or self.connector.has_pending_transfers()
+        on_the_way = self.manager.fenced or self.connector.uses_gpu()
         if self._round - self._preempted_at < (PATIENCE if on_the_way else 1):
             return False
         victim = self.running[-1] if self.running else self.ready[-1]
         self._preempted_at = self._round
-        self._preempt(victim)
+        self._preempt(victim, "room")
         return True
 
     def _dispatch(self, output: StepOutput, rows: Rows, tokens: Rows) -> None:
@@ -222,15 +249,19 @@ class Scheduler:
             self._run(request)
             joined.append((request, tokens))
             budget -= tokens
-        while self.waiting and budget > 0 and self.tables.rows_free:
-            request = self.waiting[0]
+        deferred = 0
+        while deferred < len(self.waiting) and budget > 0 and self.tables.rows_free:
+            request = self.waiting[deferred]
             alone = not (self.running or self.parked or self.ready)
             if not alone and self.manager.pool.num_free < request.needed + self.watermark:
                 break
             share = self._admit_one(request, budget, alone)
             if share is None:
                 break
-            self.waiting.popleft()
+            if share == DEFERRED:
+                deferred += 1
+                continue
+            del self.waiting[deferred]
             if share:
                 self._run(request)
                 joined.append((request, share))
@@ -239,10 +270,13 @@ class Scheduler:
 
     def _admit_one(self, request: Request, budget: int, alone: bool) -> int | None:
         """Tokens the request computes in this step; 0 when it is parked behind a load; None when it has to
-        wait.
+        wait for room, and those behind it with it; DEFERRED when only it has to wait.
         """
         hit = self.manager.get_computed_blocks(request)
         promised, _ = self.connector.get_num_new_matched_tokens(request, hit.tokens)
+        if promised is None:
+            request.needed = 0
+            return DEFERRED
         external = self._accepted(request, hit.tokens, promised)
         request.needed = self.manager.blocks_wanted(request, hit, external)
         if self.manager.pool.num_free < request.needed + (0 if alone else self.watermark):
@@ -260,6 +294,8 @@ class Scheduler:
         self.stats.external_hit_tokens += external
         self._tell_admission(request, hit.tokens, external, promised)
         self.connector.update_state_after_alloc(request, external)
+        if self.observer is not None and len(self.manager.groups) > 1 and hit.tokens + external:
+            self._tell_tables(self.observer, request, hit.tokens + external)
         if external:
             request.state = State.PARKED
             self.parked[request.id] = request
@@ -285,6 +321,25 @@ class Scheduler:
                 )
             )
 
+    def _tell_tables(self, observer: Observer, request: Request, tokens: int) -> None:
+        """How the blocks behind the hit are counted, group by group."""
+        for group, spec in enumerate(self.manager.groups):
+            first, last = spec.first_block(tokens), tokens // spec.block_size
+            slots = self.tables.table(request.row, group)[first:last].copy()
+            observer(
+                Geometry(
+                    req=request.id,
+                    gen=request.generation,
+                    group=group,
+                    tokens=tokens,
+                    at=first,
+                    slots=slots,
+                    held=int(np.count_nonzero(slots != self.tables.null)),
+                    needed=last - first,
+                    bound=spec.most_read if spec.forgets else -1,
+                )
+            )
+
     def _run(self, request: Request) -> None:
         request.state = State.RUNNING
         self.running.append(request)
@@ -297,8 +352,12 @@ class Scheduler:
         if output is not None:
             self._process(output)
         for request in self.connector.update_connector_output(reports):
-            if self.parked.pop(request.id, None) is not None:
-                request.state = State.READY
+            if self.parked.pop(request.id, None) is None:
+                continue
+            request.state = State.READY
+            if self.connector.take_failure(request) and self.on_failure == "fail":
+                self._end(request, "error")
+            else:
                 self.ready.append(request)
         if self._retiring:
             self._retire_released()
@@ -333,13 +392,13 @@ class Scheduler:
         self.connector.request_finished(request, aborted=why == "abort")
         self._release(request)
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, why: Literal["room", "reset"]) -> None:
         """The request loses its blocks and goes back to the head of the waiting queue."""
         self.stats.preemptions += 1
         (self.running if request.state is State.RUNNING else self.ready).remove(request)
         self._rows = None
         if self.observer is not None:
-            self.observer(Preempt(req=request.id, gen=request.generation))
+            self.observer(Preempt(req=request.id, gen=request.generation, why=why))
         self.connector.request_preempted(request)
         confirmed = int(self.tables.confirmed[request.row])
         self._release(request)
@@ -398,19 +457,22 @@ class Scheduler:
                 del self.parked[request.id]
                 self.ready.append(request)
                 request.state = State.READY
-            self._preempt(request)
+            self._preempt(request, "reset")
         for request in self.waiting:
             self.connector.withdraw(request)
         self.stats.resets += 1
         pools = self._reset_tiers()
         if self.observer is not None:
             self.observer(Reset(ok=True, pools=pools))
+        for pool in (self.manager.pool, *self.connector.tiers):
+            if pool.name in pools:
+                pool.publish_cleared()
         return True
 
     def _reset_tiers(self) -> list[str]:
         self.manager.pool.reset_prefix_cache()
         self.connector.reset_cache()
-        return [self.manager.pool.name, self.connector.tier.name]
+        return [self.manager.pool.name, *(tier.name for tier in self.connector.tiers)]
 
     @property
     def busy(self) -> bool:
@@ -426,5 +488,7 @@ class Scheduler:
 
     def quiesce(self) -> None:
         """Tell that nothing is left."""
+        for pool in (self.manager.pool, *self.connector.tiers):
+            pool.publish_rest()
         if self.observer is not None:
             self.observer(Quiesce())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvfence.reference.disk_tier import DiskTier
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import BlockPool, Observer
@@ -63,8 +64,12 @@ class OffloadScheduler(StorePlanner):
         lazy_horizon: int = 1024,
         stats: Stats | None = None,
         observer: Observer | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         super().__init__(manager, tier, mode, ranks, store_batch, lazy_horizon, stats, observer)
+        self.disk = disk
+        self.failed: set[str] = set()
+        """Holders of requests whose loads failed and which have not been told so."""
         self.promises: dict[str, Hit] = {}
         """Hit holder -> the hit that is pinned under this name."""
         self.loading: dict[str, _Loading] = {}
@@ -72,15 +77,26 @@ class OffloadScheduler(StorePlanner):
 
     # Hits.
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
         """Tokens the tier has beyond ``num_computed_tokens``, and whether they come asynchronously. Pins
-        them.
+        them. None: more are on their way to the tier, ask again.
 
         Asking again replaces the promise; nothing else changes.
         """
+        if self.disk is not None and self.disk.is_fetching(request):
+            return None, False
         hit = self._find(request, num_computed_tokens)
+        self._tell_promise(request, num_computed_tokens, hit)
+        if self.disk is not None and self.disk.fetch(self, request, num_computed_tokens, hit.tokens):
+            return None, False
+        return hit.tokens, hit.tokens > 0
+
+    def _tell_promise(self, request: Request, num_computed_tokens: int, hit: Hit) -> None:
         self._promise(request, hit)
         if self.observer is not None:
+            by_group = hit.tokens and len(hit.parts) > 1
             self.observer(
                 Lookup(
                     req=request.id,
@@ -89,9 +105,9 @@ class OffloadScheduler(StorePlanner):
                     external=hit.tokens,
                     pool=self.tier.name,
                     slots=hit.slots if hit.tokens else (),
+                    counts=[slots.size for _, slots in hit.parts] if by_group else (),
                 )
             )
-        return hit.tokens, hit.tokens > 0
 
     def _find(self, request: Request, num_computed_tokens: int) -> Hit:
         most = max(num_computed_tokens, self._most_tokens(request))
@@ -188,6 +204,7 @@ class OffloadScheduler(StorePlanner):
             self._release_destination(load)
             self.transfers.forget(load)
         if waits and failed:
+            self.failed.add(request.holder)
             self._roll_back(request, loading)
         return request if waits else None
 
@@ -212,16 +229,45 @@ class OffloadScheduler(StorePlanner):
 
     def _distrust(self, load: Transfer) -> None:
         """The tier's copy could not be read: it becomes a miss, for everybody."""
-        same = self.tier.key[load.src] == load.keys
-        cached = load.src[same & (self.tier.group_of[load.src] == load.group)]
+        places = load.failed_blocks()
+        src = load.src[places]
+        same = self.tier.key[src] == load.keys[places]
+        cached = src[same & (self.tier.group_of[src] == load.group)]
         if cached.size:
             self.tier.uncache(cached, "load failed")
 
     def _roll_back(self, request: Request, loading: _Loading) -> None:
-        """Policy after a failed load: compute from the local hit on."""
-        self.manager.truncate(request, loading.local)
+        """Policy after a failed load: compute from the first block on that some group misses."""
+        valid = self._valid_tokens(loading)
+        self.stats.partial_loads += valid > loading.local
+        tables = self.manager.tables
+        tables.computed[request.row] = tables.confirmed[request.row] = valid
+        self.manager.truncate(request, valid)
         if self.observer is not None:
-            self.observer(Rollback(req=request.id, gen=request.generation, computed=loading.local))
+            self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
+
+    def _valid_tokens(self, loading: _Loading) -> int:
+        """The greatest number of tokens behind which everything that is read has landed."""
+        groups, unit, local = self.manager.groups, self.manager.unit, loading.local
+        landed: list[set[int]] = [set() for _ in groups]
+        for load in loading.done:
+            landed[load.group].update(np.delete(load.at, load.failed_blocks()).tolist())
+        for tokens in range(local + loading.tokens, local, -unit):
+            if all(
+                block in there
+                for spec, there in zip(groups, landed, strict=True)
+                for block in range(
+                    max(spec.first_block(tokens), local // spec.block_size), tokens // spec.block_size
+                )
+            ):
+                return tokens
+        return local
+
+    def take_failure(self, request: Request) -> bool:
+        """Whether the load of the request, which is over, failed. Told once."""
+        failed = request.holder in self.failed
+        self.failed.discard(request.holder)
+        return failed
 
     def still_needs(self, holder: str) -> bool:
         """Whether the generation called ``holder`` has business with the connector that is not over."""
@@ -241,6 +287,8 @@ class OffloadScheduler(StorePlanner):
             self._store_due(rows)
         else:
             self._store_before_eviction()
+        if self.disk is not None:
+            self.disk.save_before_eviction(self)
         meta, self.to_issue = self.to_issue, ConnectorMetadata()
         for transfer in meta.loads:
             self.transfers.issue(transfer)
@@ -256,7 +304,9 @@ class OffloadScheduler(StorePlanner):
             self.stats.stale_reports = self.transfers.stale
             if transfer is None:
                 continue
-            if transfer.kind == "store":
+            if self.disk is not None and self.disk.owns(transfer):
+                self.disk.over(self, transfer)
+            elif transfer.kind == "store":
                 self._store_over(transfer)
             elif (request := self._load_over(transfer)) is not None:
                 over.append(request)
@@ -269,6 +319,7 @@ class OffloadScheduler(StorePlanner):
         own.
         """
         self.withdraw(request)
+        self._forget(request)
         if request.row >= 0:
             confirmed = int(self.manager.tables.confirmed[request.row])
             for group, spec in enumerate(self.manager.groups):
@@ -280,6 +331,7 @@ class OffloadScheduler(StorePlanner):
         themselves.
         """
         self.withdraw(request)
+        self._forget(request)
         if self.mode == "eager" and not self.has_open_loads(request):
             confirmed = int(self.manager.tables.confirmed[request.row])
             for group, spec in enumerate(self.manager.groups):
@@ -287,12 +339,29 @@ class OffloadScheduler(StorePlanner):
                 if self.manager.tables.cursor[group, request.row] < full:
                     self._store_blocks(request, group, full)
 
+    def _forget(self, request: Request) -> None:
+        """The generation is over."""
+        self.failed.discard(request.holder)
+        if self.disk is not None:
+            self.disk.forget(request.holder)
+
     def reset_cache(self) -> bool:
         """Forget the tier's labels and begin an epoch; transfers in flight will not register."""
         self.epoch += 1
         self.tier.reset_prefix_cache()
+        if self.disk is not None:
+            self.disk.reset()
         self._scanned = (-1, 0)
         return True
+
+    @property
+    def tiers(self) -> list[BlockPool]:
+        """The pools behind the GPU's."""
+        return [self.tier] if self.disk is None else [self.tier, self.disk.pool]
+
+    def uses_gpu(self) -> bool:
+        """Whether a transfer from or to the GPU is not over."""
+        return any(self.gpu.name in (t.src_pool, t.dst_pool) for t in self.transfers.open.values())
 
     def has_pending_transfers(self) -> bool:
         """Whether a transfer is not over."""

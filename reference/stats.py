@@ -25,6 +25,13 @@ class Stats:
     loads: int = 0
     loaded_blocks: int = 0
     failed_loads: int = 0
+    partial_loads: int = 0
+    """Of the failed loads: those of which the first part could be used."""
+    disk_stored_blocks: int = 0
+    fetched_blocks: int = 0
+    """From files to CPU memory."""
+    failed_fetches: int = 0
+    lost_files: int = 0
     stale_reports: int = 0
     drops: Counter[str] = field(default_factory=Counter)
     resets: int = 0

@@ -38,6 +38,11 @@ class GroupSpec:
         """Tokens that a token reads at most; only of a group that forgets."""
         return self.window if self.window else 1
 
+    @property
+    def most_read(self) -> int:
+        """Blocks that a token right behind a block reads at most; only of a group that forgets."""
+        return max(1, -(-(self.window - 1) // self.block_size) + 1) if self.window else 1
+
     def first_token(self, computed: int) -> int:
         """First token that the one after ``computed`` tokens still reads."""
         if self.kind == "full":

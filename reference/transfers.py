@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.pool import Keys, Observer, unshared
 from kvfence.reference.request import Request
-from kvfence.spec.events import Complete, Issue, Kind, Queue, Report, Stale
+from kvfence.spec.events import Complete, Failed, Issue, Kind, Queue, Report, Stale
 
 
 @dataclass(slots=True, eq=False)
@@ -34,21 +36,30 @@ class Transfer:
     reported: set[int] = field(default_factory=set)
     ok: bool = True
     issued: bool = False
+    failed: Slots | None = None
+    """Places in ``dst`` that some rank could not fill; None: not told."""
 
     @property
     def holder(self) -> str:
         """Name under which the transfer holds its slots."""
         return f"op:{self.op}.{self.generation}"
 
+    def failed_blocks(self) -> Slots:
+        """Places in ``dst`` that are not to be trusted."""
+        if self.ok:
+            return np.zeros(0, np.int64)
+        return np.arange(self.dst.size) if self.failed is None else self.failed
+
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """A worker's word that ``rank`` is done with a transfer."""
+    """A worker's word that ``rank`` is done with a transfer; ``failed``: places that were not filled."""
 
     op: int
     generation: int
     rank: int
     ok: bool = True
+    failed: Slots | None = None
 
 
 class TransferTable:
@@ -113,6 +124,8 @@ class TransferTable:
             return None
         transfer.reported.add(report.rank)
         transfer.ok &= report.ok
+        if report.failed is not None and transfer.kind == "load":
+            self._take_failure(transfer, report)
         if self.observer is not None:
             self.observer(Report(op=report.op, gen=report.generation, rank=report.rank, ok=report.ok))
         if not self._is_over(transfer):
@@ -121,6 +134,17 @@ class TransferTable:
         if self.observer is not None:
             self.observer(Complete(op=transfer.op, gen=transfer.generation, ok=transfer.ok))
         return transfer
+
+    def _take_failure(self, transfer: Transfer, report: TransferReport) -> None:
+        """Blocks that did not land on a rank are of no use on any."""
+        assert report.failed is not None
+        before = transfer.failed
+        transfer.failed = report.failed if before is None else np.union1d(before, report.failed)
+        if self.observer is not None:
+            slots = transfer.dst[report.failed]
+            self.observer(
+                Failed(op=report.op, gen=report.generation, rank=report.rank, dst=slots, group=transfer.group)
+            )
 
     def forget(self, transfer: Transfer) -> None:
         """Nothing refers to the transfer any more: its id may be used again."""

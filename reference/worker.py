@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvfence.reference.device.protocol import CopyJob, Device
+from kvfence.reference.host_memory import DescriptorBuffers
 from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.transfers import Transfer, TransferReport
 
@@ -16,8 +17,9 @@ class OffloadWorker:
     is decided.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, descriptors: DescriptorBuffers | None = None) -> None:
         self.device = device
+        self.descriptors = descriptors if descriptors is not None else DescriptorBuffers()
         self._metadata = ConnectorMetadata()
 
     def bind_connector_metadata(self, metadata: ConnectorMetadata) -> None:
@@ -36,9 +38,13 @@ class OffloadWorker:
 
     def get_finished(self) -> list[TransferReport]:
         """Ends of transfers since the last call."""
-        return self.device.poll()
+        reports = self.device.poll()
+        for report in reports:
+            self.descriptors.reported(report.op, report.generation, report.rank)
+        return reports
 
     def _start(self, transfer: Transfer) -> None:
+        self.descriptors.take(transfer.op, transfer.generation)
         self.device.submit(
             CopyJob(
                 transfer.op,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvfence.reference.device.files import FileStore
 from kvfence.reference.device.protocol import Device
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.device.virtual_order import OrderedModelRunner, OrderedVirtualDevice
+from kvfence.reference.errors import OptionsError
 from kvfence.reference.options import Options
 from kvfence.reference.runner import ModelRunner
 from kvfence.spec.order import OrderEvent
@@ -37,9 +39,15 @@ def open_platform(
         options.fail_rate,
         options.fail_stores,
         options.repeat_rate,
+        2 * options.late_rank,
     )
     if order is not None:
+        if options.tiers > 2:
+            raise OptionsError(f"tiers is {options.tiers}; the order of accesses is told of two tiers only")
         told = OrderedVirtualDevice(order, *settings)
         return told, OrderedModelRunner(order, told.memory["gpu"], groups, rows)
-    virtual = VirtualDevice(*settings)
+    files = None
+    if options.tiers > 2:
+        files = FileStore(options.disk_blocks, options.slot_tokens, options.lose_rate, options.seed)
+    virtual = VirtualDevice(*settings, files=files)
     return virtual, ModelRunner(virtual.memory["gpu"], groups, rows)

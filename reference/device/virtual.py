@@ -7,13 +7,19 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 import torch
 
+from kvfence.reference.device.files import FileStore
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.metrics import TransferMetrics
 from kvfence.reference.transfers import TransferReport
+
+DISK = "disk"
+"""Name of the pool that is kept in files."""
 
 
 class VirtualDevice:
@@ -22,6 +28,7 @@ class VirtualDevice:
 
     The memory stands for the shard of the rank that ends last: bytes move when the last rank ends. A failing
     load moves only half of its blocks. ``repeat_rate`` of the reports are given a second time, much later.
+    The last rank ends ``late`` calls later than it would. With ``files``, the pool ``disk`` is there.
     """
 
     def __init__(
@@ -34,6 +41,8 @@ class VirtualDevice:
         fail_rate: float = 0.0,
         fail_stores: bool = False,
         repeat_rate: float = 0.0,
+        late: int = 0,
+        files: FileStore | None = None,
     ) -> None:
         self.memory = {
             name: torch.zeros((slots, block_size), dtype=torch.int64) for name, slots in pools.items()
@@ -46,6 +55,9 @@ class VirtualDevice:
         self.fail_rate = fail_rate
         self.fail_stores = fail_stores
         self.repeat_rate = repeat_rate
+        self.late = late
+        self.files = files
+        self._width = 8 * block_size
         self._random = random.Random(seed)
         self._now = 0
         self._landings: list[tuple[int, float, int, CopyJob | None, TransferReport]] = []
@@ -59,9 +71,13 @@ class VirtualDevice:
         due = sorted(self._now + self._random.randint(1, self.max_delay) for _ in range(self.ranks))
         order = list(range(self.ranks))
         self._random.shuffle(order)
-        for place, (when, rank) in enumerate(zip(due, order, strict=True)):
+        ends = list(zip(due, order, strict=True))
+        if self.late:
+            ends = sorted((when + self.late * (rank == self.ranks - 1), rank) for when, rank in ends)
+        for place, (when, rank) in enumerate(ends):
             ok = not (may_fail and self.fail_rate and self._random.random() < self.fail_rate)
-            report = TransferReport(job.op, job.generation, rank, ok)
+            failed = None if ok else np.arange(job.src.size // 2, job.src.size)
+            report = TransferReport(job.op, job.generation, rank, ok, failed)
             self._land_at(when, job if place == self.ranks - 1 else None, report)
 
     def _land_at(self, when: int, job: CopyJob | None, report: TransferReport) -> None:
@@ -71,21 +87,36 @@ class VirtualDevice:
     def advance(self) -> None:
         """One tick: what is due lands, in random order."""
         self._now += 1
+        if self.files is not None:
+            self.files.advance()
         while self._landings and self._landings[0][0] <= self._now:
             _, _, _, job, report = heapq.heappop(self._landings)
             if job is not None:
-                self._move(job, report.ok)
+                report = self._move(job, report)
             self._reports.append(report)
             if self.repeat_rate and self._random.random() < self.repeat_rate:
                 self._land_at(self._now + self._random.randint(1, 4 * self.max_delay), None, report)
 
-    def _move(self, job: CopyJob, ok: bool) -> None:
-        n = len(job.src) if ok else len(job.src) // 2
+    def _move(self, job: CopyJob, report: TransferReport) -> TransferReport:
+        """Move the bytes. Returns the report, which may have become worse."""
+        n = len(job.src) if report.ok else len(job.src) // 2
         src, dst = job.src[:n], job.dst[:n]
-        self._arrays[job.dst_pool][dst] = self._arrays[job.src_pool][src]
-        self._written[job.dst_pool].append(dst)
-        nbytes = src.size * self._arrays[job.src_pool].strides[0]
+        if self.files is not None and job.dst_pool == DISK:
+            self.files.write(dst, self._arrays[job.src_pool][src])
+        elif self.files is not None and job.src_pool == DISK:
+            content, there = self.files.read(src)
+            self._arrays[job.dst_pool][dst[there]] = content[there]
+            self._written[job.dst_pool].append(dst[there])
+            if not there.all():
+                lost = np.flatnonzero(~there)
+                known = lost if report.failed is None else np.union1d(lost, report.failed)
+                report = replace(report, ok=False, failed=known)
+        else:
+            self._arrays[job.dst_pool][dst] = self._arrays[job.src_pool][src]
+            self._written[job.dst_pool].append(dst)
+        nbytes = src.size * self._width
         self.metrics.transfer("load" if job.load else "store", nbytes, 0.0)
+        return report
 
     def poll(self) -> list[TransferReport]:
         """Ends of copies since the last call."""
@@ -98,4 +129,6 @@ class VirtualDevice:
         return written
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Remove the files."""
+        if self.files is not None:
+            self.files.close()

@@ -86,8 +86,9 @@ class OrderedVirtualDevice(VirtualDevice):
         fail_rate: float = 0.0,
         fail_stores: bool = False,
         repeat_rate: float = 0.0,
+        late: int = 0,
     ) -> None:
-        super().__init__(pools, block_size, ranks, seed, max_delay, fail_rate, fail_stores, repeat_rate)
+        super().__init__(pools, block_size, ranks, seed, max_delay, fail_rate, fail_stores, repeat_rate, late)
         self._order = order
         self._slot = block_size * CELL
         self._streams = count(FIRST_COPY_STREAM)

@@ -98,7 +98,7 @@ def test_an_observer_changes_nothing_in_the_run() -> None:
     assert seen
 
 
-def test_a_failed_load_becomes_a_miss_and_its_request_computes_from_the_local_hit() -> None:
+def test_what_failed_of_a_load_becomes_a_miss_and_its_request_computes_from_there() -> None:
     seen: list[Event] = []
     options = replace(SMALL, fail_rate=1.0)
     report = run(conversations(80, 0), options, seen.append)
@@ -106,9 +106,11 @@ def test_a_failed_load_becomes_a_miss_and_its_request_computes_from_the_local_hi
     loads = [event for event in seen if isinstance(event, Queue) and event.kind == "load"]
     assert loads
     assert report.stats.failed_loads == len(loads)
-    assert sum(isinstance(event, Rollback) for event in seen) == len(loads)
+    rollbacks = [event for event in seen if isinstance(event, Rollback)]
+    assert len(rollbacks) == len(loads)
+    assert sum(event.computed > 0 for event in rollbacks) >= report.stats.partial_loads > 0
     distrusted = {slot for event in seen if isinstance(event, Unlabel) for slot in event.slots}
-    assert distrusted == {slot for event in loads for slot in event.src}
+    assert distrusted == {slot for event in loads for slot in event.src[len(event.src) // 2 :]}
 
 
 def test_a_request_that_can_never_fit_ends_with_an_error_and_the_others_are_served() -> None:

@@ -13,11 +13,12 @@ from kvfence.checker.engines.interpret import Interpreter, Values
 from kvfence.checker.minimise import ends_in, shorten
 from kvfence.checker.report.facts import Change, Counterexample, Step, Value
 from kvfence.spec.catalog import INVARIANTS
-from kvfence.spec.events import Event, Header, StepNumbers
+from kvfence.spec.events import Event, Header
 from kvfence.spec.language import Expr, Grounded, Instance, Machine, changes, flat
 from kvfence.spec.language.evaluate import Env
 from kvfence.spec.language.nodes import Node
 from kvfence.spec.machines import MACHINES
+from kvfence.spec.numbering import Numbering
 
 
 def counterexample(
@@ -31,7 +32,7 @@ def counterexample(
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
     instance: Instance | None = None
-    steps, numbered, run = [], StepNumbers(), []
+    steps, numbered, run = [], Numbering(), []
     found = [interpreter.find(taken.action, **taken.args) for taken in path.steps]
     # a promise about whole runs is broken by no step, so there is nothing to leave out by
     kept = found if ends_in(interpreter, found, path.name) is None else shorten(interpreter, found, path.name)
@@ -51,6 +52,9 @@ def counterexample(
             )
         )
     grounded = interpreter.grounded
+    idle: list[Event] = []
+    if path.loop == len(kept) and machine.idle_events is not None:
+        idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(state))))
     node, read_before = _condition(grounded, instance, path.name)
     at = before if read_before else state
     cells = reasons(node, at) if node is not None else set()
@@ -70,6 +74,7 @@ def counterexample(
         diagnosis=diagnose(grounded, run, _stated(machine, instance, path.name), at, cells, sound),
         left_out=len(found) - len(kept),
         loop=path.loop,
+        idle=tuple(idle),
     )
 
 

@@ -22,6 +22,7 @@ from kvfence.checker.report.facts import (
     Verification,
     worst,
 )
+from kvfence.checker.review.sides import side
 from kvfence.checker.traces import LineWriter, TraceWriter
 from kvfence.spec import order
 from kvfence.spec.catalog import INVARIANTS
@@ -87,10 +88,22 @@ def engine_named(
 
 
 def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str, int]) -> list[Machine]:
-    """The machines of a question, with the faults of the design; CannotRun for names that do not exist."""
+    """The machines of a question, with the faults of the design; CannotRun for names that do not exist.
+
+    ``machine_name`` may also be one's own, in a file: ``FILE.py:MACHINE``.
+    """
     design = DESIGNS.get(design_name)
     if design is None:
         raise unknown("design", design_name, DESIGNS, "kvfence designs lists them")
+    if machine_name is not None and ".py" in machine_name:
+        if design.breaks:
+            raise CannotRun(
+                f"design {design.name} is one of kvfence's own machines: for a fault of yours, give "
+                f"FILE.py:BUILDER+FAULT as the machine"
+            )
+        machines = [make().machine for make in side(machine_name).builders.values()]
+        _check_sorts(machines, sizes)
+        return machines
     if machine_name is not None and machine_name not in MACHINES:
         raise unknown("machine", machine_name, MACHINES, f"there is {', '.join(MACHINES)}")
     names = [name for name in design.machines if machine_name in (None, name)]
@@ -98,13 +111,18 @@ def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str,
         touched = ", ".join(design.machines)
         raise CannotRun(f"design {design.name} does not touch machine {machine_name}: it touches {touched}")
     machines = [MACHINES[name](design.faults) for name in names]
+    _check_sorts(machines, sizes)
+    return machines
+
+
+def _check_sorts(machines: list[Machine], sizes: Mapping[str, int]) -> None:
+    names = [machine.name for machine in machines]
     sorts = {sort for machine in machines for sort in machine.sorts}
     for sort in sizes:
         if sort not in sorts:
             raise unknown(
                 "sort", sort, sorts, f"the sorts of {', '.join(names)} are {', '.join(sorted(sorts))}"
             )
-    return machines
 
 
 def verify(
@@ -137,6 +155,7 @@ def verify(
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
+    own = machine is not None and machine not in MACHINES
     if engine == "liveness":
         chosen = [built for built in chosen if built.promises] or chosen
     sizes = {**DESIGNS[design].sizes, **(sizes or {})}
@@ -195,10 +214,10 @@ def verify(
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
         version=version("kvfence"),
-        design=design,
+        design=machine if own and machine else design,
         verdict=overall or Verdict.undetermined,
         expected=expected,
-        summary=DESIGNS[design].summary,
+        summary=_first_line(chosen) if own else DESIGNS[design].summary,
         reports=DESIGNS[design].reports,
         machines=tuple(facts),
         not_yet=() if machine or expected or skipped else _not_yet(facts, chosen),
@@ -206,6 +225,10 @@ def verify(
         counterexamples=tuple(examples),
         seconds=time.perf_counter() - start,
     )
+
+
+def _first_line(machines: list[Machine]) -> str:
+    return machines[0].doc.strip().partition("\n")[0] if machines[0].doc else ""
 
 
 def record(found: Verification, path: FilePath) -> bool:

@@ -40,7 +40,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "While a transfer or a dispatched step may still read or write a slot, the slot is not freed, "
             "reallocated or relabelled; finish, abort, preempt and window slides only fence it."
         ),
-        machines=("transfer", "stream_order"),
+        machines=("transfer", "stream_order", "scheduling", "ranks"),
         asserted=True,
         monitored=True,
         reports=(
@@ -61,7 +61,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "Every pin, slot and tracker taken for a request is released exactly once on every terminal "
             "path; at quiescence nothing is held."
         ),
-        machines=("lookup", "transfer"),
+        machines=("lookup", "transfer", "scheduling", "ranks"),
         asserted=True,
         monitored=True,
         reports=("vllm#32255", "vllm#39726", "sglang#33862", "dynamo#3730"),
@@ -74,7 +74,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "holders >= 0; allocate(n) succeeds only if n <= free in the very pool that is popped, "
             "otherwise it fails with a typed error and changes nothing."
         ),
-        machines=("block_pool", "lookup"),
+        machines=("block_pool", "lookup", "scheduling", "ranks"),
         asserted=True,
         monitored=True,
         reports=("vllm#42085", "vllm#42571", "LMCache#4133", "sglang#13483"),
@@ -87,6 +87,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "holders of blocks are never unreachable behind non-holders; a retry changes state."
         ),
         kind="progress",
+        machines=("scheduling", "ranks"),
         reports=("vllm#45388", "vllm#57841", "vllm#49674", "vllm#45138", "sglang#33862"),
     ),
     Invariant(
@@ -109,7 +110,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "A failed or partial load leaves its destinations invalid for every sharer and group; the "
             "cached verdict becomes a miss; the failure arrives no later than the completion."
         ),
-        machines=("transfer",),
+        machines=("transfer", "ranks"),
         asserted=True,
         monitored=True,
         reports=("vllm#49250", "vllm#45138", "vllm#50388", "LMCache#4133"),
@@ -123,7 +124,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "duplicate events cannot touch a newer generation; a request never has a load and a store in "
             "flight together unless the design says why that is safe."
         ),
-        machines=("transfer", "stream_order"),
+        machines=("transfer", "stream_order", "ranks"),
         asserted=True,
         monitored=True,
         reports=("vllm#54872", "dynamo#3730"),
@@ -135,11 +136,10 @@ INVARIANTS: tuple[Invariant, ...] = (
             "All ranks take the same decision for the same operation; it is complete only when all expected"
             " ranks reported."
         ),
-        machines=("transfer",),
+        machines=("transfer", "ranks"),
         asserted=True,
         monitored=True,
         reports=("vllm#21048", "LMCache#4955"),
-        limits="completion counted per rank; reserve, commit and abort across ranks are open",
     ),
     Invariant(
         id="GEOMETRY",
@@ -166,7 +166,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="COUNT",
         title="each token counted once",
         statement="local hit + external hit + to compute = prompt; each counted once.",
-        machines=("lookup",),
+        machines=("lookup", "scheduling"),
         asserted=True,
         monitored=True,
         reports=("vllm#52735", "vllm#45138"),

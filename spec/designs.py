@@ -20,7 +20,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[str, ...] = ()
     breaks: str = ""
     sizes: dict[str, int] = {}
-    """Sort sizes at which the fault shows, where the machine's own are too small."""
+    """Sort sizes at which the fault shows, where the machine's own are too small or larger than need be."""
     reports: tuple[str, ...] = ()
 
     @property
@@ -33,7 +33,7 @@ _ROWS = (
     Design(
         name="sound",
         summary="Every rule kept.",
-        machines=("block_pool", "lookup", "transfer", "stream_order"),
+        machines=("block_pool", "lookup", "transfer", "stream_order", "scheduling", "ranks"),
     ),
     # block_pool
     Design(
@@ -324,6 +324,140 @@ _ROWS = (
         summary="A transfer counts as complete when the compute stream, not the copy stream, is found done.",
         machines=("stream_order",),
         breaks="USE-READY",
+    ),
+    # scheduling
+    Design(
+        name="head_blocks_holder",
+        sizes={"Request": 2},
+        summary=(
+            "The scheduler stops at a head of the queue that does not fit, and never comes to promote the "
+            "parked requests behind it, whose blocks the head is waiting for."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+        reports=("vllm#45388",),
+    ),
+    Design(
+        name="blockless_head",
+        sizes={"Request": 2},
+        summary=(
+            "Parked requests are looked at before the waiting ones, but behind a deferred one without "
+            "blocks: when it does not fit, they are not promoted."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+        reports=("vllm#57841",),
+    ),
+    Design(
+        name="fenced_victim_spin",
+        sizes={"Request": 2},
+        summary=(
+            "A failed allocation is retried after each preemption as if its blocks came free at once; they "
+            "are fenced, so one request after the other is preempted, and nobody keeps what it has "
+            "computed."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+        reports=("vllm#49674",),
+    ),
+    Design(
+        name="free_fenced_victim",
+        sizes={"Request": 2},
+        summary=(
+            "A preempted request's blocks come free at once, so that a retry always succeeds: everybody "
+            "gets on, and a step in flight still uses what was given away."
+        ),
+        machines=("scheduling",),
+        breaks="FREEZE",
+        reports=("vllm#49674", "vllm#29870"),
+    ),
+    Design(
+        name="placeholder_not_rolled_back",
+        sizes={"Request": 2},
+        summary=(
+            "After a failed load the computed tokens are rolled back, the placeholders of steps in flight "
+            "are not: the request looks as if its last token were on its way, and is never run again."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+        reports=("vllm#45138",),
+    ),
+    Design(
+        name="mirror_pins_starve",
+        sizes={"Request": 2},
+        summary=(
+            "A host slot is not used again while the block that it mirrors is cached on the device: once "
+            "the smaller host tier is full of mirrors, no further block is ever copied there."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+        reports=("sglang#33862",),
+    ),
+    Design(
+        name="preempt_beside_parked",
+        sizes={"Request": 2},
+        summary=(
+            "Only running requests count as victims: one that lacks a block preempts itself while a later "
+            "one is parked with blocks, and the two take turns for ever."
+        ),
+        machines=("scheduling",),
+        breaks="PROGRESS",
+    ),
+    # ranks
+    Design(
+        name="one_rank_enough",
+        summary="The reports of the ranks are put together so that one rank's completion counts for all.",
+        machines=("ranks",),
+        breaks="RANKS",
+        reports=("vllm#21048",),
+    ),
+    Design(
+        name="decide_alone",
+        summary=(
+            "A rank that has not heard of the decision in time takes it for a commit, while the others abort."
+        ),
+        machines=("ranks",),
+        breaks="RANKS",
+    ),
+    Design(
+        name="repeat_counts",
+        summary=(
+            "Reports are counted, not the ranks that sent them: a repeated one stands for a rank that has "
+            "not reported."
+        ),
+        machines=("ranks",),
+        breaks="ONCE",
+        reports=("vllm#21048",),
+    ),
+    Design(
+        name="failure_after_completion",
+        summary=(
+            "The end of a copy and its failure are told by two messages, and the failure may be the later "
+            "one: the operation is good by then."
+        ),
+        machines=("ranks",),
+        breaks="FAIL-CLOSED",
+        reports=("vllm#50388",),
+    ),
+    Design(
+        name="noop_flush_on_one_rank",
+        summary=(
+            "A flush waits for the copies of all ranks but one, whose copy path it does not know: the "
+            "source is given up while that rank has yet to read it."
+        ),
+        machines=("ranks",),
+        breaks="FREEZE",
+        reports=("LMCache#5248",),
+    ),
+    Design(
+        name="dropped_leader_slot",
+        summary=(
+            "The leader drops its record of an operation when the request is done; the reports of ranks "
+            "that end later find none, and the operation never completes."
+        ),
+        machines=("ranks",),
+        breaks="ONCE",
+        reports=("dynamo#3730", "dynamo#4171"),
     ),
 )
 

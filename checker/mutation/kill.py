@@ -2,7 +2,8 @@
 
 A mutant is explored at growing sizes until something notices it. The search goes on from there, to its end or
 to some times the states of the machine, so that other conditions which it breaks are known too. Without a new
-step in any state that the machine reaches, a mutant is the machine, and is not explored.
+step in any state that the machine reaches, a mutant is the machine, and is not explored. The promises of a
+machine that promises progress are asked of the mutants that nothing else notices, and of the named designs.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from enum import StrEnum
 
 from kvfence.checker.engines.base import Log, Stop
 from kvfence.checker.engines.explore import Reachable
+from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.mutation.behaviour import Comparison
 from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
 from kvfence.checker.mutation.side_by_side import side_by_side
+from kvfence.checker.promises import promises_progress
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import PREMISE, Action, Expr, Machine, SpecError, ground
 from kvfence.spec.language.evaluate import spell
@@ -30,6 +33,8 @@ Report = Callable[[str, int, int], None]  # machine, mutants done, mutants in al
 STAGES: dict[str, tuple[dict[str, int], ...]] = {
     "block_pool": ({"Block": 3}, {}),
     "lookup": ({"Block": 2}, {}),
+    "ranks": ({"Operation": 1, "Rank": 1}, {"Operation": 1}, {}),
+    "scheduling": ({"Request": 1}, {"Request": 2}, {"Request": 2, "Block": 3}),
     "stream_order": ({"Slot": 1, "Operation": 1}, {"Slot": 1}, {"Operation": 1}, {}),
     "transfer": (
         {"Block": 1, "Operation": 1},
@@ -134,6 +139,9 @@ class _Stage:
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
+        if not log.stopped and promises_progress(m.machine) and (m.kind is Kind.design or not found):
+            promised = Liveness().run(m.machine, sizes, max_states=MAX_STATES)
+            return found | {p.name: len(p) for p in promised.violated}, promised.stopped
         return found, log.stopped
 
 
@@ -236,9 +244,11 @@ def run(
 
 
 def _stated(machine: Machine) -> dict[str, str]:
-    """The ids of the machine's invariants, lemmas and checks by name."""
+    """The ids of the machine's invariants, lemmas, checks and promises by name."""
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
-    return {p.name: p.id for p in (*machine.invariants.values(), *machine.lemmas.values())} | checks
+    promises = {p.name: p.id for p in machine.promises.values()} if promises_progress(machine) else {}
+    properties = (*machine.invariants.values(), *machine.lemmas.values())
+    return {p.name: p.id for p in properties} | promises | checks
 
 
 def _designs(machine: str) -> list[Mutant]:

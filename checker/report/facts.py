@@ -92,7 +92,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
     ``left_out``: steps of the path as it was found that turned out not to matter. ``loop``, of a run that
     breaks a promise: the steps after the first so many are taken again and again; if there are none, nothing
-    more happens.
+    more happens, which the trace events ``idle`` tell.
     """
 
     machine: str
@@ -107,11 +107,12 @@ class Counterexample(msgspec.Struct, frozen=True):
     diagnosis: Diagnosis = Diagnosis()
     left_out: int = 0
     loop: int | None = None
+    idle: tuple[Event, ...] = ()
 
     @property
     def trace(self) -> Iterator[Event]:
         """The trace events of all steps, which follow ``header`` in a trace file."""
-        return itertools.chain.from_iterable(step.observed for step in self.steps)
+        return itertools.chain(*(step.observed for step in self.steps), self.idle)
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -122,12 +123,21 @@ class Condition(msgspec.Struct, frozen=True):
     verdict: Verdict
 
 
+class Promised(msgspec.Struct, frozen=True):
+    """The graph on which promises about whole runs were judged."""
+
+    sizes: dict[str, int]
+    states: int
+    stopped: str | None = None
+
+
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One machine at one size: how far it was explored and what was found.
 
     ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
     answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
-    ``symmetry``: sorts up to whose renaming states were counted.
+    ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at which sizes its promises
+    about whole runs were judged, with the states of the graph; ``unjudged`` promises were not.
     """
 
     machine: str
@@ -145,6 +155,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     proof: Proof | None = None
     symmetry: tuple[str, ...] = ()
+    promised: Promised | None = None
+    unjudged: tuple[str, ...] = ()
 
     @property
     def never_taken(self) -> tuple[str, ...]:

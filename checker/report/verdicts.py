@@ -79,6 +79,7 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         if machine.stopped:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
         remarks += proof_remarks(machine)
+        remarks += _promise_remarks(machine)
         if machine.stopped and machine.verdict is Verdict.violated:
             continue
         if machine.never_taken:
@@ -93,6 +94,17 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
     named = {condition.invariant for machine in found.machines for condition in machine.conditions}
     remarks += [f"{row.id} so far: {row.limits}." for row in INVARIANTS if row.limits and row.id in named]
     yield "\n".join(paragraph(remark, width=width, hanging="    ") for remark in remarks)
+
+
+def _promise_remarks(machine: MachineFacts) -> Iterator[str]:
+    if machine.promised:
+        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.promised.sizes.items())
+        stopped = f"; stopped early: {machine.promised.stopped}" if machine.promised.stopped else ""
+        at = f"{sizes} ({machine.promised.states:,} states){stopped}"
+        yield f"{machine.machine}: promises about whole runs, those that are fair, judged at {at}."
+    if machine.unjudged:
+        names = ", ".join(machine.unjudged)
+        yield f"{machine.machine}: not judged here, being about whole runs (engine liveness): {names}."
 
 
 def counterexample_text(example: Counterexample, design: str, *, width: int) -> str:

@@ -134,6 +134,7 @@ class Machine:
         self.lemmas: dict[str, Property] = {}
         self.goals: dict[str, Property] = {}
         self.promises: dict[str, LeadsTo] = {}
+        self.promised_at: dict[str, int] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
         self.idle_events: Callable[[View], Sequence[object]] | None = None
@@ -280,6 +281,16 @@ class Machine:
     ) -> None:
         """Promise that every run meets ``then`` at some time; see ``leads_to``."""
         self._promise(name, None, then, id_, doc, params)
+
+    def promise_sizes(self, **sizes: int) -> None:
+        """Say at which sort sizes the promises are judged when those of a run are larger.
+
+        The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
+        """
+        for sort in sizes:
+            if sort not in self.sorts:
+                raise fail(f"machine {self.name} has no sort {sort}; {close(sort, self.sorts)}")
+        self.promised_at.update(sizes)
 
     def _promise(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvfence.spec.language import Machine
-from kvfence.spec.machines import block_pool, lookup, stream_order, transfer
+from kvfence.spec.machines import block_pool, lookup, ranks, scheduling, stream_order, transfer
 
 MACHINES: dict[str, Callable[[frozenset[str]], Machine]] = {
     "block_pool": block_pool.build,
     "lookup": lookup.build,
     "transfer": transfer.build,
     "stream_order": stream_order.build,
+    "scheduling": scheduling.build,
+    "ranks": ranks.build,
 }
 """How to build each machine, given the faults to switch on."""

@@ -56,7 +56,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines import ranks_lemmas
+from kvfence.spec.machines import ranks_accepted, ranks_lemmas
 
 Leader = Enum("Leader", "idle asking committed aborting")
 Part = Enum("Part", "none reserved refused aborted copying done broken")
@@ -64,6 +64,7 @@ Part = Enum("Part", "none reserved refused aborted copying done broken")
 BEGUN = (Part.copying, Part.done, Part.broken)  # a rank that has heard of the commit
 ROOM = (Part.reserved, Part.copying)  # a rank's room for one operation is taken
 USES = 2
+ANSWERS_ONCE = "a rank answers once"
 
 
 class Names:
@@ -103,6 +104,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         "repeats", Operation, Rank, value=Int(0, USES), init=0
     )  # the use that a report on its way repeats
 
+    m.promise_sizes(Operation=2, Rank=2)
     dropped = m.faulty("dropped_leader_slot")
     if dropped:
         m.relation("dropped", Operation, init=False)
@@ -129,6 +131,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     def forget_parts(s: State, o: Elem) -> None:
         s.part.update(lambda p, k: If(p == o, Part.none, s.part[p, k]))
+
+    def decide(s: State, o: Elem, decision: Expr) -> None:
+        s.check("RANKS", s.leader[o] == Leader.asking, "an operation is decided once, and for all ranks")
+        s.leader[o] = decision
 
     # The owner of the source.
 
@@ -183,6 +189,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Rank k has room and sets it aside."""
         s.require(s.leader[o] == Leader.asking, s.part[o, k] == Part.none)
         s.require(ForAll(Operation, lambda p: Not(IsIn(s.part[p, k], *ROOM))))
+        s.check("ONCE", s.part[o, k] == Part.none, ANSWERS_ONCE)
         s.part[o, k] = Part.reserved
 
     @m.action(
@@ -194,25 +201,26 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def refuse(s: State, o: Elem, k: Elem) -> None:
         """Rank k has no room, or some other reason."""
         s.require(s.leader[o] == Leader.asking, s.part[o, k] == Part.none)
+        s.check("ONCE", s.part[o, k] == Part.none, ANSWERS_ONCE)
         s.part[o, k] = Part.refused
 
     @m.action(o=Operation, fair="weak", event=lambda pre, post: [])
     def commit(s: State, o: Elem) -> None:
         """All ranks have reserved: the operation will be done, and all will hear of it."""
         s.require(s.leader[o] == Leader.asking, all_parts(s, o, Part.reserved))
-        s.leader[o] = Leader.committed
+        decide(s, o, Leader.committed)
 
     @m.action(o=Operation, fair="weak", event=lambda pre, post: [])
     def abort(s: State, o: Elem) -> None:
         """A rank has refused: no rank will do it."""
         s.require(s.leader[o] == Leader.asking, Exists(Rank, lambda k: s.part[o, k] == Part.refused))
-        s.leader[o] = Leader.aborting
+        decide(s, o, Leader.aborting)
 
     @m.action(o=Operation, event=lambda pre, post: [])
     def give_up(s: State, o: Elem) -> None:
         """An answer is late, or the request is gone: no rank will do it."""
         s.require(s.leader[o] == Leader.asking)
-        s.leader[o] = Leader.aborting
+        decide(s, o, Leader.aborting)
 
     def abort_events(pre: View, post: View, o: int, k: int) -> list[Event]:
         gen = Names(pre).gen(o)
@@ -405,6 +413,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def a_source_is_held_until_all_ranks_are_done(s: State) -> Expr:
         return ForAll(Operation, lambda o: Implies(s.leader[o] != Leader.idle, s.owned[o]))
 
+    @m.invariant("CONSERVE")
+    def a_rank_has_room_for_one_operation(s: State) -> Expr:
+        def takes_room(o: Elem, k: Elem) -> Expr:
+            return IsIn(s.part[o, k], *ROOM)
+
+        return ForAll(
+            Operation,
+            Operation,
+            Rank,
+            lambda o, p, k: Implies(takes_room(o, k) & takes_room(p, k), o == p),
+        )
+
     @m.invariant("NO-LEAK")
     def a_rank_keeps_nothing_of_an_operation_that_is_over(s: State) -> Expr:
         def over(o: Elem) -> Expr:
@@ -413,6 +433,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(Operation, Rank, lambda o, k: Implies(over(o), s.part[o, k] == Part.none))
 
     ranks_lemmas.declare(m, Leader, Part)
+    ranks_accepted.declare(m)
 
     @m.goal
     def a_rank_reports_while_another_has_not_begun(s: State) -> Expr:
@@ -437,6 +458,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return Exists(Operation, Operation, lambda o, p: And(o != p, on_some(o), on_some(p)))
 
     @m.goal
+    def what_was_stored_outlives_its_source(s: State) -> Expr:
+        return Exists(Operation, lambda o: s.found[o] & Not(s.owned[o]))
+
+    @m.goal
     def a_repeated_report_meets_the_next_use(s: State) -> Expr:
         return Exists(
             Operation,
@@ -453,7 +478,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         "every_operation_ends",
         lambda s, o: s.leader[o] != Leader.idle,
         lambda s, o: s.leader[o] == Leader.idle,
-        id_="ONCE",
         doc="an operation that was begun is over some day, done or aborted",
         o=Operation,
     )

@@ -15,24 +15,31 @@ import pytest
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.monitor import Ledger
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import StepNumbers
 from kvfence.spec.machines import MACHINES
+from kvfence.spec.numbering import Numbering
 
 SMALL = {
     "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
     "lookup": {"Request": 1, "Block": 2},
     "transfer": {"Request": 1, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
+    "scheduling": {"Request": 2, "Block": 2, "Host": 1},
+    "ranks": {"Operation": 1, "Rank": 2},
 }
 NEEDED = {  # what a fault needs to show, beyond the small size
     "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
     "complete_on_first_rank": {"Rank": 2},
+}
+UNEVEN = {
+    "fenced_victim_spin": "the ledger objects to a step, the specification to endless runs",
+    "failure_after_completion": "until the failure is told, the ledger cannot know of it",
 }
 SLOW = {"duplicate_in_flight_store"}  # two operations and two CPU slots make many states
 CASES = [
     pytest.param(design, machine, marks=[pytest.mark.slow] if design in SLOW else [])
     for design, row in DESIGNS.items()
     for machine in row.machines
-    if machine in SMALL  # the ledger judges no order traces: see test_races_and_specification.py
+    # the ledger judges no order traces: see test_races_and_specification.py
+    if machine in SMALL and design not in UNEVEN
 ]
 
 
@@ -42,7 +49,7 @@ def sweep(machine_name: str, design: str, sizes: dict[str, int]) -> tuple[Counte
     interpreter = Interpreter(machine, sizes)
     header, _ = interpreter.trace([])
     start = interpreter.initial()
-    ledgers = {start: (Ledger(header), StepNumbers())}
+    ledgers = {start: (Ledger(header), Numbering())}
     queue, violations, differences, steps = [start], Counter[str](), list[str](), 0
     for state in queue:
         ledger_before, numbers_before = ledgers[state]
@@ -77,7 +84,10 @@ def test_ledger_rejects_a_step_exactly_when_the_specification_does(design: str, 
     assert not differences, "\n".join(differences[:3])
     assert steps > 100
     expected = DESIGNS[design].breaks
-    assert violations[expected] > 0 if expected else not violations
+    if expected == "PROGRESS":  # no step breaks it
+        assert set(violations) <= {"COUNT"}
+    else:
+        assert violations[expected] > 0 if expected else not violations
 
 
 @pytest.mark.slow
@@ -88,6 +98,8 @@ def test_ledger_rejects_a_step_exactly_when_the_specification_does(design: str, 
         ("lookup", {"Request": 2, "Block": 2}),
         ("transfer", {"Request": 2, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1}),
         ("transfer", {"Request": 1, "Block": 2, "Host": 1, "Operation": 2, "Rank": 1}),
+        ("scheduling", {"Request": 2, "Block": 3, "Host": 1}),
+        ("ranks", {"Operation": 2, "Rank": 2}),
     ],
 )
 def test_ledger_accepts_every_step_of_the_sound_designs(machine: str, sizes: dict[str, int]) -> None:

@@ -12,6 +12,8 @@ SIZES = {
     "lookup": {"Request": 1, "Block": 3},
     "stream_order": {"Slot": 1, "Host": 1, "Operation": 2},
     "transfer": {"Request": 1, "Block": 2, "Host": 1, "Operation": 1, "Rank": 1},
+    "scheduling": {"Request": 2, "Block": 2, "Host": 1},
+    "ranks": {"Operation": 1, "Rank": 2},
 }
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -55,7 +57,8 @@ def test_the_first_violation_is_as_deep_in_c_as_in_numpy(design: str, machine: s
     sizes = {sort: n for sort, n in DESIGNS[design].sizes.items() if sort in m.sorts}
     in_c = Native().run(m, sizes, until="first")
     assert facts(in_c) == facts(Explore().run(m, sizes, until="first"))
-    assert DESIGNS[design].breaks in {p.id for p in in_c.violated} or len(DESIGNS[design].machines) > 1
+    if DESIGNS[design].breaks != "PROGRESS":  # which is about whole runs
+        assert DESIGNS[design].breaks in {p.id for p in in_c.violated} or len(DESIGNS[design].machines) > 1
 
 
 @pytest.mark.parametrize(("design", "machine"), cases())

@@ -55,6 +55,11 @@ def ints(numbers: Numbers, width: int = NARROW) -> Sequence[int]:
     return view.tolist()
 
 
+def count_of(numbers: Numbers, width: int = NARROW) -> int:
+    """How many numbers these are; ``width``: bytes of one when they are packed in ``bytes``."""
+    return len(numbers) // width if isinstance(numbers, bytes) else len(numbers)  # type: ignore[arg-type]
+
+
 def pack(numbers: Sequence[int], width: int = NARROW) -> bytes:
     """``numbers`` as little-endian unsigned integers of ``width`` bytes. Raises ``OverflowError`` if one does
     not fit.

@@ -31,7 +31,7 @@ from kvfence.spec.events import (
     Unlabel,
     listed,
 )
-from kvfence.spec.packed import ints
+from kvfence.spec.packed import Numbers, ints
 
 Rule: TypeAlias = Callable[[Any], Violation | None]
 """Judges one event and takes it over into the books."""
@@ -397,14 +397,14 @@ class Books:
             return
         request.promise = None
         pool = self.pools[promise.pool]
-        slots = named(pool, list(promise.slots))
+        slots = named(pool, promise.numbers)
         if slots is not None:
             add(pool, slots, -PROMISE)
 
-    def open_promise(self, request: Request, pool: PoolState, slots: frozenset[int], external: int) -> None:
-        """Record that ``slots`` of ``pool``, which exist, are promised to ``request``."""
-        request.promise = Promise(pool.name, slots, external)
-        promised = named(pool, list(slots))
+    def open_promise(self, request: Request, pool: PoolState, numbers: Numbers, external: int) -> None:
+        """Record that slots of ``pool``, which exist and are named once each, are promised to ``request``."""
+        request.promise = Promise(pool.name, numbers, external)
+        promised = named(pool, numbers)
         if promised is not None:
             add(pool, promised, PROMISE)
 
@@ -424,7 +424,8 @@ class Books:
         for request in self.requests.values():
             promise = request.promise
             if promise is not None and promise.pool == pool.name and slot in promise.slots:
-                request.promise = Promise(promise.pool, promise.slots - {slot}, promise.external)
+                left = sorted(promise.slots - {slot})
+                request.promise = Promise(promise.pool, left, promise.external)
         pool.words[slot] &= ~PROMISES
 
     def fail(

@@ -68,6 +68,16 @@ def _array(numbers: Numbers, packed: str) -> npt.NDArray[np.integer[npt.NBitBase
     return array if array.ndim == 1 and array.dtype.kind in "iu" else None
 
 
+def same(some: Numbers, others: Numbers) -> bool:
+    """Whether these are the same slots in the same order. May be False if they come in different forms."""
+    if some is others:
+        return True
+    if isinstance(some, list | tuple) or isinstance(others, list | tuple):
+        return isinstance(some, list) and isinstance(others, list) and some == others
+    one, other = _array(some, "<u4"), _array(others, "<u4")
+    return one is not None and other is not None and np.array_equal(one, other)
+
+
 def distinct(pool: PoolState, slots: Named) -> bool:
     """Whether no slot appears twice."""
     if not isinstance(slots, np.ndarray):
@@ -118,6 +128,14 @@ def all_have(pool: PoolState, slots: Named, some: int, none: int) -> bool:
     except IndexError:
         return False
     return True
+
+
+def all_have_both(pool: PoolState, slots: Named, one: int, other: int) -> bool:
+    """Whether the word of each slot has a bit of ``one`` and a bit of ``other``."""
+    if isinstance(slots, np.ndarray):
+        found = pool.array[slots]
+        return bool((found & one).all()) and bool((found & other).all())
+    return all_have(pool, slots, one, 0) and all_have(pool, slots, other, 0)
 
 
 def dying(pool: PoolState, slots: Named, allowed: int) -> int | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule
-from kvfence.checker.monitor.bulk import all_have, named
+from kvfence.checker.monitor.bulk import all_have_both, distinct, named, same
 from kvfence.checker.monitor.geometry_rules import promise_fault
 from kvfence.checker.monitor.load_rules import promised_again
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.progress_rules import preempt_fault
-from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.request_state import Promise, Request
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.wellformed import MOST_BLOCKS
 from kvfence.checker.monitor.words import BAD, LABEL, REFS
@@ -25,7 +25,7 @@ from kvfence.spec.events import (
     Submit,
     Withdraw,
 )
-from kvfence.spec.packed import ints
+from kvfence.spec.packed import count_of, ints
 
 
 class RequestRules:
@@ -92,26 +92,25 @@ class RequestRules:
             )
         before = request.promise
         books.close_promise(request)
-        slots, listed = frozenset[int](), ints(event.slots)
         pool = self.pools.get(event.pool)
         if pool is None and external:
             raise KeyError(event.pool)
         if pool is not None and external:
-            slots = frozenset(listed)
             which = named(pool, event.slots)
-            if which is None or not (all_have(pool, which, REFS, 0) and all_have(pool, which, LABEL, 0)):
+            slots = event.slots
+            if which is None or not (all_have_both(pool, which, REFS, LABEL) and distinct(pool, which)):
+                listed = ints(event.slots)
                 for slot in listed:
                     found = found or self.promise_fault(pool, request, slot)
-                slots = frozenset(slot for slot in slots if pool.has(slot) and pool.words[slot] & REFS)
+                slots = sorted({slot for slot in listed if pool.has(slot) and pool.words[slot] & REFS})
             if event.counts:
                 found = found or promise_fault(books, event, pool)
-            if books.extra.suspects:
-                found = found or promised_again(books, request, pool, slots)
             books.open_promise(request, pool, slots, external)
+            if books.extra.suspects and request.promise is not None:
+                found = found or promised_again(books, request, pool, request.promise.slots)
         if pool is not None:
-            old = before.slots if before is not None else frozenset[int]()
-            found = found or self.pins_fault(request, pool, slots, old)
-        books.count_slots(len(listed))
+            found = found or self.pins_fault(request, pool, before)
+        books.count_slots(count_of(event.slots))
         return found
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
@@ -126,9 +125,7 @@ class RequestRules:
             return fail("PIN", "each promised slot is cached", pool, (slot,), slot=slot, req=request.key)
         return None
 
-    def pins_fault(
-        self, request: Request, pool: PoolState, promised: frozenset[int], before: frozenset[int]
-    ) -> Violation | None:
+    def pins_fault(self, request: Request, pool: PoolState, before: Promise | None) -> Violation | None:
         """Whether pins of an older promise stay beside the ones of this one.
 
         Those that the replaced promise named may still be there until the request's next event.
@@ -136,10 +133,16 @@ class RequestRules:
         holder = pool.holders.get(f"hit:{request.key}")
         if holder is None or holder.leaked:
             return None
-        more = holder.slots - promised
+        promise = request.promise
+        if promise is None or promise.pool != pool.name:
+            more = set(holder.slots)
+        elif not holder.own and len(holder.parts) == 1 and same(holder.parts[0], promise.numbers):
+            return None
+        else:
+            more = holder.slots - promise.slots
         if not more:
             return None
-        if more <= before:
+        if before is not None and more <= before.slots:
             request.replaced = (pool.name, frozenset(more))
             return None
         return self.books.fail(

@@ -6,21 +6,32 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvfence.spec.packed import Numbers
+from kvfence.spec.packed import Numbers, ints
 
 LAST_STEP: Final = 2
 """Place of a request's last step in its ``progress``."""
 
 
 class Promise:
-    """A hit that a lookup promised: ``slots`` of ``pool`` have to stay until it is closed."""
+    """A hit that a lookup promised: slots of ``pool`` have to stay until it is closed.
 
-    __slots__ = ("external", "pool", "slots")
+    ``numbers``: the slots, each once. The set of them is made when it is asked for.
+    """
 
-    def __init__(self, pool: str, slots: frozenset[int], external: int) -> None:
+    __slots__ = ("_slots", "external", "numbers", "pool")
+
+    def __init__(self, pool: str, numbers: Numbers, external: int) -> None:
         self.pool = pool
-        self.slots = slots
+        self.numbers = numbers
         self.external = external
+        self._slots: frozenset[int] | None = None
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots as a set."""
+        if self._slots is None:
+            self._slots = frozenset(ints(self.numbers))
+        return self._slots
 
 
 class Cover:

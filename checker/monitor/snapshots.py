@@ -229,7 +229,7 @@ def _restore(books: Books, snapshot: Snapshot) -> None:
     for known in snapshot.requests:
         if known.promise is not None:
             pool = books.pools[known.promise.pool]
-            slots = frozenset(_existing(pool, known.promise.slots))
+            slots = _existing(pool, known.promise.slots)
             requests[f"{known.req}.{known.gen}"].promise = Promise(pool.name, slots, known.promise.external)
             for slot in slots:
                 pool.words[slot] += PROMISE

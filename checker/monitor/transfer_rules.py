@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
+from kvfence.checker.monitor.bulk import same
 from kvfence.checker.monitor.load_rules import (
     distrust,
     distrusted_fault,
@@ -253,8 +254,10 @@ class TransferRules:
                     stores=request.stores,
                 )
             promise = request.promise
+            if promise is None or promise.pool != src.name or same(promise.numbers, event.src):
+                return None
             sources = ints(event.src)
-            if promise is not None and promise.pool == src.name and not promise.slots.issuperset(sources):
+            if not promise.slots.issuperset(sources):
                 for slot in sources:
                     if slot not in promise.slots:
                         return fail(

@@ -1,6 +1,7 @@
 """How fast a GPU searches: known counts, states a second, the C engine beside it, and the largest that fits.
 
     python bench/explore_gpu.py [SIZE ...] [--native SIZE] [--repeat N] [--whole] [--tune SIZE] [--output DIR]
+    torchrun --nproc-per-node N bench/explore_gpu.py SIZE ...
 
 A SIZE is BLOCKSxREQUESTS of tests/machines/kvlife.py, for instance 5x3. Counts are compared with the known
 ones where there are any; the exit code is 1 when one differs, and 3 when there is no GPU. Times of the search
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvfence.checker.engines import Native
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu import Gpu, gpu_engine
 from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.search import Limits
@@ -49,14 +51,16 @@ def main() -> int:
     arguments.add_argument("--output", type=Path, default=HERE / "results", help="folder of the results")
     given = arguments.parse_args()
     build = benchmark_machine()
+    first = int(os.environ.get("RANK", "0")) == 0
     try:
-        device = CudaDevice()
+        device = CudaDevice(int(os.environ.get("LOCAL_RANK", "0")))
     except NoGpu as why:
         print(f"not measured: {why}", file=sys.stderr)
         return NOT_MEASURED
     found: dict[str, object] = {
         "date": datetime.now(UTC).date().isoformat(),
         "card": device.name,
+        "cards": int(os.environ.get("WORLD_SIZE", "1")),
         "driver": kernel_driver(),
         "cuda": device.driver_version(),
         "memory": device.free_bytes(),
@@ -64,7 +68,8 @@ def main() -> int:
         "python": platform.python_version(),
     }
     device.close()
-    print(found, flush=True)
+    if first:
+        print(found, flush=True)
     if given.tune:
         tune(build, given.tune)
         return 0
@@ -77,11 +82,14 @@ def main() -> int:
             got = (row["states"], row["transitions"], row["depth"])
             if row["stopped"] or any(k is not None and k != g for k, g in zip(known, got, strict=True)):
                 wrong.append(f"{size}: {got}, not {known} ({row['stopped']})")
-            print(json.dumps(row), flush=True)
+            if first:
+                print(json.dumps(row), flush=True)
+    if not first:
+        return 0
     if given.native:
         rows.append(native(build, given.native))
         print(json.dumps(rows[-1]), flush=True)
-    found["rows"], found["start"] = rows, start_up()
+    found["rows"], found["start"] = rows, start_up() if found["cards"] == 1 else None
     save(given.output, found)
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return 1 if wrong else 0
@@ -98,7 +106,9 @@ def measure(build: Callable[[], Machine], size: str, repeat: int, narrow: bool) 
     best: dict[str, object] = {}
     for _ in range(repeat):
         begin = time.perf_counter()
-        r = Gpu(limits=Limits(narrow=narrow)).run(build(), sizes_of(size))
+        engine = gpu_engine(threads=1, symmetry=False, checkpoint=None, note=None)
+        engine.limits = Limits(narrow=narrow)
+        r = engine.run(build(), sizes_of(size))
         row = {
             "engine": "gpu" if narrow else "gpu, whole keys",
             "size": size,
@@ -155,12 +165,14 @@ def tune(build: Callable[[], Machine], size: str) -> None:
 def start_up() -> float:
     """Seconds of a whole process that searches a small machine, its kernels compiled before."""
     command = [sys.executable, "-m", "kvfence.checker.cli", "verify", "--engine", "gpu"]
-    command += ["--machine", "block_pool"]
+    command += ["--machine", "lookup"]
     took = 0.0
     for _ in range(2):
         begin = time.perf_counter()
-        subprocess.run(command, check=False, capture_output=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
         took = time.perf_counter() - begin
+        if done.returncode:
+            print(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
     return round(took, 3)
 
 
@@ -168,14 +180,19 @@ def save(folder: Path, found: dict[str, object]) -> None:
     """Write explore_gpu-CARD.json, and a table beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     card = str(found["card"]).removeprefix("NVIDIA ").split()[0].lower()
-    stem = folder / f"explore_gpu-{card}"
+    cards = f"-x{found['cards']}" if found["cards"] != 1 else ""
+    stem = folder / f"explore_gpu-{card}{cards}"
     stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    start = (
+        f"A whole process on a small machine, kernels compiled before: {found['start']} s."
+        if found["start"]
+        else ""
+    )
     lines = [
         "# Exhaustive search on a GPU",
         "",
-        f"{found['card']}, driver {found['driver']}, CUDA {found['cuda']}, {found['processor']}, "
-        f"{found['date']}. kvlife at BLOCKSxREQUESTS. A whole process on a small machine, kernels compiled "
-        f"before: {found['start']} s.",
+        f"{found['cards']} {found['card']}, driver {found['driver']}, CUDA {found['cuda']}, "
+        f"{found['processor']}, {found['date']}. kvlife at BLOCKSxREQUESTS. {start}".rstrip(),
         "",
         "| engine | size | states | transitions | seconds | M states/s | M transitions/s |",
         "|---|---|---|---|---|---|---|",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,8 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from kvfence.checker.commands.explain import explain
 from kvfence.checker.commands.audit import app as audit
+from kvfence.checker.commands.explain import explain
+from kvfence.checker.commands.new import new
 from kvfence.checker.commands.review import review
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
@@ -23,7 +25,7 @@ from kvfence.checker.report.progress import count_progress, machine_progress
 from kvfence.checker.report.replayed import replayed_text
 from kvfence.checker.report.table import terminal_width
 from kvfence.checker.report.verdicts import verification_text
-from kvfence.checker.units import parse_memory, parse_sizes
+from kvfence.checker.units import parse_counts, parse_memory, parse_sizes
 from kvfence.checker.verify import ENGINES, SOUND
 from kvfence.checker.verify import record as record_counterexample
 from kvfence.checker.verify import verify as run_verify
@@ -91,7 +93,10 @@ def designs(output: FormatOption = "text") -> int:
 @app.command()
 def verify(
     machine: Annotated[
-        str | None, typer.Option(help="Only this machine; all that the design touches else.")
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.py:MACHINE", help="Only this machine; all that the design touches else."
+        ),
     ] = None,
     design: Annotated[str, typer.Option(help="The design to check; kvfence designs lists them.")] = SOUND,
     size: Annotated[
@@ -131,6 +136,15 @@ def verify(
         bool,
         typer.Option("--infer-lemmas", help="Let engine smt look for lemmas where those given fall short."),
     ] = False,
+    walks: Annotated[
+        int | None, typer.Option(min=1, help="Random walks of engine swarm. Default: 1048576.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of each walk of engine swarm. Default: 1000.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="What the walks of engine swarm depend on. Default: 0.")
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Write the first counterexample as a trace.")] = None,
     output: FormatOption = "text",
 ) -> int:
@@ -154,9 +168,12 @@ def verify(
             export=export,
             second_solver=second_solver,
             infer_lemmas=infer_lemmas,
+            walks={k: n for k, n in (("walks", walks), ("steps", steps), ("seed", seed)) if n is not None},
             note=lambda line: print(f"kvfence: {line}", file=sys.stderr),
             progress=progress,
         )
+    if engine == "gpu" and int(os.environ.get("RANK", "0")) > 0:
+        return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
     typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
     if record is not None and not record_counterexample(found, record):
         print(f"kvfence: {record}: not written, as there is no counterexample to record", file=sys.stderr)
@@ -254,20 +271,43 @@ def replay(
     gpu_blocks: Annotated[int, typer.Option(help="Slots of the GPU pool, the null block included.")] = 32768,
     cpu_blocks: Annotated[int, typer.Option(help="Slots of the CPU tier.")] = 131072,
     groups: Annotated[
-        Literal["full", "full+sliding"], typer.Option(help="KV-cache groups that share the GPU pool.")
+        Literal["full", "full+sliding", "full+chunked", "full+recurrent", "full+sliding+chunked+recurrent"],
+        typer.Option(help="KV-cache groups that share the GPU pool."),
     ] = "full",
-    window: Annotated[int, typer.Option(help="Tokens that a sliding-window group reads.")] = 1024,
+    block_sizes: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Tokens of a block of each group, where they differ."),
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens of a sliding window, or of a chunk.")] = 1024,
     lazy: Annotated[
         bool, typer.Option("--lazy/--eager", help="Store blocks when they near eviction, or when computed.")
     ] = False,
     async_depth: Annotated[int, typer.Option(min=1, max=2, help="Model steps in flight.")] = 1,
+    store_batch: Annotated[
+        int, typer.Option(help="Full blocks that make an eager store worth its while.")
+    ] = 8,
     ranks: Annotated[int, typer.Option(help="Workers that copy, each at its own pace.")] = 1,
+    late_rank: Annotated[int, typer.Option(help="Steps by which the last rank reports late.")] = 0,
+    refusing_ranks: Annotated[
+        int, typer.Option(help="Ranks that cannot register all of their host memory.")
+    ] = 0,
+    tiers: Annotated[int, typer.Option(min=2, max=3, help="3: files behind the CPU's memory.")] = 2,
+    disk_blocks: Annotated[int, typer.Option(help="Slots of the file tier.")] = 524288,
+    lose_files: Annotated[float, typer.Option(help="Share of the files that get lost.")] = 0.0,
     token_budget: Annotated[int, typer.Option(help="Tokens computed in a step.")] = 8192,
     max_running: Annotated[int, typer.Option(help="Requests that run at a time.")] = 256,
     seed: Annotated[
         int, typer.Option(help="Of everything that is drawn: the order of copies, failures.")
     ] = 0,
-    fail_rate: Annotated[float, typer.Option(help="Share of the loads that fail.")] = 0.0,
+    fail_rate: Annotated[
+        float, typer.Option("--fail-loads", "--fail-rate", help="Share of the loads that fail, on each rank.")
+    ] = 0.0,
+    fail_stores: Annotated[
+        bool, typer.Option("--fail-stores", help="Stores fail as often as loads do.")
+    ] = False,
+    on_failure: Annotated[
+        Literal["recompute", "fail"], typer.Option(help="What a request whose load failed does.")
+    ] = "recompute",
     abort_rate: Annotated[float, typer.Option(help="Share of the requests that are aborted.")] = 0.0,
     repeat_rate: Annotated[
         float, typer.Option(help="Share of the workers' reports given again, late.")
@@ -275,6 +315,9 @@ def replay(
     reset_every: Annotated[
         int, typer.Option(help="Steps between resets of the prefix caches; 0: never.")
     ] = 0,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish what can be looked up in each pool.")
+    ] = False,
     requests: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     device: Annotated[
         Literal["virtual", "cuda"], typer.Option(help="Where blocks lie and move: simulated, or on a GPU.")
@@ -304,14 +347,24 @@ def replay(
         "gpu_blocks": gpu_blocks,
         "cpu_blocks": cpu_blocks,
         "groups": groups,
+        "block_sizes": parse_counts(block_sizes),
         "window": window,
         "mode": "lazy" if lazy else "eager",
         "async_depth": async_depth,
+        "store_batch": store_batch,
         "ranks": ranks,
+        "late_rank": late_rank,
+        "refusing_ranks": refusing_ranks,
+        "tiers": tiers,
+        "disk_blocks": disk_blocks,
+        "lose_rate": lose_files,
         "token_budget": token_budget,
         "max_running": max_running,
         "seed": seed,
         "fail_rate": fail_rate,
+        "fail_stores": fail_stores,
+        "on_failure": on_failure,
+        "publish": publish,
         "abort_rate": abort_rate,
         "repeat_rate": repeat_rate,
         "reset_every": reset_every,
@@ -337,6 +390,7 @@ def replay(
 app.command()(review)
 app.add_typer(audit, name="audit")
 app.command()(explain)
+app.command()(new)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -358,3 +412,7 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """The ``kvfence`` command."""
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -32,7 +32,7 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 SOUND = "sound"
-ENGINES = ("native", "gpu", "explore", "interpret", "liveness", *SMT_ENGINES)
+ENGINES = ("native", "gpu", "swarm", "explore", "interpret", "liveness", *SMT_ENGINES)
 EXPLORERS = ("native", "explore", "interpret")
 INTERRUPTED = "interrupted"
 
@@ -48,11 +48,13 @@ def engine_named(
     export: FilePath | None = None,
     second_solver: str | None = None,
     infer_lemmas: bool = False,
+    walks: Mapping[str, int] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Engine:
     """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
 
-    ``note`` gets a line when the native engine has to make do with numpy.
+    ``note`` gets a line when the native engine has to make do with numpy, or engine gpu with the processor.
+    ``walks`` are the options of engine swarm.
     """
     if name != "smt" and (export is not None or second_solver is not None or infer_lemmas):
         option = (
@@ -63,6 +65,11 @@ def engine_named(
         from kvfence.checker.engines.native import Native
 
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
+    if name == "swarm" and not symmetry and checkpoint is None:
+        from kvfence.checker.engines.gpu.swarm import STEPS, WALKS, Swarm
+
+        asked = {"walks": WALKS, "steps": STEPS, "seed": 0, **(walks or {})}
+        return Swarm(walks=asked["walks"], steps=asked["steps"], seed=asked["seed"], note=note)
     if name == "gpu":
         from kvfence.checker.engines.gpu import gpu_engine
 
@@ -139,6 +146,7 @@ def verify(
     export: FilePath | None = None,
     second_solver: str | None = None,
     infer_lemmas: bool = False,
+    walks: Mapping[str, int] | None = None,
     note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
 ) -> Verification:
@@ -150,8 +158,8 @@ def verify(
     unless something else than the invariant it is known to break was violated first. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
     and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
-    smt. CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found and leaves out the
-    machines that were not begun.
+    smt, ``walks`` (``walks``, ``steps``, ``seed``) for engine swarm. CannotRun for names and sizes that do
+    not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
@@ -177,6 +185,7 @@ def verify(
             export=export,
             second_solver=second_solver,
             infer_lemmas=infer_lemmas,
+            walks=walks,
             note=once,
         )
 

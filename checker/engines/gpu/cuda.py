@@ -33,8 +33,8 @@ class CudaDevice:
         self._cu, self._nvrtc = driver, nvrtc
         try:
             (status,) = driver.cuInit(0)
-        except RuntimeError as error:
-            raise NoGpu(f"there is no NVIDIA driver ({error})") from None
+        except RuntimeError:
+            raise NoGpu("there is no NVIDIA driver") from None
         if int(status):
             raise NoGpu(f"the NVIDIA driver finds no GPU ({_name(status)})")
         status, count = driver.cuDeviceGetCount()

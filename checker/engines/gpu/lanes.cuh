@@ -140,7 +140,7 @@ typedef struct {
 } Params;
 
 /* Numbers in ``counters``. */
-enum { C_WORK, C_OUT, C_SPILL, C_LOST, C_DEAD, C_STEPS, C_HITS, C_STUCK, C_BOXES };
+enum { C_WORK, C_OUT, C_SPILL, C_LOST, C_DEAD, C_STEPS, C_BOXES = 8 };
 #define C_TAKEN (C_BOXES + MOST_RANKS)
 #define C_FAILED (C_TAKEN + INSTANCES)
 #define C_OUTSIDE (C_FAILED + CHECKS)
@@ -155,7 +155,5 @@ typedef struct {
   u64 n;       /* successors that wait */
   u32 *taken;
   V next[WORDS];
-  u32 seen, instance; /* of a walk: enabled so far, and the one chosen */
-  u64 random;
-  u64 depth;
+  u64 walk, depth, random, least; /* of a walk: its number, its length, and what is drawn in this step */
 } Worker;

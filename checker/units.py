@@ -36,3 +36,12 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
             raise CannotRun(f"the size of {sort} is given twice: keep one of {sort}={sizes[sort]} and {text}")
         sizes[sort] = int(number)
     return sizes
+
+
+def parse_counts(text: str | None) -> tuple[int, ...]:
+    """Numbers from ``16,32``; none from None. CannotRun for another form."""
+    if text is None:
+        return ()
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
+        raise CannotRun(f"{text!r} is no list of numbers: write it as 16,32")
+    return tuple(map(int, text.split(",")))

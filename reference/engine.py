@@ -127,6 +127,12 @@ class Engine:
         self.runner.settle()
         self.scheduler.quiesce()
 
+    @property
+    def lost_files(self) -> int:
+        """Files of the third tier that got lost so far."""
+        files = getattr(self.device, "files", None)
+        return 0 if files is None else int(files.lost)
+
     def close(self) -> None:
         """Give back what the device holds."""
         self.device.close()

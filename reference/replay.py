@@ -99,6 +99,7 @@ def run(
         pass
     finally:
         report.seconds = time.perf_counter() - begin
+        report.stats.lost_files = engine.lost_files
         report.evicted = {pool.name: pool.evicted for pool in (engine.gpu, *engine.connector.tiers)}
         engine.close()
     return report

@@ -67,8 +67,15 @@ def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield (
         "loads",
-        f"{stats['loads']:,} of {stats['loaded_blocks']:,} blocks, {stats['failed_loads']:,} failed",
+        f"{stats['loads']:,} of {stats['loaded_blocks']:,} blocks, {stats['failed_loads']:,} failed, "
+        f"{stats['partial_loads']:,} of them in part",
     )
+    if stats["disk_stored_blocks"]:
+        yield (
+            "files",
+            f"{stats['disk_stored_blocks']:,} blocks written, {stats['fetched_blocks']:,} fetched; "
+            f"{stats['lost_files']:,} files lost, {stats['failed_fetches']:,} transfers from them failed",
+        )
     yield "not stored", f"{_counts(stats['drops'])} (blocks by reason)"
     yield "evicted", f"{_counts(run['evicted'])} (blocks by pool)"
     yield "preemptions", f"{stats['preemptions']:,}"

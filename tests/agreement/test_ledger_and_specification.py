@@ -22,12 +22,13 @@ SMALL = {
     "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
     "lookup": {"Request": 1, "Block": 2},
     "transfer": {"Request": 1, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
-    "scheduling": {"Request": 2, "Block": 2, "Host": 1},
+    "scheduling": {"Request": 1, "Block": 2, "Host": 1},
     "ranks": {"Operation": 1, "Rank": 2},
 }
 NEEDED = {  # what a fault needs to show, beyond the small size
     "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
     "complete_on_first_rank": {"Rank": 2},
+    "free_fenced_victim": {"Request": 2},
 }
 UNEVEN = {
     "fenced_victim_spin": "the ledger objects to a step, the specification to endless runs",

@@ -34,7 +34,7 @@ def review(
         int | None, typer.Option(min=1, help="Threads of a search. Default: one for each core.")
     ] = None,
     pairs: Annotated[
-        int, typer.Option(min=1, help="Pairs of states to look at for new and lost behaviours, at most.")
+        int, typer.Option(min=0, help="Pairs of states to look at for new and lost behaviours, at most.")
     ] = MOST_PAIRS,
     symmetry: Annotated[
         bool, typer.Option("--symmetry/--no-symmetry", help="Count states that differ in names only once.")

@@ -38,8 +38,12 @@ def behaviours(
 ) -> tuple[Behaviours, Behaviours]:
     """What only ``change`` can do, and what only ``base`` can: shortest first steps of each kind.
 
-    ``sizes`` by sort, for the sorts that both machines have. Neither machine may have an unbounded Int.
+    ``sizes`` by sort, for the sorts that both machines have. ``most`` pairs of states are looked at; with 0
+    nothing is looked for. Neither machine may have an unbounded Int.
     """
+    if not most:
+        unknown = Behaviours(complete=False, why="it was not asked for")
+        return unknown, unknown
     ours = ground(base, {k: v for k, v in sizes.items() if k in base.sorts})
     theirs = ground(change, {k: v for k, v in sizes.items() if k in change.sorts})
     pair = _Pair(ours, theirs)

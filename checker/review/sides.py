@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,16 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
     modules: list[types.ModuleType] = []
 
     def make() -> Machine:
+        try:
+            return made()
+        except (SpecError, CannotRun):
+            raise
+        except Exception as error:
+            places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == str(path)]
+            line = f", line {places[-1].lineno}" if places else ""
+            raise CannotRun(f"{shown}{line}: {type(error).__name__}: {error}") from error
+
+    def made() -> Machine:
         module = _module(path, shown)
         modules.append(module)
         found = _maker(module, name, shown)
@@ -136,10 +147,10 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
                     f"{shown}:{name} is a machine, not a function that builds one: it takes no faults"
                 )
             return found.finished()
-        made = _called(found, name, frozenset(faults), shown)
-        if not isinstance(made, Machine):
-            raise CannotRun(f"{shown}:{name} gives {type(made).__name__}, not a Machine")
-        return made.finished()
+        built = _called(found, name, frozenset(faults), shown)
+        if not isinstance(built, Machine):
+            raise CannotRun(f"{shown}:{name} gives {type(built).__name__}, not a Machine")
+        return built.finished()
 
     return traced(make, root, renamed={str(path): shown})
 

@@ -85,7 +85,10 @@ def slug(finding: Finding) -> str:
 
 
 def write(
-    finding: Finding, folder: Path, record: Callable[[Case, Path], object], test: str | None
+    finding: Finding,
+    folder: Path,
+    record: Callable[[Case, Path], object],
+    test: Callable[[Finding, Path], str | None] | None,
 ) -> tuple[Path, ...]:
     """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files."""
     name = slug(finding)
@@ -93,6 +96,7 @@ def write(
     here.mkdir(parents=True, exist_ok=True)
     (here / "case.json").write_text(as_json(finding.case))
     record(finding.case, here)
-    if test is not None:
-        (here / f"test_{name}.py").write_text(test)
+    made = test(finding, here) if test is not None else None
+    if made is not None:
+        (here / f"test_{name}.py").write_text(made)
     return tuple(sorted(path for path in here.iterdir() if path.is_file()))

@@ -1,6 +1,6 @@
 """The rig: runs cases on the vLLM that is importable here, one JSON line in, one JSON line out.
 
-:mod:`kvfence.checker.audit.rig_process` starts this as a process with a release on the path of Python modules.
+:mod:`kvfence.checker.audit.rig_process` starts this as a process, with a release on the path of modules.
 What vLLM prints goes to stderr; the answers have the original stdout.
 """
 
@@ -161,6 +161,8 @@ class Engine:
         self.submitted = 0
         self.last_progress = 0
         self.draining = False
+        self.calls: list[Any] = []
+        """What the scheduler was told, call by call: what a test has to repeat."""
         utils = the("distributed.kv_transfer.kv_connector.utils")
         self.aggregator = (
             fitting(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
@@ -178,6 +180,7 @@ class Engine:
         most = max(text.output, min(most, fits * self.setup.block_size - text.prompt))
         stop = STOP if text.stops else None
         prompt = text.tokens[: text.prompt]
+        self.calls.append(["add", text.name, prompt, most, stop, text.priority])
         self.scheduler.add_request(request_of(self.setup, text.name, prompt, most, stop, text.priority))
         self.judge.counts["requests"] += 1
 
@@ -185,12 +188,14 @@ class Engine:
         """The client of a request goes away."""
         name = str(request)
         if name in self.scheduler.requests:
+            self.calls.append(["abort", name])
             status = the("v1.request").RequestStatus.FINISHED_ABORTED
             self.scheduler.finish_requests(name, status)
             self.judge.counts["aborts"] += 1
 
     def reset(self, action: Reset) -> None:
         """The prefix caches are reset; a refusal is an answer like any other."""
+        self.calls.append(["reset", action.running, action.tier])
         try:
             fitting(
                 self.scheduler.reset_prefix_cache,
@@ -231,6 +236,7 @@ class Engine:
         return self.draining or bool(self.scheduler.has_requests())
 
     def _launch(self) -> int:
+        self.calls.append(["schedule"])
         output = self.scheduler.schedule()
         number = self.steps
         parts = [worker.execute(number, output) for worker in self.workers]
@@ -275,6 +281,10 @@ class Engine:
         if self.aggregator is not None and len(made) > 1:
             result = self.aggregator.aggregate(made, 0)
         self._watch(result.kv_connector_output)
+        told = result.kv_connector_output
+        stored = getattr(getattr(told, "kv_connector_worker_meta", None), "completed_store_events", None)
+        loaded = sorted(told.finished_recving or ()) if told is not None else []
+        self.calls.append(["update", sampled, loaded, list((stored or {}).items())])
         before = len(self.scheduler.requests)
         self.scheduler.update_from_output(output, result)
         if len(self.scheduler.requests) != before:
@@ -499,6 +509,8 @@ class Rig:
                 engine.close()
         if folder is not None:
             _write(folder, kept, kept_order)
+            if engine is not None:
+                (folder / "calls.json").write_bytes(msgspec.json.encode(engine.calls))
         return judge.outcome(engine.steps if engine is not None else 0)
 
 

@@ -1,4 +1,4 @@
-"""A rig in a process of its own: started with a release on its path, asked case by case, ended for certain."""
+"""A rig in a process of its own: started with a release on its path, asked case by case, surely ended."""
 
 from __future__ import annotations
 

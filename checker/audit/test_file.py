@@ -1,5 +1,267 @@
-"""Placeholder."""
+"""Writes a finding as a test for the maintainers of vLLM: one file that needs vLLM, torch and pytest only.
+
+The test builds the release's scheduler and connector as the rig does, makes the calls of the shortest case
+again, copies ending when they did there, and asserts what the invariant says. So it covers what the scheduler
+side does; races between streams are shown by the order trace instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kvfence.checker.audit import rig_engine
+from kvfence.checker.audit.campaign import Finding
+from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.outcome import Sighting
+
+_MOST_CALLS: Final = 400
+
+_CHECKS: Final = {
+    "pin": '''
+    def looked_up(self, request, promised):
+        """A promised hit must have a holder until it is consumed."""
+        free = [block.block_id for block in self.hit if not block.is_null and block.ref_cnt == 0]
+        assert not (promised and free), f"request {request.request_id}: promised blocks {free} have no holder"
+''',
+    "once": '''
+    def scheduled(self, output):
+        """A block must not be stored twice by one transfer."""
+        blocks = list(output.kv_connector_metadata.store_gpu_blocks)
+        twice = sorted({block for block in blocks if blocks.count(block) > 1})
+        assert not twice, f"GPU blocks {twice} appear twice in one store: {blocks}"
+''',
+    "in_flight": '''
+    def scheduled(self, output):
+        """A block must not be stored by two transfers in flight."""
+        meta = output.kv_connector_metadata
+        both = sorted(set(meta.store_gpu_blocks) & {b for blocks in self.stores.values() for b in blocks})
+        assert not both, f"GPU blocks {both} are stored again while {self.stores} are in flight"
+''',
+    "free_list": '''
+    def called(self):
+        """The free list must have every block that nobody holds, once, and count them right."""
+        for name, pool in self.pools():
+            listed = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+            unheld = [block.block_id for block in pool.blocks if block.ref_cnt == 0 and not block.is_null]
+            assert sorted(listed) == unheld, f"{name}: the free list is {listed}, nobody holds {unheld}"
+            assert pool.get_num_free_blocks() == len(unheld), f"{name}: counts {pool.get_num_free_blocks()}"
+''',
+    "flush": '''
+    def ended(self):
+        """Every full block of a finished request must have been stored; the CPU pool has room for all."""
+        request, group = self.requests[REQUEST], GROUP
+        utils = the("v1.core.kv_cache_utils")
+        pool = self.connector_pools()[0]
+        hashes = request.block_hashes[: (request.num_tokens - 1) // SETUP.block_size]
+        keys = [utils.make_block_hash_with_group_id(one, group) for one in hashes]
+        lost = [i for i, key in enumerate(keys) if not pool.cached_block_hash_to_block.get_one_block(key)]
+        assert not lost, f"blocks {lost} of {len(keys)} of request {REQUEST} are neither stored nor queued"
+''',
+    "leak": '''
+    def ended(self):
+        """Nothing may be held when no request is left and no copy is in flight."""
+        for name, pool in self.pools():
+            held = {b.block_id: b.ref_cnt for b in pool.blocks if b.ref_cnt and not b.is_null}
+            assert not held, f"{name}: held for ever, with these ref counts: {held}"
+''',
+    "stall": '''
+    def ended(self):
+        """All requests must come to an end."""
+        left = {name: request.status.name for name, request in self.scheduler.requests.items()}
+        assert not left, f"no step and no copy for many steps, and these still wait: {left}"
+''',
+    "restless": '''
+    def scheduled(self, output):
+        """Without any request, copies must come to an end."""
+        stored = len(output.kv_connector_metadata.store_gpu_blocks)
+        self.idle = 0 if self.scheduler.requests else self.idle + bool(stored)
+        assert self.idle < 40, "no request is left, and the connector started 40 more stores"
+''',
+    "exception": """
+    # The engine itself raises.
+""",
+}
+
+_BODY: Final = '''
+
+SETUP = SimpleNamespace(**{setup})
+CONNECTOR = {connector!r}
+REQUEST, GROUP = {request!r}, {group}
+CALLS = [
+{calls}
+]
 
 
-def test_of(finding, release, connector):
-    return None
+class Checked:
+    """The scheduler and its connector, called as an engine calls them; hooks check what must hold."""
+
+    def __init__(self):
+        self.config = vllm_config(SETUP, CONNECTOR)
+        self.scheduler = scheduler_of(SETUP, self.config, kv_cache_config(SETUP))
+        self.requests, self.in_flight, self.stores, self.hit, self.idle = {{}}, [], {{}}, [], 0
+        for connector in self.connectors():
+            self.watch(connector)
+
+    def connectors(self):
+        top = self.scheduler.connector
+        return list(getattr(top, "_connectors", None) or [top])
+
+    def connector_pools(self):
+        return [connector.scheduler_manager.cpu_block_pool for connector in self.connectors()]
+
+    def pools(self):
+        return [("GPU", self.scheduler.kv_cache_manager.block_pool)] + [("CPU", p) for p in self.connector_pools()]
+
+    def watch(self, connector):
+        manager = connector.scheduler_manager
+        find, look_up = manager.cpu_coordinator.find_longest_cache_hit, connector.get_num_new_matched_tokens
+
+        def found(*args, **kwargs):
+            result = find(*args, **kwargs)
+            self.hit = [block for group in result[0] for block in group]
+            return result
+
+        def looked_up(request, computed):
+            result = look_up(request, computed)
+            self.looked_up(request, result[0])
+            return result
+
+        manager.cpu_coordinator.find_longest_cache_hit = found
+        connector.get_num_new_matched_tokens = looked_up
+
+    def looked_up(self, request, promised): ...
+    def scheduled(self, output): ...
+    def called(self): ...
+    def ended(self): ...
+{check}
+    def add(self, name, prompt, most, stop, priority):
+        self.requests[name] = request_of(SETUP, name, list(prompt), most, stop, priority)
+        self.scheduler.add_request(self.requests[name])
+
+    def abort(self, name):
+        self.scheduler.finish_requests(name, the("v1.request").RequestStatus.FINISHED_ABORTED)
+
+    def reset(self, running, tier):
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            fitting(self.scheduler.reset_prefix_cache, reset_running_requests=running, reset_connector=tier)
+
+    def schedule(self):
+        output = self.scheduler.schedule()
+        self.in_flight.append(output)
+        self.scheduled(output)
+        meta = output.kv_connector_metadata
+        if getattr(meta, "store_event", -1) >= 0:
+            self.stores[meta.store_event] = list(meta.store_gpu_blocks)
+
+    def update(self, sampled, loaded, stored):
+        output = self.in_flight.pop(0)
+        outputs = the("v1.outputs")
+        meta = the("v1.simple_kv_offload.metadata").SimpleCPUOffloadWorkerMetadata(dict(stored))
+        for event, _ in stored:
+            self.stores.pop(event, None)
+        connector = outputs.KVConnectorOutput(
+            finished_recving=set(loaded) or None, kv_connector_worker_meta=meta if stored else None
+        )
+        names = list(output.num_scheduled_tokens)
+        self.scheduler.update_from_output(
+            output,
+            outputs.ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={{name: i for i, name in enumerate(names)}},
+                sampled_token_ids=[sampled.get(name, []) for name in names],
+                kv_connector_output=connector,
+            ),
+        )
+
+    def play(self):
+        for name, *arguments in CALLS:
+            getattr(self, name)(*arguments)
+            self.called()
+        self.ended()
+
+
+def {name}():
+    Checked().play()
+
+
+if __name__ == "__main__":
+    {name}()
+'''
+
+
+def test_of(finding: Finding, release: str, connector: str, folder: Path) -> str | None:
+    """The test for ``finding``, from the calls recorded in ``folder``; None where a test cannot show it."""
+    kind = kind_of(finding.sighting)
+    calls_file = folder / "calls.json"
+    if not kind or finding.case.setup.second_connector or not calls_file.is_file():
+        return None
+    calls = msgspec.json.decode(calls_file.read_bytes())
+    where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", finding.sighting.told)
+    return text_of(finding.case, calls[:_MOST_CALLS], finding.sighting, kind, release, connector, where)
+
+
+def kind_of(seen: Sighting) -> str:
+    """Which of the checks shows ``seen``; empty if none does."""
+    cause = seen.cause
+    if seen.evidence == "exception":
+        return "exception"
+    if seen.evidence in {"race", "content"} or seen.invariant == "FAIL-CLOSED":
+        return ""
+    if seen.invariant == "UNIQUE":
+        return "in_flight" if "open store" in cause else "once"
+    if seen.invariant == "PROGRESS":
+        return "restless" if "for ever though" in cause else "stall"
+    return {"PIN": "pin", "CONSERVE": "free_list", "FLUSH": "flush", "NO-LEAK": "leak"}.get(
+        seen.invariant, ""
+    )
+
+
+def text_of(
+    case: Case,
+    calls: list[list[object]],
+    seen: Sighting,
+    kind: str,
+    release: str,
+    connector: str,
+    where: re.Match[str] | None,
+) -> str:
+    """The whole file."""
+    setup = {**msgspec.to_builtins(case.setup), "windows": case.setup.windows}
+    words = re.findall(r"[a-z]+", seen.cause.lower())[:8]
+    told = textwrap.fill(f"{seen.invariant}: {seen.told}.", 100)
+    doc = (
+        f'"""{told}\n\nSeen in vLLM {release} with {connector}, by kvfence audit; needs no GPU.\n'
+        'The calls below are the shortest that show it; copies end when they are reported here.\n"""\n'
+    )
+    engine = inspect.getsource(rig_engine).partition('"""\n\n')[2]
+    engine = re.sub(r"^from (kvfence|__future__|typing)\b.*\n", "", engine, flags=re.MULTILINE)
+    head = (
+        f"{doc}\nfrom __future__ import annotations\n\nimport contextlib\nimport tempfile\n"
+        "from types import SimpleNamespace\nfrom typing import Any, Final\n\n"
+    )
+    scratch = 'os.environ.setdefault("KVFENCE_SCRATCH", tempfile.mkdtemp())\nSetup = Any\n'
+    marker = "\nLAYER: Final"
+    before, _, after = engine.partition(marker)
+    return (
+        head
+        + before.lstrip()
+        + scratch
+        + marker
+        + after.rstrip()
+        + "\n"
+        + _BODY.format(
+            setup=setup,
+            connector=connector,
+            request=where[1] if where else "0",
+            group=(where[2] if where else None) or 0,
+            calls="\n".join(f"    {tuple(call)!r}," for call in calls),
+            check=_CHECKS[kind].rstrip("\n") if kind != "exception" else "",
+            name="test_" + "_".join(dict.fromkeys(words)),
+        )
+    )

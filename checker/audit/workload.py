@@ -53,22 +53,24 @@ _FAMILIES: Final = 3
 def cases(draw: Any, reach: Reach) -> Case:
     """A case within ``reach`` that fits: every request can run alone.
 
-    In half of the cases requests return to long prefixes that no longer fit into the GPU together.
+    There are three kinds of traffic: anything; requests that return to long prefixes, which do not fit into
+    the GPU together any more; and long requests computed in small steps beside a small tier.
     """
-    returning = draw(st.booleans())
-    setup, longest, failing = draw(setups(reach, returning))
-    kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=10 if returning else 3, max_size=40))
+    traffic = draw(st.sampled_from(("mixed", "returning", "long")))
+    setup, longest, failing = draw(setups(reach, traffic))
+    least, most = {"mixed": (3, 40), "returning": (10, 40), "long": (2, 12)}[traffic]
+    kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=least, max_size=most))
     actions: list[Action] = []
     lengths: list[int] = []
     for kind in kinds:
         if kind == "submit" or not lengths:
-            actions.append(draw(_submits(setup, longest, lengths, returning)))
+            actions.append(draw(_submits(setup, longest, lengths, traffic)))
         elif kind == "step":
             actions.append(Step(draw(st.sampled_from((1, 1, 2, 4, 8, 16)))))
         elif kind == "abort":
             actions.append(Abort(len(lengths) - 1 - draw(st.integers(0, min(2, len(lengths) - 1)))))
         elif kind == "hold":
-            actions.append(Hold(draw(st.integers(1, 12))))
+            actions.append(Hold(draw(st.integers(1, 40 if traffic == "long" else 12))))
         elif kind == "reset":
             actions.append(Reset(draw(st.booleans()), draw(st.booleans())))
         elif failing:
@@ -77,17 +79,18 @@ def cases(draw: Any, reach: Reach) -> Case:
 
 
 @st.composite
-def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int, bool]:
+def setups(draw: Any, reach: Reach, traffic: str = "mixed") -> tuple[Setup, int, bool]:
     """A setup within ``reach``, the tokens that the longest request may have, and whether copies may fail.
 
-    ``returning``: the GPU is small and the tier is not.
+    Where requests return the GPU is small and the tier is not; where they are long, both are small.
     """
     block = draw(st.sampled_from((4, 2, 8)))
     windows: tuple[int, ...] = (0,)
     if reach.windows and draw(st.booleans()):
         window = draw(st.sampled_from((1, 2, 4))) * block
         windows = draw(st.sampled_from(((0, window), (0, window, 2 * window))))
-    blocks = draw(st.integers(12, 24) if draw(st.integers(0, 3)) == 0 else st.integers(2, 10))
+    long, returning = traffic == "long", traffic == "returning"
+    blocks = draw(st.integers(8, 20) if long else st.integers(2, 10))
     tight = returning or draw(st.booleans())
     failing = reach.fails and draw(st.integers(0, 7)) == 0
     setup = Setup(
@@ -97,13 +100,13 @@ def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int
         depth=draw(st.sampled_from(reach.depths)),
         ranks=draw(st.sampled_from(reach.ranks)),
         stages=draw(st.sampled_from(reach.stages)),
-        token_budget=draw(st.sampled_from((64, 16, 2 * block, block))),
+        token_budget=draw(st.sampled_from((2 * block, block) if long else (64, 16, 2 * block))),
         max_running=draw(st.integers(1, 6)),
         chunked=not reach.unchunked or draw(st.integers(0, 3)) > 0,
         priority=reach.priority and draw(st.booleans()),
         drafts=draw(st.sampled_from(reach.drafts)),
         tier="disk" if reach.disk and draw(st.integers(0, 11)) == 0 else "cpu",
-        delay=draw(st.sampled_from((1, 4, 12))),
+        delay=draw(st.sampled_from((12, 24, 48) if long else (1, 4, 12))),
         launch_delay=draw(st.sampled_from((0, 0, 2, 6))) if reach.launch_delay else 0,
         fail_rate=draw(st.sampled_from((0.0, 0.2))) if failing and reach.repeats else 0.0,
         repeat_rate=draw(st.sampled_from((0.0, 0.0, 0.3))) if reach.repeats else 0.0,
@@ -111,18 +114,20 @@ def setups(draw: Any, reach: Reach, returning: bool = False) -> tuple[Setup, int
         seed=draw(st.integers(0, 2**16)),
     )
     fits = blocks_needed(setup, blocks * block) + 1
-    small = draw(st.sampled_from((min(4, fits), fits)))
-    roomy = returning or draw(st.booleans())
+    small = min(blocks, fits) if long else fits
+    roomy = returning or (not long and draw(st.booleans()))
+    slack = 3 if long else blocks if tight else 3 * blocks
     setup = msgspec.structs.replace(
         setup,
-        gpu_blocks=fits + draw(st.integers(0, blocks if tight else 3 * blocks)),
+        gpu_blocks=fits + draw(st.integers(0, slack)),
         cpu_blocks=draw(st.integers(fits, 6 * fits) if roomy else st.integers(1, small)),
     )
     return setup, blocks * block, failing
 
 
 @st.composite
-def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int], returning: bool) -> Submit:
+def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int], traffic: str) -> Submit:
+    returning = traffic == "returning"
     output = draw(st.integers(1, min(longest - 1, setup.block_size if returning else 3 * setup.block_size)))
     priority = draw(st.integers(0, 2)) if setup.priority else 0
     room = longest - output
@@ -134,7 +139,7 @@ def _submits(draw: Any, setup: Setup, longest: int, lengths: list[int], returnin
         return Submit(prompt, output, after=after, priority=priority)
     # Whole blocks are where an off-by-one shows: half of the prompts end at one.
     blocks = max(1, room // setup.block_size)
-    least = -(-blocks // 2) if returning else 1
+    least = 1 if traffic == "mixed" else -(-blocks // 2)
     whole = draw(st.booleans()) and room >= setup.block_size
     prompt = draw(st.integers(least, blocks)) * setup.block_size if whole else draw(st.integers(1, room))
     shared = prompt if returning else draw(st.sampled_from((prompt, prompt // 2, 0)))

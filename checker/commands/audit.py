@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from kvfence.checker.audit.campaign import Campaign, campaign
+from kvfence.checker.audit.campaign import Campaign, Finding, campaign
 from kvfence.checker.audit.case import Case, read_case
 from kvfence.checker.audit.findings import examined, grounds_of, verdict_of, write
 from kvfence.checker.audit.outcome import Outcome
@@ -139,7 +139,10 @@ def _audit(
         left = max(10.0, budget - (time.monotonic() - begin))
         found = campaign(rig, VLLM, budget=left, seed=seed, note=_note)
         found = examined(found, rig.control)
-        test: Callable[[Any], str | None] = lambda finding: test_of(finding, release.version, connector)  # noqa: E731
+
+        def test(finding: Finding, folder: Path) -> str | None:
+            return test_of(finding, release.version, connector, folder)
+
         return _told(found, rig, out / f"vllm-{release.version}", output, test), found
     finally:
         rig.close()
@@ -156,14 +159,17 @@ def _replayed(name: str, case: Case, run: Callable[[Case], Outcome], output: str
 
 
 def _told(
-    found: Campaign, target: Any, folder: Path, output: str, test: Callable[[Any], str | None] | None = None
+    found: Campaign,
+    target: Any,
+    folder: Path,
+    output: str,
+    test: Callable[[Finding, Path], str | None] | None = None,
 ) -> int:
     files = {}
     try:
         for finding in found.findings:
             if grounds_of(finding) == "fault":
-                made = test(finding) if test is not None else None
-                files[finding.key] = write(finding, folder, target.run, made)
+                files[finding.key] = write(finding, folder, target.run, test)
     except OSError as error:
         print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
     if output == "json":

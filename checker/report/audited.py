@@ -59,8 +59,8 @@ def summary(campaign: Campaign) -> str:
     went = ", ".join(f"{count:,} {name}" for name, count in sorted(campaign.counts.items()) if count)
     return (
         f"{campaign.target}: {verdict_of(campaign)}, {faults} fault(s). {campaign.cases:,} cases "
-        f"({campaign.refused} of them could not be run), {campaign.steps:,} steps, {campaign.events:,} events,"
-        f" {campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
+        f"({campaign.refused} of them could not be run), {campaign.steps:,} steps, {campaign.events:,} "
+        f"events, {campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
     )
 
 

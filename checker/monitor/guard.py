@@ -317,6 +317,11 @@ class Guard:
             return "undetermined"
         return "holds"
 
+    @property
+    def events(self) -> int:
+        """Events judged so far."""
+        return self._events()
+
     def _total(self) -> int:
         return sum(self._violations().values())
 

@@ -38,30 +38,28 @@ class NativePoolShortcuts(PoolRules):
     def alloc(self, event: Alloc) -> Violation | None:
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         count = self._change(pool.native, event.slots, 0, REF)
         if count < 0:
             return super().alloc(event)
         pool.free -= count
-        return self._joined(pool, event, count)
+        return self._joined(pool, holder, event, count)
 
     def touch(self, event: Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
-        holder = pool.holders.get(event.holder)
-        if holder is not None and holder.count and not holder.slots.isdisjoint(ints(event.slots)):
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if holder.count and not holder.slots.isdisjoint(ints(event.slots)):
             return super().touch(event)
         count = self._touch(pool.native, event.slots)
         if count < 0:
             return super().touch(event)
         pool.free -= count >> 32
-        return self._joined(pool, event, count & LOW)
+        return self._joined(pool, holder, event, count & LOW)
 
-    def _joined(self, pool: PoolState, event: Alloc | Touch, count: int) -> Violation | None:
+    def _joined(self, pool: PoolState, holder: Holder, event: Alloc | Touch, count: int) -> Violation | None:
         """The slots, ``count`` of them, have the holder; now the books."""
         books, slots = self.books, event.slots
-        holder = pool.holders.get(event.holder)
-        if holder is None:
-            holder = books.holder(pool, event.holder)
         holder.parts.append(slots)
         holder.in_parts += count
         if holder.kind == "req":

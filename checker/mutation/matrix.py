@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.errors import CannotRun, unknown
+from kvfence.checker.errors import CannotRun
 from kvfence.checker.mutation.kill import DEADLOCK, INTERRUPTED, MEMORY, RANGE, Campaign, Fate, Outcome, run
 from kvfence.checker.mutation.mutants import Kind
-from kvfence.spec.machines import MACHINES
+from kvfence.checker.verify import SOUND, machines_for
 
 LEMMA = "LEMMA"
 GOALS = "goals and actions"  # a goal no longer reached, an action never taken
@@ -117,13 +117,7 @@ def mutate(
     mutants of a machine are done. CannotRun for names that do not exist, and for a pattern that fits nothing.
     Ctrl-C keeps what was found.
     """
-    if machine is not None and machine not in MACHINES:
-        raise unknown("machine", machine, MACHINES, f"there is {', '.join(MACHINES)}")
-    built = [MACHINES[name](frozenset()) for name in MACHINES if machine in (None, name)]
-    sorts = {sort for m in built for sort in m.sorts}
-    for sort in sizes or {}:
-        if sort not in sorts:
-            raise unknown("sort", sort, sorts, f"the sorts are {', '.join(sorted(sorts))}")
+    built = machines_for(SOUND, machine, sizes or {})
     found: list[Matrix] = []
     for m in built:
         own = {sort: n for sort, n in (sizes or {}).items() if sort in m.sorts}

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from kvfence.checker import cli
-from kvfence.checker.mutation import matrix as matrices
 from kvfence.spec.language import Machine
-from kvfence.spec.machines import lookup
+from kvfence.spec.machines import MACHINES, lookup
 
 
 def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -42,7 +41,7 @@ def test_a_survivor_without_a_reason_fails_and_is_named(
         machine.accepted = []
         return machine
 
-    monkeypatch.setitem(matrices.MACHINES, "lookup", without_reasons)
+    monkeypatch.setitem(MACHINES, "lookup", without_reasons)
     question = ["--machine", "lookup", "--only", "evict: first*", "--size", "Block=2"]
     code, text, _ = answer(question, capsys)
     assert code == 1

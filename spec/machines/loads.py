@@ -48,6 +48,7 @@ ACCEPTED = (
     ("give_up: without guard some(Block b: failed[r, b])", SUCCESS),
     ("roll_back: table: without failed[r, i1]", FORGOTTEN),
     ("give_up: table: without failed[r, i1]", FORGOTTEN),
+    ("give_up: table: without status[i0] == loading (place 2)", FORGOTTEN),
     ("evict: without guard label[b]", REPEATS),
     ("evict: label*", "An eviction that leaves the key is no eviction."),
 )

@@ -1,0 +1,340 @@
+"""Block counts: groups of different kinds and block sizes over the tokens of one prompt.
+
+A group keeps KV by blocks of its own size. What the token at position ``n`` reads in it begins, by kind, at
+
+* **full**: the first token,
+* **window**: ``reach`` tokens before ``n``, aligned to nothing,
+* **chunked**: the last multiple of ``reach``,
+* **recurrent**: the token before ``n``, whose block has the state.
+
+A writer computes a prompt token by token, and lets go of the blocks in front of what will be read. Then a
+reader with the same prompt looks it up. Its hit must end with a block in every group at once, and leave a
+token to compute; a drafter (speculative decoding, with slots reserved ahead) gives up one such place more,
+once for all groups. Both count blocks without the null blocks that stand for what was let go.
+
+All of it is linear in the integers although blocks have any size, because nothing is ever divided: each
+position is kept as a number of blocks and an offset in the block, and moves on by one token at a time; reach
+and lookahead are chosen by as many steps of set-up as they have tokens. Two positions a fixed number of
+tokens apart then differ by one of two block counts, and that invariant is all that the proofs rest on. The
+sorts ``Token`` and ``Ahead`` have no element that matters: their numbers bound the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvfence.spec.language import (
+    And,
+    Elem,
+    Enum,
+    Exists,
+    Expr,
+    ForAll,
+    If,
+    Implies,
+    Int,
+    IsIn,
+    Machine,
+    Not,
+    Or,
+    State,
+)
+from kvfence.spec.language.expr import limit
+from kvfence.spec.machines import geometry_lemmas
+
+Kind = Enum("Kind", "unknown full window chunked recurrent")
+Phase = Enum("Phase", "shape write promised accepted")
+
+ACCEPTED: tuple[tuple[str, str], ...] = ()
+"""How the machine may be changed without an invariant noticing."""
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("geometry", doc=__doc__, faults=faults)
+    Group = m.sort("Group", default=2)
+    m.sort("Token", default=5)  # the longest prompt
+    m.sort("Ahead", default=1)  # the most tokens that are reserved ahead
+    Ahead = Int(0, lambda sizes: sizes["Ahead"])
+    Length = Int(0, lambda sizes: sizes["Token"])
+    Further = Int(0, lambda sizes: sizes["Token"] + sizes["Ahead"])
+
+    m.function("phase", value=Phase, init=Phase.shape)
+    m.function("kind", Group, value=Kind, init=Kind.unknown)
+    m.function("size", Group, value=Length, init=0)  # tokens of a block
+
+    # Positions and distances, in blocks of the group and tokens beyond them.
+    for name, most in (("reach", Length), ("ahead", Further), ("at", Length), ("end", Further)):
+        m.function(f"{name}_blocks", Group, value=most, init=0)
+        m.function(f"{name}_offset", Group, value=Length, init=0)
+    for name in ("first", "since"):  # what the next token reads begins at first, since tokens before it
+        m.function(f"{name}_blocks", Group, value=Length, init=0)
+        m.function(f"{name}_offset", Group, value=Length, init=0)
+
+    m.relation("moves", Group, init=False)  # within a step only: which groups a decision is for
+
+    m.function("reach", Group, value=Length, init=0)  # in tokens
+    m.function("ahead", value=Ahead, init=0)  # in tokens
+    m.function("length", value=Length, init=0)  # tokens written
+    m.function("kept", Group, value=Length, init=0)  # blocks in front of this one have been let go
+
+    # The last two places before the end at which every group ends a block.
+    m.function("last", value=Length, init=0)
+    m.function("before", value=Length, init=0)
+    for name in ("last", "before"):
+        m.function(f"{name}_blocks", Group, value=Length, init=0)  # blocks up to there
+        m.function(f"{name}_need", Group, value=Length, init=0)  # the first block that is read there
+
+    # The reader.
+    m.function("hit", value=Length, init=0)
+    m.function("hit_blocks", Group, value=Length, init=0)
+    m.function("hit_from", Group, value=Length, init=0)  # the first block that is promised
+    m.function("to_compute", value=Length, init=0)
+    m.relation("counted", Group, init=False)
+    m.function("claim", Group, value=Length, init=0)  # blocks asked for
+
+    def forward(s: State, name: str, when: Callable[[Elem], Expr | bool]) -> None:
+        """The position moves on by one token in each group with ``when``."""
+        blocks, offset = getattr(s, f"{name}_blocks"), getattr(s, f"{name}_offset")
+
+        def wraps(g: Elem) -> Expr:
+            return offset[g] + 1 == s.size[g]
+
+        blocks.update(lambda g: If(And(when(g), wraps(g)), blocks[g] + 1, blocks[g]))
+        offset.update(lambda g: If(when(g), If(wraps(g), 0, offset[g] + 1), offset[g]))
+
+    def limited(s: State, g: Elem) -> Expr:
+        """Whether the group reads no more than its reach."""
+        return IsIn(s.kind[g], Kind.window, Kind.chunked, Kind.recurrent)
+
+    def every_group_ends_a_block(s: State) -> Expr:
+        return ForAll(Group, lambda g: s.at_offset[g] == 0)
+
+    def no_events(*_: object) -> list[object]:
+        return []  # a trace names its groups in its header, and this machine chooses them step by step
+
+    # What groups there are.
+
+    @m.action(g=Group, k=Kind, n=Length, event=no_events)
+    def describe(s: State, g: Elem, k: Expr, n: Expr) -> None:
+        """Group g is of kind k, with blocks of n tokens."""
+        s.require(s.phase == Phase.shape, s.kind[g] == Kind.unknown, k != Kind.unknown, n >= 1, s.ahead == 0)
+        one = k == Kind.recurrent
+        s.kind[g] = k
+        s.size[g] = n
+        s.reach[g] = If(one, 1, 0)
+        s.reach_blocks[g] = If(one & (n == 1), 1, 0)
+        s.reach_offset[g] = If(one & (n > 1), 1, 0)
+
+    @m.action(g=Group, event=no_events)
+    def widen(s: State, g: Elem) -> None:
+        """Group g reaches back one token further."""
+        s.require(s.phase == Phase.shape, IsIn(s.kind[g], Kind.window, Kind.chunked))
+        s.require(s.reach[g] < limit(Length.hi))
+        forward(s, "reach", lambda h: h == g)
+        s.reach[g] = s.reach[g] + 1
+
+    @m.action(event=no_events)
+    def look_further_ahead(s: State) -> None:
+        """Slots are reserved for one more token that is not confirmed yet."""
+        s.require(s.phase == Phase.shape, s.ahead < limit(Ahead.hi))
+        s.require(ForAll(Group, lambda g: s.kind[g] != Kind.unknown))
+        forward(s, "ahead", lambda g: True)
+        forward(s, "end", lambda g: True)
+        s.ahead = s.ahead + 1
+
+    @m.action(event=no_events)
+    def begin(s: State) -> None:
+        """All groups are described: a request writes."""
+        s.require(s.phase == Phase.shape)
+        s.require(ForAll(Group, lambda g: (s.kind[g] == Kind.full) | (s.reach[g] >= 1)))
+        s.phase = Phase.write
+
+    # The writer.
+
+    @m.action(event=no_events)
+    def write(s: State) -> None:
+        """One more token is computed, in every group."""
+        s.require(s.phase == Phase.write, s.length < limit(Length.hi))
+        place = every_group_ends_a_block(s)
+        s.before_blocks.update(lambda g: If(place, s.last_blocks[g], s.before_blocks[g]))
+        s.before_need.update(lambda g: If(place, s.last_need[g], s.before_need[g]))
+        s.before = If(place, s.last, s.before)
+        s.last_blocks.update(lambda g: If(place, s.at_blocks[g], s.last_blocks[g]))
+        s.last_need.update(lambda g: If(place, s.first_blocks[g], s.last_need[g]))
+        s.last = If(place, s.length, s.last)
+
+        def full_reach(g: Elem) -> Expr:
+            return And(s.since_blocks[g] == s.reach_blocks[g], s.since_offset[g] == s.reach_offset[g])
+
+        def slides(g: Elem) -> Expr:
+            return IsIn(s.kind[g], Kind.window, Kind.recurrent) & full_reach(g)
+
+        forward(s, "at", lambda g: True)
+        forward(s, "end", lambda g: True)
+        s.moves.update(slides)
+        forward(s, "first", lambda g: s.moves[g])
+        forward(s, "since", lambda g: Not(s.moves[g]))
+
+        def new_chunk(g: Elem) -> Expr:
+            return (s.kind[g] == Kind.chunked) & full_reach(g)
+
+        s.moves.update(new_chunk)
+        s.first_blocks.update(lambda g: If(s.moves[g], s.at_blocks[g], s.first_blocks[g]))
+        s.first_offset.update(lambda g: If(s.moves[g], s.at_offset[g], s.first_offset[g]))
+        s.since_blocks.update(lambda g: If(s.moves[g], 0, s.since_blocks[g]))
+        s.since_offset.update(lambda g: If(s.moves[g], 0, s.since_offset[g]))
+        s.moves.update(lambda g: False)
+        s.length = s.length + 1
+
+    def drafting(s: State) -> Expr:
+        return s.ahead > 0
+
+    def to_serve(s: State, g: Elem) -> Expr:
+        """The first block that a reader of this prompt will want."""
+        return If(drafting(s), s.before_need[g], s.last_need[g])
+
+    @m.action(g=Group, event=no_events)
+    def slide(s: State, g: Elem) -> None:
+        """The writer lets go of its first block in group g, and puts the null block in its place."""
+        s.require(s.phase == Phase.write, s.kept[g] < s.first_blocks[g])
+        if not m.faulty("writer_keeps_too_little"):
+            s.require(s.kept[g] < to_serve(s, g))
+        s.kept[g] = s.kept[g] + 1
+
+    # The reader.
+
+    @m.action(event=no_events)
+    def look_up(s: State) -> None:
+        """A reader asks for the same prompt: up to the last place that every group can serve."""
+        s.require(s.phase == Phase.write, s.length > 0)
+        serves = ForAll(Group, lambda g: s.kept[g] <= to_serve(s, g))
+        if m.faulty("eagle_marks_every_group"):
+            # Each group gives up its last block, and a recurrent one has only that.
+            serves = serves & Not(drafting(s) & Exists(Group, lambda g: s.kind[g] == Kind.recurrent))
+        whole: Expr | bool = False
+        if m.faulty("promise_longer_than_acceptable"):
+            whole = every_group_ends_a_block(s)
+        target = If(drafting(s), s.before, s.last)
+        s.hit = If(whole, s.length, If(serves, target, 0))
+
+        def blocks(g: Elem) -> Expr:
+            shorter = If(serves, If(drafting(s), s.before_blocks[g], s.last_blocks[g]), 0)
+            return If(whole, s.at_blocks[g], shorter)
+
+        s.hit_blocks.update(blocks)
+        s.hit_from.update(lambda g: If(whole, s.first_blocks[g], If(serves, to_serve(s, g), 0)))
+        s.check(
+            "GEOMETRY", s.hit >= target, "what was written is found again as far as every group ends a block"
+        )
+        s.phase = Phase.promised
+
+    def read_at(s: State, g: Elem, n: Expr) -> Expr:
+        """The first block that is read in group g at length n, which is one of the last places."""
+        return If(n == s.last, s.last_need[g], If(n == s.before, s.before_need[g], 0))
+
+    @m.action(event=no_events)
+    def accept(s: State) -> None:
+        """The scheduler accepts what leaves a token to compute, and counts the rest as to be computed."""
+        s.require(s.phase == Phase.promised)
+        clipped = s.hit == s.length
+        s.hit_blocks.update(lambda g: If(clipped, s.last_blocks[g], s.hit_blocks[g]))
+        s.hit = If(clipped, s.last, s.hit)
+        s.check(
+            "GEOMETRY",
+            ForAll(Group, lambda g: s.hit_from[g] <= read_at(s, g, s.hit)),
+            "what was promised covers what is read at the accepted length, in every group",
+        )
+        s.to_compute = s.length - s.hit
+        s.phase = Phase.accepted
+
+    @m.action(g=Group, h=Group, event=no_events)
+    def allocate(s: State, g: Elem, h: Elem) -> None:
+        """Blocks for the hit are asked for in group g, by the numbers of group h."""
+        s.require(s.phase == Phase.accepted, Not(s.counted[g]))
+        if not m.faulty("other_groups_block_size"):
+            s.require(h == g)
+        s.claim[g] = s.hit_blocks[h] if m.faulty("null_blocks_counted") else s.hit_blocks[h] - s.hit_from[h]
+        s.counted[g] = True
+
+    @m.action(event=no_events)
+    def leave(s: State) -> None:
+        """The reader is done; another may come."""
+        s.require(s.phase == Phase.accepted, ForAll(Group, lambda g: s.counted[g]))
+        s.counted.update(lambda g: False)
+        s.claim.update(lambda g: 0)
+        s.hit_blocks.update(lambda g: 0)
+        s.hit_from.update(lambda g: 0)
+        s.hit = 0
+        s.to_compute = 0
+        s.phase = Phase.write
+
+    @m.invariant("GEOMETRY")
+    def what_is_kept_covers_what_the_next_token_reads(s: State) -> Expr:
+        return ForAll(Group, lambda g: s.kept[g] <= s.first_blocks[g])
+
+    @m.invariant("GEOMETRY")
+    def what_is_kept_covers_what_a_reader_needs(s: State) -> Expr:
+        return ForAll(Group, lambda g: s.kept[g] <= to_serve(s, g))
+
+    def bound(s: State, g: Elem) -> Expr:
+        """The most blocks that reach and lookahead together can touch, wherever they begin.
+
+        ``n`` whole blocks and ``rest`` tokens touch ``n + 2`` when they begin with the last token of a block,
+        if ``rest`` is two or more, and ``n + 1`` otherwise.
+        """
+        whole, rest = s.reach_blocks[g] + s.ahead_blocks[g], s.reach_offset[g] + s.ahead_offset[g]
+        if m.faulty("aligned_window_bound"):
+            return whole + If(rest == 0, 0, If(rest <= s.size[g], 1, 2))
+        return whole + If(rest <= 1, 1, If(rest <= s.size[g] + 1, 2, 3))
+
+    def touched(s: State, g: Elem) -> Expr:
+        """Blocks from the first that is read to the last that is reserved."""
+        return s.end_blocks[g] + If(s.end_offset[g] > 0, 1, 0) - s.first_blocks[g]
+
+    @m.invariant("GEOMETRY")
+    def a_window_touches_no_more_blocks_than_its_bound(s: State) -> Expr:
+        return ForAll(Group, lambda g: Implies(limited(s, g), touched(s, g) <= bound(s, g)))
+
+    @m.invariant("GEOMETRY")
+    def claims_leave_out_null_blocks_and_use_the_groups_own_size(s: State) -> Expr:
+        return ForAll(Group, lambda g: Implies(s.counted[g], s.claim[g] + s.hit_from[g] == s.hit_blocks[g]))
+
+    @m.invariant("COUNT")
+    def hit_and_rest_are_the_prompt(s: State) -> Expr:
+        return Implies(s.phase == Phase.accepted, s.hit + s.to_compute == s.length)
+
+    @m.invariant("COUNT")
+    def a_hit_leaves_a_token_to_compute(s: State) -> Expr:
+        return Implies(s.phase == Phase.accepted, s.to_compute >= 1)
+
+    geometry_lemmas.declare(m, Kind, Phase)
+
+    @m.goal
+    def a_window_begins_in_the_middle_of_a_block(s: State) -> Expr:
+        def more_than_aligned(g: Elem) -> Expr:
+            window = (s.kind[g] == Kind.window) & (s.reach_offset[g] == 0)
+            return And(window, s.first_offset[g] > 0, touched(s, g) > s.reach_blocks[g] + s.ahead_blocks[g])
+
+        return Exists(Group, more_than_aligned)
+
+    @m.goal
+    def a_hit_leaves_out_null_blocks(s: State) -> Expr:
+        return And(s.phase == Phase.accepted, Exists(Group, lambda g: s.counted[g] & (s.hit_from[g] > 0)))
+
+    @m.goal
+    def a_drafter_hits_where_groups_of_two_sizes_end_a_block(s: State) -> Expr:
+        two = Exists(Group, Group, lambda g, h: s.size[g] != s.size[h])
+        return And(s.phase == Phase.promised, drafting(s), two, s.hit > 0)
+
+    @m.goal
+    def every_kind_is_there(s: State) -> Expr:
+        def some(k: Expr) -> Expr:
+            return Exists(Group, lambda g: s.kind[g] == k)
+
+        pairs = (And(some(Kind.full), some(Kind.recurrent)), And(some(Kind.chunked), some(Kind.window)))
+        return And(s.phase == Phase.write, Or(*pairs))
+
+    for mutant, why in ACCEPTED:
+        m.accept_mutant(mutant, why)
+    return m

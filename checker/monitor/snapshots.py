@@ -54,7 +54,7 @@ def snapshot_of(books: Books) -> Snapshot:
                 step.number,
                 [(request.id, request.gen) for request in step.requests(books.current)],
                 list(step.tokens),
-                [Slots(pool.name, _numbers(slots)) for pool, slots in step.frozen],
+                tuple(Slots(pool.name, _numbers(slots)) for pool, slots in step.frozen),
             )
             for step in books.steps
         ],
@@ -82,8 +82,7 @@ def _numbers(numbers: Iterable[int] | npt.NDArray[np.integer[npt.NBitBase]], wid
     """Packed, unless there are few."""
     array = np.fromiter(numbers, np.int64) if not isinstance(numbers, np.ndarray) else numbers
     if len(array) <= LISTED:
-        few: list[int] = array.tolist()
-        return few
+        return tuple(array.tolist())
     return array.astype("<u8" if width == WIDE else "<u4").tobytes()
 
 
@@ -119,10 +118,10 @@ def _pool(pool: PoolState) -> KnownPool:
         tags=_numbers(pool.tags[labelled], WIDE),
         bad=_numbers(np.flatnonzero(pool.array & BAD)),
         frozen=_numbers(frozen),
-        until=list(frozen.values()),
+        until=tuple(frozen.values()),
         drift=pool.drift,
         epoch=pool.epoch,
-        stale=sorted(pool.stale),
+        stale=tuple(sorted(pool.stale)),
     )
 
 
@@ -132,7 +131,7 @@ def _holder(holder: Holder) -> KnownHolder:
         holder.name,
         _numbers(sorted(holder.slots)),
         _numbers(reach),
-        list(reach.values()),
+        tuple(reach.values()),
         holder.leaked,
     )
 
@@ -155,20 +154,22 @@ def _request(books: Books, request: Request) -> KnownRequest:
         computed=request.computed,
         last_step=request.last_step,
         final=request.final,
-        fresh=[_slots(pool, slots) for pool, slots in request.fresh()],
+        fresh=tuple(_slots(pool, slots) for pool, slots in request.fresh()),
         promise=None
         if promise is None
         else KnownPromise(promise.pool, _numbers(sorted(promise.slots)), promise.external),
         replaced=None if replaced is None else Slots(replaced[0], _numbers(sorted(replaced[1]))),
-        waits=sorted(request.waits),
+        waits=tuple(sorted(request.waits)),
         expects_rollback=request.expects_rollback,
         limit=request.limit,
-        bad=[_slots(pool, slots) for pool, slots in request.bad],
-        suspects=[(pool, slot, first) for (pool, slot), first in request.suspects.items()],
-        covers=[
-            KnownCover(group, cover.edge, sorted(cover.holes), sorted(cover.beyond), cover.cursor)
+        bad=tuple(_slots(pool, slots) for pool, slots in request.bad),
+        suspects=tuple((pool, slot, first) for (pool, slot), first in request.suspects.items()),
+        covers=tuple(
+            KnownCover(
+                group, cover.edge, tuple(sorted(cover.holes)), tuple(sorted(cover.beyond)), cover.cursor
+            )
             for group, cover in request.covers.items()
-        ],
+        ),
     )
 
 
@@ -192,13 +193,13 @@ def _transfer(op: Op) -> KnownTransfer:
         issued=op.issued,
         reported=_bits(op.reported),
         failed=_bits(op.failed),
-        waiters=[(request.id, request.gen) for request in op.waiters],
-        forgiven=sorted(op.forgiven),
+        waiters=tuple((request.id, request.gen) for request in op.waiters),
+        forgiven=tuple(sorted(op.forgiven)),
     )
 
 
-def _bits(mask: int) -> list[int]:
-    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
 # Going on from there.

@@ -1,0 +1,224 @@
+"""Pictures: well-formed, complete in themselves, and right about who holds what and what has no order."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.order.races import OrderChecker
+from kvfence.checker.report import sequence, slots, timeline
+from kvfence.checker.report.coverage import coverage
+from kvfence.checker.report.facts import Counterexample
+from kvfence.checker.report.holding import Holding
+from kvfence.checker.report.messages import OrderSpeaker, Speaker
+from kvfence.checker.report.svg import Canvas, cut, palette
+from kvfence.checker.verify import verify
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
+from kvfence.spec.designs import DESIGNS
+
+NAMES = ("unpinned_lookup", "over_pop", "late_flush", "store_without_barrier", "flush_misses_queued")
+LOOP = "fenced_victim_spin"
+
+
+@pytest.fixture(scope="module")
+def examples() -> dict[str, Counterexample]:
+    return {
+        name: verify(name, machine=DESIGNS[name].machines[0]).counterexamples[0] for name in (*NAMES, LOOP)
+    }
+
+
+def texts(picture: str) -> list[str]:
+    """The texts of a picture, without what shows when they are pointed at."""
+    elements = (e for e in ElementTree.fromstring(picture).iter() if e.tag.endswith("}text"))
+    return ["".join((e.text or "", *(child.tail or "" for child in e))) for e in elements]
+
+
+@pytest.mark.parametrize("name", [*NAMES, LOOP])
+def test_a_sequence_diagram_has_every_step_and_marks_the_broken_one(
+    name: str, examples: dict[str, Counterexample]
+) -> None:
+    example = examples[name]
+    picture = sequence.of_counterexample(example)
+    shown = texts(picture)
+    for step in example.steps:
+        assert any(t.startswith(f"{step.number}. {step.action}(") for t in shown)
+    assert picture.count('class="boxred"') == (0 if example.loop is not None else 1)
+    assert any("again and again" in t for t in shown) == (example.loop is not None)
+    assert not re.search(r"(href|src|url\()", picture.replace("xmlns=", ""))
+
+
+def test_what_is_held_is_what_the_machine_says(examples: dict[str, Counterexample]) -> None:
+    example = examples["late_flush"]
+    header: object = example.header
+    assert isinstance(header, ev.Header)
+    from kvfence.spec.machines import MACHINES
+
+    run = Interpreter(MACHINES["transfer"](frozenset({"late_flush"})))
+    state, holding = run.initial(), Holding(header)
+    for step in example.steps:
+        state, _ = run.step(state, run.find(step.action, **step.arguments))
+        for event in step.observed:
+            holding(event)
+        view = run.view(state)
+        held = {slot: set(by) for slot, by in holding.held().items() if by}
+        expected: dict[tuple[str, int], set[str]] = {}
+        for (r, b), yes in view.table.items():
+            if yes:
+                expected.setdefault(("gpu", b), set()).add(f"req:{r}.{view.gen[r]}")
+        for (o, b), yes in view.op_pin.items():
+            if yes:
+                expected.setdefault(("gpu", b), set()).add(f"op:{o}.{view.uses[o] - 1}")
+        for (o, h), yes in view.host_pin.items():
+            if yes:
+                expected.setdefault(("cpu", h), set()).add(f"op:{o}.{view.uses[o] - 1}")
+        assert held == expected
+
+
+def test_a_timeline_draws_the_missing_edge_between_the_two_accesses(
+    examples: dict[str, Counterexample],
+) -> None:
+    for name in ("store_without_barrier", "flush_misses_queued"):
+        picture = timeline.of_counterexample(examples[name])
+        assert picture is not None
+        assert "missing" in texts(picture)
+        assert picture.count('class="boxred"') == 2
+        assert picture.count("red dashed thick") == 2  # the edge, and the legend
+    assert timeline.of_counterexample(examples["unpinned_lookup"]) is None
+
+
+def test_a_timeline_without_a_race_has_no_red() -> None:
+    header = od.Header(
+        producer="t",
+        threads=(0, 1),
+        streams=(od.Stream(1, name="compute"), od.Stream(2, name="copy")),
+        regions=(od.Region(0, at=0, bytes=64, name="gpu", slot=32),),
+    )
+    events: list[od.OrderEvent] = [
+        od.Kernel(0, 1, writes=[(0, 0, 32)], name="write"),
+        od.Record(0, 1, 7),
+        od.Wait(0, 2, 7),
+        od.Kernel(0, 2, reads=[(0, 0, 32)], name="read"),
+        od.SyncStream(0, 2),
+        od.Put(0, 0, 5),
+        od.Get(1, 0, 5),
+    ]
+    checker = OrderChecker(header)
+    checker.apply_all(events)
+    assert not checker.races
+    picture = timeline.timeline(header, events)
+    shown = texts(picture)
+    assert "boxred" not in picture.split("</style>")[1]
+    assert {"record 7", "wait 7", "write writes gpu[0]", "read reads gpu[0]", "put item 5"} <= set(shown)
+    # the wait stands right of the record that it waits for
+    boxes = {e.get("x"): e for e in ElementTree.fromstring(picture).iter() if e.tag.endswith("rect")}
+    assert len(boxes) > 5
+
+
+def test_slot_histories_have_a_row_for_each_block_that_is_used(examples: dict[str, Counterexample]) -> None:
+    shown = texts(slots.of_counterexample(examples["late_flush"]))
+    assert {"gpu 0", "cpu 0"} <= set(shown)
+    assert "nobody" in shown  # a copy reads the block, and nobody holds it
+    of_values = texts(slots.of_counterexample(examples["flush_misses_queued"]))
+    assert "use[0]" in of_values
+
+
+def test_the_last_row_of_a_slot_history_is_what_the_events_say(examples: dict[str, Counterexample]) -> None:
+    example = examples["unpinned_lookup"]
+    header: object = example.header
+    assert isinstance(header, ev.Header)
+    holding = Holding(header)
+    for event in example.trace:
+        holding(event)
+    assert holding.look(("cpu", 0)) == "cached"
+    assert holding.told(("cpu", 0)) == "cpu 0: held by nobody, in the prefix index"
+
+
+def test_coverage_shows_what_is_never_taken() -> None:
+    shown = texts(coverage({"a": 10, "b": 3}, {"a": 12, "b": 0, "c": 1}, title="t"))
+    assert "10 / 12" in shown
+    assert "3 / never" in shown
+    assert "no such action / 1" in shown
+
+
+def test_every_event_of_the_trace_format_says_something() -> None:
+    header = ev.Header(
+        producer="t", pools=(ev.Pool("gpu", 4), ev.Pool("cpu", 4)), groups=(ev.Group("gpu", 1),)
+    )
+    for kind in ev.Event.__args__:
+        values = {}
+        for f in kind.__struct_fields__:
+            text = str(kind.__annotations__[f])
+            values[f] = [0] if "Numbers" in text or "Sequence" in text else "gpu" if "pool" in f else 0
+        for name in ("req", "holder", "why", "what", "kind"):
+            if name in values:
+                values[name] = "x"
+        if "reqs" in values:
+            values["reqs"] = ["0"]
+        if "pools" in values:
+            values["pools"] = ["gpu"]
+        event = kind(**values)
+        speak = Speaker(header)
+        said = speak(event)
+        assert said, kind
+        assert all(m.source in speak.lanes and m.to in speak.lanes for m in said), kind
+
+
+def test_every_order_event_is_drawn() -> None:
+    header = od.Header(
+        producer="t",
+        threads=(0, 1),
+        streams=(od.Stream(0),),
+        regions=(od.Region(0, at=0, bytes=64, name="m"),),
+    )
+    quiet = {od.Declare, od.Own}
+    for kind in od.OrderEvent.__args__:
+        values: dict[str, object] = {}
+        for f in kind.__struct_fields__:
+            text = str(kind.__annotations__[f])
+            if "Range" in text:
+                values[f] = [(0, 0, 8)]
+            elif "Sequence" in text:
+                values[f] = []
+            elif text in ("str", "SourceOrder"):
+                values[f] = "stream" if f == "order" else "x"
+            else:
+                values[f] = 1 if f == "child" else 0
+        event = kind(**values)
+        said = OrderSpeaker(header)(event)
+        assert bool(said) == (kind not in quiet), kind
+        ElementTree.fromstring(timeline.timeline(header, [event]))
+
+
+def test_shapes_stay_inside_the_picture() -> None:
+    c = Canvas()
+    c.rect(10, 20, 300, 40, "box")
+    c.text(400, 50, "0123456789")
+    root = ElementTree.fromstring(c.svg("t"))
+    _, _, width, height = map(float, (root.get("viewBox") or "").split())
+    assert width > 470
+    assert height > 60
+
+
+def test_text_is_escaped_and_cut() -> None:
+    c = Canvas()
+    c.text(0, 10, "<&>", title="a<b")
+    assert texts(c.svg("x<y")) == ["<&>"]
+    assert cut("abcdef", 20) == "a…"
+    assert cut("ab", 20) == "ab"
+
+
+def test_colours_are_for_light_dark_and_print() -> None:
+    assert "prefers-color-scheme:dark" in palette()
+    assert "@media print" in palette()
+
+
+@pytest.mark.parametrize("name", [*NAMES, LOOP])
+def test_pictures_are_small(name: str, examples: dict[str, Counterexample], tmp_path: Path) -> None:
+    for draw in (sequence.of_counterexample, slots.of_counterexample):
+        path = tmp_path / "picture.svg"
+        path.write_text(draw(examples[name]), encoding="utf-8")
+        assert path.stat().st_size < 200_000
+        ElementTree.parse(path)

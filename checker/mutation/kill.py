@@ -2,8 +2,8 @@
 
 A mutant is explored at growing sizes until something notices it. The search goes on from there, to its end or
 to some times the states of the machine, so that other conditions which it breaks are known too. Without a new
-step in any state that the machine reaches, a mutant is the machine, and is not explored. The promises of a
-machine that promises progress are asked of the mutants that nothing else notices, and of the named designs.
+step in any state that the machine reaches, a mutant is the machine, and is not explored. Of a machine that
+promises progress, the mutants that nothing else notices are asked for that, at the last of the sizes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
     "block_pool": ({"Block": 3}, {}),
     "lookup": ({"Block": 2}, {}),
     "ranks": ({"Operation": 1, "Rank": 1}, {"Operation": 1}, {}),
-    "scheduling": ({"Request": 1}, {"Request": 2}, {"Request": 2, "Block": 3}),
+    "scheduling": ({"Request": 1}, {"Request": 2}),
     "stream_order": ({"Slot": 1, "Operation": 1}, {"Slot": 1}, {"Operation": 1}, {}),
     "transfer": (
         {"Block": 1, "Operation": 1},
@@ -139,10 +139,12 @@ class _Stage:
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
-        if not log.stopped and promises_progress(m.machine) and (m.kind is Kind.design or not found):
-            promised = Liveness().run(m.machine, sizes, max_states=MAX_STATES)
-            return found | {p.name: len(p) for p in promised.violated}, promised.stopped
         return found, log.stopped
+
+    def broken(self, m: Mutant) -> tuple[dict[str, int], str | None]:
+        """Which promises are broken, by a run of how many steps; and why that was not found out."""
+        promised = Liveness().run(m.machine, self.sizes, max_states=MAX_STATES)
+        return {p.name: len(p) for p in promised.violated}, promised.stopped
 
 
 def _fits(m: Mutant, sizes: Sizes) -> bool:
@@ -207,6 +209,21 @@ def run(
     stopped: dict[str, str] = {}
     vacuous: set[str] | None = None
     sizes: dict[str, int] = {}
+
+    def judge(stage: _Stage, by: Callable[[Mutant], tuple[dict[str, int], str | None]]) -> None:
+        new = [m for m in todo.values() if stage.differs(m)]
+        for m, (found, why) in side_by_side(by, new, workers):
+            if progress is not None:
+                progress(machine.name, len(given) - len(todo), len(given))
+            if found:
+                out.outcomes.append(Outcome(m.name, m.kind, Fate.killed, stage.sizes, found))
+                del todo[m.name]
+                continue
+            if why:
+                stopped[m.name] = why
+            if m.name in stage.ways and m.name not in differed:
+                differed[m.name] = str(stage.comparison.behaviour(m.name, stage.ways[m.name]))
+
     try:
         for wanted in stages if stages is not None else STAGES.get(machine.name, ({},)):
             stage = _Stage(machine, list(todo.values()), wanted, memory)
@@ -214,18 +231,9 @@ def run(
             out.states.append((sizes, stage.comparison.states))
             unmet = _vacuous(stage.base)
             vacuous = unmet if vacuous is None else vacuous & unmet
-            new = [m for m in todo.values() if stage.differs(m)]
-            for m, (found, why) in side_by_side(stage.noticed, new, workers):
-                if progress is not None:
-                    progress(machine.name, len(given) - len(todo), len(given))
-                if found:
-                    out.outcomes.append(Outcome(m.name, m.kind, Fate.killed, sizes, found))
-                    del todo[m.name]
-                    continue
-                if why:
-                    stopped[m.name] = why
-                if m.name in stage.ways and m.name not in differed:
-                    differed[m.name] = str(stage.comparison.behaviour(m.name, stage.ways[m.name]))
+            judge(stage, stage.noticed)
+        if promises_progress(machine):
+            judge(stage, stage.broken)
     except KeyboardInterrupt:
         out.stopped = INTERRUPTED
     except Stop as stop:

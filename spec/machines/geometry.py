@@ -45,7 +45,19 @@ from kvfence.spec.machines import geometry_lemmas
 Kind = Enum("Kind", "unknown full window chunked recurrent")
 Phase = Enum("Phase", "shape write promised accepted")
 
-ACCEPTED: tuple[tuple[str, str], ...] = ()
+REPEATS = "What was done already is done again, and changes nothing."
+UNREAD = "Between two readers the fields of the reader are not read."
+ACCEPTED = (
+    ("describe: without guard kind[g] == unknown", REPEATS),
+    ("describe: reach: 1 -> 2", "The number of tokens only bounds how far a group is widened."),
+    ("describe: reach_blocks: without n == 1", "A group that reads more keeps more."),
+    ("widen: without guard phase == shape", "A group that reads more from now on keeps more."),
+    ("write: before_need is not assigned", "A reader that wants more than it reads is served, too."),
+    ("write: moves: false -> true", "The field is read within a step only, after it is written."),
+    ("slide: without guard phase == write", "The writer may go on while a reader reads what is kept for it."),
+    ("allocate: without guard not counted[g]", REPEATS),
+    ("leave: *", UNREAD),
+)
 """How the machine may be changed without an invariant noticing."""
 
 
@@ -67,7 +79,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     for name, most in (("reach", Length), ("ahead", Further), ("at", Length), ("end", Further)):
         m.function(f"{name}_blocks", Group, value=most, init=0)
         m.function(f"{name}_offset", Group, value=Length, init=0)
-    for name in ("first", "since"):  # what the next token reads begins at first, since tokens before it
+    # What the next token reads begins at first, since tokens before it; the last two places at which every
+    # group ends a block are past and gone tokens before it.
+    for name in ("first", "since", "past", "gone"):
         m.function(f"{name}_blocks", Group, value=Length, init=0)
         m.function(f"{name}_offset", Group, value=Length, init=0)
 
@@ -78,9 +92,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("length", value=Length, init=0)  # tokens written
     m.function("kept", Group, value=Length, init=0)  # blocks in front of this one have been let go
 
-    # The last two places before the end at which every group ends a block.
+    # The last two places in front of the last token at which every group ends a block.
     m.function("last", value=Length, init=0)
     m.function("before", value=Length, init=0)
+    m.function("past", value=Length, init=0)
+    m.function("gone", value=Length, init=0)
     for name in ("last", "before"):
         m.function(f"{name}_blocks", Group, value=Length, init=0)  # blocks up to there
         m.function(f"{name}_need", Group, value=Length, init=0)  # the first block that is read there
@@ -163,6 +179,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.last_blocks.update(lambda g: If(place, s.at_blocks[g], s.last_blocks[g]))
         s.last_need.update(lambda g: If(place, s.first_blocks[g], s.last_need[g]))
         s.last = If(place, s.length, s.last)
+        for part in ("blocks", "offset"):
+            gone, past = getattr(s, f"gone_{part}"), getattr(s, f"past_{part}")
+            gone.update(lambda g, gone=gone, past=past: If(place, past[g], gone[g]))
+            past.update(lambda g, past=past: If(place, 0, past[g]))
+        s.gone = If(place, s.past, s.gone) + 1
+        s.past = If(place, 0, s.past) + 1
+        for name in ("past", "gone"):
+            forward(s, name, lambda g: True)
 
         def full_reach(g: Elem) -> Expr:
             return And(s.since_blocks[g] == s.reach_blocks[g], s.since_offset[g] == s.reach_offset[g])
@@ -277,6 +301,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def what_is_kept_covers_what_a_reader_needs(s: State) -> Expr:
         return ForAll(Group, lambda g: s.kept[g] <= to_serve(s, g))
 
+    @m.invariant("GEOMETRY")
+    def the_last_place_ends_a_block_in_every_group(s: State) -> Expr:
+        behind = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "last", "past"))
+        return And(s.last + s.past == s.length, behind)
+
+    @m.invariant("GEOMETRY")
+    def the_place_before_ends_a_block_in_every_group(s: State) -> Expr:
+        behind = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "before", "gone"))
+        return And(s.before + s.gone == s.length, behind)
+
     def bound(s: State, g: Elem) -> Expr:
         """The most blocks that reach and lookahead together can touch, wherever they begin.
 
@@ -320,7 +354,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.goal
     def a_hit_leaves_out_null_blocks(s: State) -> Expr:
-        return And(s.phase == Phase.accepted, Exists(Group, lambda g: s.counted[g] & (s.hit_from[g] > 0)))
+        return And(
+            s.phase == Phase.accepted,
+            Exists(Group, lambda g: And(s.counted[g], s.hit_from[g] > 0, s.kept[g] > 0)),
+        )
 
     @m.goal
     def a_drafter_hits_where_groups_of_two_sizes_end_a_block(s: State) -> Expr:

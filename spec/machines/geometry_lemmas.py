@@ -9,19 +9,26 @@ from __future__ import annotations
 from kvfence.spec.language import And, Elem, Enum, Expr, ForAll, If, Implies, IsIn, Machine, Or, State
 
 
+def apart(s: State, g: Elem, late: str, early: str, distance: str) -> Expr:
+    """Position ``late`` is ``distance`` tokens behind position ``early``; each names two fields."""
+
+    def of(name: str) -> tuple[Expr, Expr]:
+        return getattr(s, f"{name}_blocks")[g], getattr(s, f"{name}_offset")[g]
+
+    (b, o), (c, p), (d, q) = of(late), of(early), of(distance)
+    return Or(And(b - c == d, o - p == q), And(b - c == d + 1, o - p == q - s.size[g]))
+
+
+def ends_a_block(s: State, g: Elem, place: str, distance: str) -> Expr:
+    """The position is ``distance`` tokens behind the end of the blocks up to ``place``."""
+    blocks, d = getattr(s, f"{place}_blocks")[g], getattr(s, f"{distance}_blocks")[g]
+    return And(s.at_blocks[g] - blocks == d, s.at_offset[g] == getattr(s, f"{distance}_offset")[g])
+
+
 def declare(m: Machine, kind: Enum, phase: Enum) -> None:
     """Add the lemmas to the machine; ``kind`` and ``phase`` are the types of its fields of these names."""
     Kind, Phase, Group = kind, phase, m.sorts["Group"]
-    POSITIONS = ("reach", "ahead", "at", "end", "first", "since")
-
-    def apart(s: State, g: Elem, late: str, early: str, distance: str) -> Expr:
-        """``late`` is ``distance`` tokens behind ``early``."""
-
-        def of(name: str) -> tuple[Expr, Expr]:
-            return getattr(s, f"{name}_blocks")[g], getattr(s, f"{name}_offset")[g]
-
-        (b, o), (c, p), (d, q) = of(late), of(early), of(distance)
-        return Or(And(b - c == d, o - p == q), And(b - c == d + 1, o - p == q - s.size[g]))
+    POSITIONS = ("reach", "ahead", "at", "end", "first", "since", "past", "gone")
 
     @m.lemma
     def an_offset_is_inside_its_block(s: State) -> Expr:

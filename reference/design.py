@@ -8,6 +8,7 @@ from kvfence.reference.disk_tier import DiskTier
 from kvfence.reference.host_memory import DescriptorBuffers, HostMemory
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import BlockPool
+from kvfence.reference.rank_votes import RankVotes
 from kvfence.reference.scheduler import Scheduler
 from kvfence.reference.scheduler_side import OffloadScheduler
 
@@ -25,6 +26,7 @@ class Design:
     disk: type[DiskTier] = DiskTier
     host_memory: type[HostMemory] = HostMemory
     descriptors: type[DescriptorBuffers] = DescriptorBuffers
+    votes: type[RankVotes] = RankVotes
 
 
 SOUND = Design()

@@ -89,7 +89,8 @@ class Engine:
         refusing = frozenset(range(options.ranks - options.refusing_ranks, options.ranks))
         design.host_memory(options.ranks, refusing, observer).open(self.cpu.name)
         self.device, self.runner = open_platform(options, order)
-        self.worker = OffloadWorker(self.device, design.descriptors(observer))
+        votes = design.votes(options.ranks, options.refuse_rate, options.seed, observer)
+        self.worker = OffloadWorker(self.device, design.descriptors(observer), votes)
         self.round = 0
         self._in_flight: deque[StepOutput] = deque()
         self._aborts: list[tuple[int, int, Request]] = []

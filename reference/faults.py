@@ -5,11 +5,16 @@ Each replaces a few small methods of the sound classes and leaves those as they 
 
 from __future__ import annotations
 
-from kvfence.reference import faults_blocks, faults_transfers
+from kvfence.reference import faults_blocks, faults_ranks, faults_scheduling, faults_transfers
 from kvfence.reference.design import SOUND, Design
 from kvfence.reference.errors import OptionsError
 
-FAULTS: dict[str, Design] = {**faults_blocks.FAULTS, **faults_transfers.FAULTS}
+FAULTS: dict[str, Design] = {
+    **faults_blocks.FAULTS,
+    **faults_transfers.FAULTS,
+    **faults_scheduling.FAULTS,
+    **faults_ranks.FAULTS,
+}
 
 
 def design_named(name: str) -> Design:

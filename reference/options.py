@@ -42,6 +42,8 @@ class Options:
     """Steps by which the last rank ends its copies later than the others."""
     refusing_ranks: int = 0
     """Ranks that cannot register all of their host memory."""
+    refuse_rate: float = 0.0
+    """Of the transfers: a rank cannot set aside what it needs, and all ranks leave it."""
     tiers: int = 2
     """2: GPU and CPU memory. 3: files besides."""
     disk_blocks: int = 524288
@@ -87,7 +89,7 @@ class Options:
             value = getattr(self, name)
             if value < least:
                 raise OptionsError(f"{name} is {value}; it must be at least {least}")
-        for name in ("fail_rate", "repeat_rate", "abort_rate", "lose_rate"):
+        for name in ("fail_rate", "repeat_rate", "abort_rate", "lose_rate", "refuse_rate"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise OptionsError(f"{name} is {value}; a rate lies between 0 and 1")

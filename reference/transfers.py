@@ -117,7 +117,7 @@ class TransferTable:
     def report(self, report: TransferReport) -> Transfer | None:
         """Take a report into account. Returns the transfer when this was the last rank it waited for."""
         transfer = self._addressee(report)
-        if transfer is None or report.rank in transfer.reported:
+        if transfer is None or self._is_repeated(transfer, report):
             self.stale += 1
             if self.observer is not None:
                 self.observer(Stale(op=report.op, gen=report.generation, rank=report.rank))
@@ -153,6 +153,9 @@ class TransferTable:
     def _addressee(self, report: TransferReport) -> Transfer | None:
         transfer = self.open.get(report.op)
         return transfer if transfer is not None and transfer.generation == report.generation else None
+
+    def _is_repeated(self, transfer: Transfer, report: TransferReport) -> bool:
+        return report.rank in transfer.reported
 
     def _is_over(self, transfer: Transfer) -> bool:
         return len(transfer.reported) == self.ranks

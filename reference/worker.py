@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvfence.reference.device.protocol import CopyJob, Device
 from kvfence.reference.host_memory import DescriptorBuffers
+from kvfence.reference.rank_votes import RankVotes
 from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.transfers import Transfer, TransferReport
 
@@ -17,8 +18,12 @@ class OffloadWorker:
     is decided.
     """
 
-    def __init__(self, device: Device, descriptors: DescriptorBuffers | None = None) -> None:
+    def __init__(
+        self, device: Device, descriptors: DescriptorBuffers | None = None, votes: RankVotes | None = None
+    ) -> None:
         self.device = device
+        self.votes = votes if votes is not None else RankVotes(1)
+        self._aborted: list[TransferReport] = []
         self.descriptors = descriptors if descriptors is not None else DescriptorBuffers()
         self._metadata = ConnectorMetadata()
 
@@ -38,12 +43,17 @@ class OffloadWorker:
 
     def get_finished(self) -> list[TransferReport]:
         """Ends of transfers since the last call."""
-        reports = self.device.poll()
+        reports = self._aborted + self.device.poll()
+        self._aborted = []
         for report in reports:
             self.descriptors.reported(report.op, report.generation, report.rank)
         return reports
 
     def _start(self, transfer: Transfer) -> None:
+        if not self.votes.carry_out(transfer.op, transfer.generation):
+            ranks = range(self.votes.ranks)
+            self._aborted += [TransferReport(transfer.op, transfer.generation, rank, False) for rank in ranks]
+            return
         self.descriptors.take(transfer.op, transfer.generation)
         self.device.submit(
             CopyJob(

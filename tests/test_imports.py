@@ -18,6 +18,13 @@ ONLY_WHEN_ASKED_FOR = {"networkx", "zstandard"}
 NEEDS_AN_EXTRA = {
     Path("checker/adapters/fence"): {"vllm"},
     Path("checker/adapters/pytest_plugin"): {"pytest"},
+    KNOWS_THE_REFERENCE: {"prometheus_client"},
+    Path("checker/audit/campaign.py"): {"hypothesis"},
+    Path("checker/audit/rig.py"): {"torch"},
+    Path("checker/audit/rig_engine.py"): {"torch"},
+    Path("checker/audit/workload.py"): {"hypothesis"},
+    Path("checker/engines/gpu/cuda.py"): {"cuda"},
+    Path("checker/engines/gpu/torch_ranks.py"): {"torch"},
     Path("checker/engines/smt"): {"z3", "cvc5"},
 }
 
@@ -27,9 +34,9 @@ def sources(part: str) -> Iterator[Path]:
 
 
 def extras_of(path: Path) -> set[str]:
-    """The optional dependencies that the file's folder is there for; none for most."""
-    folder = path.relative_to(ROOT).parent
-    return next((extras for part, extras in NEEDS_AN_EXTRA.items() if folder.is_relative_to(part)), set())
+    """The optional dependencies that the file, or its folder, is there for; none for most."""
+    here = path.relative_to(ROOT)
+    return {extra for part, extras in NEEDS_AN_EXTRA.items() if here.is_relative_to(part) for extra in extras}
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

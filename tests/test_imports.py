@@ -26,6 +26,7 @@ NEEDS_AN_EXTRA = {
     Path("checker/engines/gpu/cuda.py"): {"cuda"},
     Path("checker/engines/gpu/torch_ranks.py"): {"torch"},
     Path("checker/engines/smt"): {"z3", "cvc5"},
+    Path("checker/monitor/gauges.py"): {"prometheus_client"},
 }
 
 

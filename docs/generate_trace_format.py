@@ -14,7 +14,7 @@ import typing
 import msgspec
 import trace_examples
 
-from kvfence.spec import catalog, events
+from kvfence.spec import catalog, events, snapshot
 
 INTRODUCTION = """\
 # The trace format
@@ -169,6 +169,34 @@ def broken() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
+SNAPSHOT = (
+    snapshot.Snapshot,
+    snapshot.KnownPool,
+    snapshot.KnownHolder,
+    snapshot.KnownRequest,
+    snapshot.KnownPromise,
+    snapshot.KnownCover,
+    snapshot.KnownTransfer,
+    snapshot.KnownEnd,
+    snapshot.KnownStep,
+    snapshot.Rarer,
+    snapshot.KnownVotes,
+    snapshot.KnownQuestion,
+    snapshot.KnownHostMemory,
+    snapshot.Slots,
+    snapshot.Tags,
+)
+
+
+def middle() -> list[str]:
+    """The header of a trace that begins in the middle of a run."""
+    first, _, rest = inspect.cleandoc(snapshot.__doc__ or "").partition("\n\n")
+    parts = ["## A trace from the middle of a run", "", plain(f"{first}\n\n{rest}"), ""]
+    for struct in SNAPSHOT:
+        parts += section(struct, struct.__name__)
+    return parts
+
+
 def document() -> str:
     """The whole page."""
     introduction = INTRODUCTION.format(version=events.VERSION, oldest=events.OLDEST)
@@ -178,6 +206,7 @@ def document() -> str:
     parts += ["## Events", ""]
     for event in typing.get_args(events.Event):
         parts += section(event, f"`{tag(event)}`")
+    parts += middle()
     page = "\n".join([*parts, EXAMPLE.format(example=example()), broken()])
     return re.sub(r"\n{3,}", "\n\n", page)
 

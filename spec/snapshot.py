@@ -183,6 +183,74 @@ class KnownStep(_Part, frozen=True):
     """Slots that may be freed once it is over."""
 
 
+class Tags(_Part, frozen=True):
+    """Tags of content keys in ``pool``, of 8 bytes each when packed."""
+
+    pool: str
+    tags: Numbers
+
+
+class KnownVotes(_Part, frozen=True):
+    """What the ranks said about carrying out an open transfer."""
+
+    op: int
+    gen: int
+    asked: Sequence[int] = ()
+    reserved: Sequence[int] = ()
+    committed: Sequence[int] = ()
+    aborted: Sequence[int] = ()
+
+
+class KnownQuestion(_Part, frozen=True):
+    """A question that has no answer yet."""
+
+    ask: int
+    req: str
+    gen: int
+    pool: str
+    tags: Sequence[int]
+
+
+class KnownHostMemory(_Part, frozen=True):
+    """The host memory of ``pool``."""
+
+    pool: str
+    registered: Sequence[tuple[int, int]] = ()
+    """Rank and piece."""
+    refused: Sequence[int] = ()
+    """Ranks that could not register a piece."""
+    pinned: Sequence[tuple[int, bool]] = ()
+    """Ranks, and whether they use it pinned."""
+
+
+class Rarer(_Part, frozen=True, kw_only=True):
+    """What is known from events that many traces do not have."""
+
+    zeroing: Sequence[tuple[str, int, int]] = ()
+    """Pools and slots over which a step writes zeros, with that step."""
+    failed: Sequence[tuple[int, int, Sequence[int]]] = ()
+    """Open transfers, by id and generation, and the destinations that a rank could not fill."""
+    suspects: Sequence[Slots] = ()
+    """Slots from which a load failed, and which nothing filled since."""
+    misses: Sequence[Tags] = ()
+    """Keys of which a load failed."""
+    asked: bool = False
+    """Questions are told."""
+    votes: Sequence[KnownVotes] = ()
+    buffers: Sequence[tuple[int, int, int, int]] = ()
+    """Rank, descriptor buffer, and id and generation of the last transfer that it described."""
+    questions: Sequence[KnownQuestion] = ()
+    published: Sequence[Tags] = ()
+    """Keys that were published as stored and not as removed."""
+    host: Sequence[KnownHostMemory] = ()
+    idle: tuple[int, int, int, int, int, str] | None = None
+    """The last ``round`` if nothing changed since: running, ready, parked, waiting, needed, pool."""
+    rounds: int = 0
+    """How many such rounds there were in a row."""
+    victim: tuple[str, int] | None = None
+    """The last request preempted for room (``7.0``), and the last step that was processed by then."""
+
+
 class Snapshot(_Part, frozen=True, kw_only=True):
     """Everything that is known before the first event of the trace."""
 
@@ -204,6 +272,7 @@ class Snapshot(_Part, frozen=True, kw_only=True):
     """The greatest generation that was submitted, of the last requests."""
     retired: Sequence[tuple[str, int]] = ()
     """The last generations that are gone."""
+    rarer: Rarer = Rarer()
     saw_submit: bool = False
     """Submissions are told: a generation that was not submitted does nothing."""
     saw_lookup: bool = False

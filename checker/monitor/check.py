@@ -56,7 +56,10 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     if it is cut off, and nothing was wrong up to there, the message says how far that is.
     """
     reader = TraceReader(path)
-    ledger = Ledger(reader.header, "count")
+    try:
+        ledger = Ledger(reader.header, "count")
+    except ValueError as error:
+        raise reader.error(1, str(error), "correct what records the trace") from error
     violations: list[Violation] = []
     notes: list[str] = []
     interrupted = False

@@ -19,7 +19,7 @@ from kvfence.checker.monitor.progress_rules import ProgressRules
 from kvfence.checker.monitor.rank_rules import RankRules
 from kvfence.checker.monitor.request_rules import RequestRules
 from kvfence.checker.monitor.residency_rules import ResidencyRules
-from kvfence.checker.monitor.snapshots import restore
+from kvfence.checker.monitor.restore import restore
 from kvfence.checker.monitor.step_rules import StepRules
 from kvfence.checker.monitor.transfer_rules import TransferRules
 from kvfence.checker.monitor.transfer_shortcuts import TransferShortcuts

@@ -31,13 +31,7 @@ class ProgressRules:
         if event.scheduled or books.ops or books.steps or not (event.running or event.ready or fits):
             extra.round, extra.rounds = None, 0
             return None
-        seen = (
-            books.dispatched,
-            books.processed,
-            event,
-            len(books.requests),
-            tuple(pool.free for pool in books.pools.values()),
-        )
+        seen = round_seen(books, event)
         extra.rounds = extra.rounds + 1 if seen == extra.round else 1
         extra.round = seen
         if extra.rounds != STALLED:
@@ -80,4 +74,15 @@ def preempt_fault(books: Books, event: Preempt) -> Violation | None:
         before=before[0],
         still_held=held,
         processed=books.processed,
+    )
+
+
+def round_seen(books: Books, event: Round) -> tuple[object, ...]:
+    """What a round saw: if the next one sees the same, nothing has changed in between."""
+    return (
+        books.dispatched,
+        books.processed,
+        event,
+        len(books.requests),
+        tuple(pool.free for pool in books.pools.values()),
     )

@@ -1,40 +1,44 @@
-"""Snapshots: what the books know, as the header of a trace tells it, and books that go on from there."""
+"""Snapshots: what the books know, as the header of a trace tells it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.monitor.books import Books, Closed, Op, Step
+from kvfence.checker.monitor.books import Books, Op
 from kvfence.checker.monitor.pool_state import Holder, PoolState
-from kvfence.checker.monitor.request_state import Cover, Promise, Request
-from kvfence.checker.monitor.tags import tags_of
-from kvfence.checker.monitor.words import BAD, BUSY, FILLING, FROZEN, NULL_BLOCK, PROMISE, REF, REFS
-from kvfence.spec.events import Queue
+from kvfence.checker.monitor.progress_rules import round_seen
+from kvfence.checker.monitor.request_state import Request
+from kvfence.checker.monitor.tags import Tag
+from kvfence.checker.monitor.words import BAD
+from kvfence.spec.events import Round
 from kvfence.spec.packed import WIDE, Numbers, ints
 from kvfence.spec.snapshot import (
     KnownCover,
     KnownEnd,
     KnownHolder,
+    KnownHostMemory,
     KnownPool,
     KnownPromise,
+    KnownQuestion,
     KnownRequest,
     KnownStep,
     KnownTransfer,
+    KnownVotes,
+    Rarer,
     Slots,
     Snapshot,
+    Tags,
 )
 
 REMEMBERED: Final = 1024  # of what is over and done with: enough to recognise what comes late
 LISTED: Final = 16  # numbers that stay a list
 
 T = TypeVar("T")
-
-# Taking.
 
 
 def snapshot_of(books: Books) -> Snapshot:
@@ -63,6 +67,7 @@ def snapshot_of(books: Books) -> Snapshot:
         depth=books.depth,
         newest=list(_last(books.newest.items(), len(books.newest))),
         retired=[_id_and_gen(key) for key in _last(books.retired, len(books.retired))],
+        rarer=_rarer(books),
         saw_submit=books.saw_submit,
         saw_lookup=books.saw_lookup,
         saw_retire=books.saw_retire,
@@ -202,158 +207,43 @@ def _bits(mask: int) -> tuple[int, ...]:
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
-# Going on from there.
-
-
-def restore(books: Books, snapshot: Snapshot) -> None:
-    """Bring ``books``, which know nothing yet, to where ``snapshot`` was taken.
-
-    Raises ``ValueError`` for a snapshot that makes no sense.
-    """
-    try:
-        _restore(books, snapshot)
-    except (KeyError, IndexError, OverflowError, TypeError) as error:
-        raise ValueError(f"the snapshot does not fit the header ({type(error).__name__}: {error})") from error
-
-
-def _restore(books: Books, snapshot: Snapshot) -> None:
-    requests = {f"{known.req}.{known.gen}": _new_request(known) for known in snapshot.requests}
-    for known in snapshot.requests:
-        request = requests[f"{known.req}.{known.gen}"]
-        if not known.gone:
-            books.requests[request.key] = request
-        if known.current:
-            books.current[request.id] = request
-            books.progress[request.id] = request.address
-    for known_pool in snapshot.pools:
-        _fill(books.pools[known_pool.name], known_pool, requests)
-    for known in snapshot.requests:
-        if known.promise is not None:
-            pool = books.pools[known.promise.pool]
-            slots = _existing(pool, known.promise.slots)
-            requests[f"{known.req}.{known.gen}"].promise = Promise(pool.name, slots, known.promise.external)
-            for slot in slots:
-                pool.words[slot] += PROMISE
-    for known_transfer in snapshot.transfers:
-        _reopen(books, known_transfer, requests)
-    for end in snapshot.ends:
-        books.closed[end.op] = _closed(end)
-    for known_step in snapshot.steps:
-        if len(known_step.reqs) != len(known_step.tokens):
-            raise ValueError(f"step {known_step.step} has not as many token counts as requests")
-        ids = [id_ for id_, _ in known_step.reqs]
-        run = [requests[f"{id_}.{gen}"] for id_, gen in known_step.reqs]
-        step = Step(known_step.step, ids, known_step.tokens, run)
-        step.frozen = [(books.pools[part.pool], list(ints(part.slots))) for part in known_step.frozen]
-        books.steps.append(step)
-    books.dispatched, books.processed = snapshot.dispatched, snapshot.processed
-    books.depth = max(books.depth, snapshot.depth)
-    books.newest.update(snapshot.newest)
-    books.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
-    books.saw_submit, books.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
-    books.saw_retire = snapshot.saw_retire
-
-
-def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
-    slots = ints(numbers)
-    if slots and not 0 <= min(slots) <= max(slots) < pool.total:
-        raise ValueError(f"the snapshot names slots that pool {pool.name!r} does not have")
-    if len(set(slots)) != len(slots):
-        raise ValueError(f"the snapshot names a slot of pool {pool.name!r} twice in one place")
-    return slots
-
-
-def _new_request(known: KnownRequest) -> Request:
-    request = Request(known.req, known.gen, explicit=known.explicit)
-    request.ready = known.ready
-    request.end, request.prompt, request.known = known.end, known.prompt, known.known
-    request.admitted, request.local, request.external = known.admitted, known.local, known.external
-    request.computed, request.last_step, request.final = known.computed, known.last_step, known.final
-    for part in known.fresh:
-        request.add_fresh(part.pool, ints(part.slots))
-    if known.replaced is not None:
-        request.replaced = (known.replaced.pool, frozenset(ints(known.replaced.slots)))
-    request.waits = set(known.waits)
-    request.expects_rollback, request.limit = known.expects_rollback, known.limit
-    request.bad = [(part.pool, ints(part.slots)) for part in known.bad]
-    request.suspects = {(pool, slot): first for pool, slot, first in known.suspects}
-    for known_cover in known.covers:
-        cover = request.covers[known_cover.group] = Cover()
-        cover.edge, cover.cursor = known_cover.edge, known_cover.cursor
-        cover.holes, cover.beyond = set(known_cover.holes), set(known_cover.beyond)
-    return request
-
-
-def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> None:
-    for known_holder in known.holders:
-        kind, _, key = known_holder.name.partition(":")
-        request = requests.get(key) if kind in ("req", "hit") else None
-        holder = pool.holders[known_holder.name] = Holder(known_holder.name, kind, request)
-        slots = _existing(pool, known_holder.slots)
-        holder.own.update(slots)
-        holder.leaked = known_holder.leaked
-        holder.reach = dict(zip(ints(known_holder.windowed), ints(known_holder.reach), strict=True))
-        for slot in slots:
-            pool.words[slot] += REF
-    pool.free = int(np.count_nonzero((pool.array & (REFS | NULL_BLOCK)) == 0))
-    labelled, tags = _existing(pool, known.labelled), ints(known.tags, WIDE)
-    if len(labelled) != len(tags):
-        raise ValueError(f"the snapshot has {len(tags)} tags for {len(labelled)} labelled slots")
-    for slot, tag in zip(labelled, tags, strict=True):
-        pool.set_label(slot, tag)
-    for slot in _existing(pool, known.bad):
-        pool.words[slot] |= BAD
-    for slot, step in zip(_existing(pool, known.frozen), ints(known.until), strict=True):
-        pool.words[slot] |= FROZEN
-        pool.frozen[slot] = step
-    pool.drift, pool.epoch, pool.stale = known.drift, known.epoch, set(known.stale)
-    if not pool.stale <= pool.holders.keys():
-        raise ValueError("the snapshot names tables that were begun before a reset and hold nothing")
-
-
-def _reopen(books: Books, known: KnownTransfer, requests: dict[str, Request]) -> None:
-    src, dst = books.pools[known.src_pool], books.pools[known.dst_pool]
-    event = Queue(
-        known.op,
-        known.gen,
-        known.kind,
-        known.src_pool,
-        known.src,
-        known.dst_pool,
-        known.dst,
-        known.keys,
-        known.req,
-        known.rgen,
-        known.at,
-        known.group,
+def _tags(known: dict[str, set[Tag]]) -> tuple[Tags, ...]:
+    return tuple(
+        Tags(pool, _numbers(np.array(sorted(tags), np.uint64), WIDE)) for pool, tags in known.items()
     )
-    sources, destinations, keys = ints(event.src), ints(event.dst), ints(event.keys, WIDE)
-    if not len(sources) == len(destinations) == len(keys) or len(ints(event.at)) not in (0, len(keys)):
-        raise ValueError(f"transfer {known.op} has not one source, destination and key for each block")
-    request = requests[f"{known.req}.{known.rgen}"] if known.req else None
-    op = books.ops[known.op] = Op(event, src, dst, request)
-    op.src_epoch, op.dst_epoch, op.issued = known.src_epoch, known.dst_epoch, known.issued
-    op.reported = sum(1 << rank for rank in known.reported)
-    op.failed = sum(1 << rank for rank in known.failed)
-    op.waiters = [requests[f"{id_}.{gen}"] for id_, gen in known.waiters]
-    op.forgiven = frozenset((pool, slot) for pool, slot in known.forgiven)
-    for pool, slots, flags in ((src, sources, 0), (dst, destinations, FILLING)):
-        for slot in slots:
-            if (pool.name, slot) in op.forgiven:
-                continue
-            if not pool.has(slot):
-                raise ValueError(f"transfer {known.op} moves slot {slot}, which pool {pool.name!r} has not")
-            pool.words[slot] = pool.words[slot] + BUSY | flags
-    if not op.load:
-        dst.index().store(tags_of(keys, event.group))
-    if request is not None:
-        request.loads += op.load
-        request.stores += not op.load
 
 
-def _closed(end: KnownEnd) -> Closed:
-    closed = Closed.__new__(Closed)
-    closed.gen, closed.ok, closed.missing = end.gen, end.ok, 0
-    closed.src_pool, closed.src_epoch = end.src_pool, end.src_epoch
-    closed.dst_pool, closed.dst_epoch = end.dst_pool, end.dst_epoch
-    return closed
+def _rarer(books: Books) -> Rarer:
+    extra = books.extra
+    last = extra.round[2] if isinstance(extra.round, tuple) else None
+    idle = None
+    if isinstance(last, Round) and extra.round == round_seen(books, last):
+        idle = (last.running, last.ready, last.parked, last.waiting, last.needed, last.pool)
+    return Rarer(
+        idle=idle,
+        rounds=extra.rounds if idle is not None else 0,
+        zeroing=tuple((pool, slot, step) for (pool, slot), step in extra.zeroing.items()),
+        failed=tuple((op, gen, sorted(slots)) for (op, gen), slots in extra.failed.items()),
+        suspects=tuple(_slots(pool, sorted(slots)) for pool, slots in extra.suspects.items()),
+        misses=_tags(extra.misses),
+        asked=extra.asked,
+        votes=tuple(
+            KnownVotes(op, gen, *map(_bits, (v.asked, v.reserved, v.committed, v.aborted)))
+            for (op, gen), v in extra.votes.items()
+        ),
+        buffers=tuple((*place, *op) for place, op in extra.buffers.items()),
+        questions=tuple(
+            KnownQuestion(ask, q.req, q.gen, q.pool, q.tags) for ask, q in extra.questions.items()
+        ),
+        published=_tags(extra.published),
+        host=tuple(
+            KnownHostMemory(
+                pool,
+                tuple((rank, piece) for rank, pieces in memory.pieces.items() for piece in sorted(pieces)),
+                tuple(sorted(memory.refused)),
+                tuple(memory.pinned.items()),
+            )
+            for pool, memory in extra.host.items()
+        ),
+        victim=extra.victim,
+    )

@@ -1,0 +1,82 @@
+"""Going on from a snapshot: as judged before, wherever it is taken; and snapshots that make no sense."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvfence.checker import cli
+from kvfence.checker.monitor import Ledger
+from kvfence.checker.monitor.snapshots import snapshot_of
+from kvfence.spec.events import Event, Header
+
+PAGE = (Path(__file__).parents[3] / "docs" / "trace-format.md").read_text(encoding="utf-8")
+EXAMPLES = {
+    section.split(":", 1)[0]: re.findall(r"```\n(.*?)\n```", section, re.DOTALL)
+    for section in PAGE.split("## What breaks each invariant")[1].split("\n### ")[1:]
+}
+
+
+@pytest.mark.parametrize("invariant", EXAMPLES)
+def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) -> None:
+    right, wrong = EXAMPLES[invariant]
+    lines = right.splitlines()
+    header = msgspec.json.decode(lines[0], type=Header)
+    events = [msgspec.json.decode(line, type=Event) for line in [*lines[1:-1], wrong]]  # type: ignore[arg-type]
+    for split in range(len(events)):
+        ledger = Ledger(header)
+        for event in events[:split]:
+            assert ledger.apply(event) is None
+        told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.books))
+        other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
+        for event in events[split:]:
+            one, two = ledger.apply(event), other.apply(event)
+            assert (one and (one.invariant, one.condition)) == (two and (two.invariant, two.condition)), split
+        assert one is not None
+
+
+WRONG = {
+    "a pool that is not there": {"pools": [{"name": "disk"}]},
+    "a slot that is not there": {"pools": [{"name": "gpu", "holders": [{"name": "op:1.0", "slots": [9]}]}]},
+    "a slot twice": {"pools": [{"name": "gpu", "holders": [{"name": "op:1.0", "slots": [2, 2]}]}]},
+    "labels without tags": {"pools": [{"name": "gpu", "labelled": [1]}]},
+    "a step of nobody": {"steps": [{"step": 1, "reqs": [["7", 0]], "tokens": [1]}]},
+    "a transfer of unequal sides": {
+        "transfers": [
+            {
+                "op": 1,
+                "gen": 0,
+                "kind": "store",
+                "src_pool": "gpu",
+                "src": [1],
+                "dst_pool": "gpu",
+                "dst": [],
+                "keys": [],
+            }
+        ]
+    },
+    "packed numbers of an odd length": {"pools": [{"name": "gpu", "bad": "AAA="}]},
+}
+
+
+@pytest.mark.parametrize("snapshot", WRONG.values(), ids=WRONG.keys())
+def test_a_snapshot_that_makes_no_sense_is_one_clear_error(
+    snapshot: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = {
+        "format": "kvfence-trace",
+        "version": 2,
+        "producer": "x",
+        "pools": [{"name": "gpu", "slots": 8}],
+        "snapshot": snapshot,
+    }
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps(header) + "\n" + '{"e":"quiesce"}\n', encoding="utf-8")
+    assert cli.run(["check", str(trace)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "trace.jsonl: line 1: " in told

@@ -13,7 +13,7 @@ from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.checker.report.violations import event_text, value_text
-from kvfence.spec.events import Complete, Event, Header, Queue, Reset, Submit
+from kvfence.spec.events import Complete, Event, Evict, Header, Queue, Reset, Submit
 from kvfence.spec.order import Header as OrderHeader
 from kvfence.spec.order import OrderEvent
 
@@ -45,6 +45,8 @@ class Judge:
         self._open: set[int] = set()
         self._abandoned: set[int] = set()
         """Transfers in flight, and those that a reset came across: nobody waits for what these bring."""
+        self._evicted = -1
+        """The last step in which the tier gave a block away."""
         self._sightings: dict[str, Sighting] = {}
         self._ledger: Ledger | None = None
         self._order: OrderChecker | None = None
@@ -72,6 +74,8 @@ class Judge:
             self._abandoned.discard(event.op)
         elif isinstance(event, Complete):
             self._open.discard(event.op)
+        elif isinstance(event, Evict) and event.pool == self._ledger.header.tier:
+            self._evicted = self.step
         try:
             violation = self._ledger.apply(event)
         except (KeyError, ValueError, IndexError, OverflowError, TypeError) as error:
@@ -116,7 +120,12 @@ class Judge:
         if violation.values.get("open_store") in self._abandoned:
             cause += f"; a reset came across the first one{NO_FAULT}"
         if violation.invariant == "FLUSH":
-            cause, evidence = self._lost(violation), "lost"
+            cause = self._lost(violation)
+            if self._evicted == self.step:
+                # It may have been in the tier, until others of the same request needed its place.
+                cause += f"; in that step the tier evicted blocks{NO_FAULT}"
+            else:
+                evidence = "lost"
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
         told = f"not true that {violation.condition}" + (f" ({values})" if values else "")
         self.sight(violation.invariant, cause, evidence, told, tuple(_story(violation)))

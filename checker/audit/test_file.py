@@ -98,7 +98,14 @@ CALLS = [
 ]
 
 
-class Checked:
+class Hooks:
+    def looked_up(self, request, promised): ...
+    def scheduled(self, output): ...
+    def called(self): ...
+    def ended(self): ...
+
+
+class Checked(Hooks):
     """The scheduler and its connector, called as an engine calls them; hooks check what must hold."""
 
     def __init__(self):
@@ -116,7 +123,8 @@ class Checked:
         return [connector.scheduler_manager.cpu_block_pool for connector in self.connectors()]
 
     def pools(self):
-        return [("GPU", self.scheduler.kv_cache_manager.block_pool)] + [("CPU", p) for p in self.connector_pools()]
+        gpu = self.scheduler.kv_cache_manager.block_pool
+        return [("GPU", gpu)] + [("CPU", pool) for pool in self.connector_pools()]
 
     def watch(self, connector):
         manager = connector.scheduler_manager
@@ -135,10 +143,6 @@ class Checked:
         manager.cpu_coordinator.find_longest_cache_hit = found
         connector.get_num_new_matched_tokens = looked_up
 
-    def looked_up(self, request, promised): ...
-    def scheduled(self, output): ...
-    def called(self): ...
-    def ended(self): ...
 {check}
     def add(self, name, prompt, most, stop, priority):
         self.requests[name] = request_of(SETUP, name, list(prompt), most, stop, priority)

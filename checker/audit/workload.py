@@ -84,19 +84,19 @@ def setups(draw: Any, reach: Reach, traffic: str = "mixed") -> tuple[Setup, int,
 
     Where requests return the GPU is small and the tier is not; where they are long, both are small.
     """
+    long, returning = traffic == "long", traffic == "returning"
     block = draw(st.sampled_from((4, 2, 8)))
     windows: tuple[int, ...] = (0,)
-    if reach.windows and draw(st.booleans()):
+    if reach.windows and draw(st.integers(0, 3)) < (3 if long else 2):
         window = draw(st.sampled_from((1, 2, 4))) * block
         windows = draw(st.sampled_from(((0, window), (0, window, 2 * window))))
-    long, returning = traffic == "long", traffic == "returning"
     blocks = draw(st.integers(8, 20) if long else st.integers(2, 10))
     tight = returning or draw(st.booleans())
     failing = reach.fails and draw(st.integers(0, 7)) == 0
     setup = Setup(
         block_size=block,
         windows=windows,
-        lazy=reach.lazy and draw(st.integers(0, 3)) == 0,
+        lazy=reach.lazy and draw(st.integers(0, 7 if long else 3)) == 0,
         depth=draw(st.sampled_from(reach.depths)),
         ranks=draw(st.sampled_from(reach.ranks)),
         stages=draw(st.sampled_from(reach.stages)),
@@ -116,7 +116,7 @@ def setups(draw: Any, reach: Reach, traffic: str = "mixed") -> tuple[Setup, int,
     fits = blocks_needed(setup, blocks * block) + 1
     small = min(blocks, fits) if long else fits
     roomy = returning or (not long and draw(st.booleans()))
-    slack = 3 if long else blocks if tight else 3 * blocks
+    slack = 2 if long else blocks if tight else 3 * blocks
     setup = msgspec.structs.replace(
         setup,
         gpu_blocks=fits + draw(st.integers(0, slack)),

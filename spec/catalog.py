@@ -40,7 +40,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "While a transfer or a dispatched step may still read or write a slot, the slot is not freed, "
             "reallocated or relabelled; finish, abort, preempt and window slides only fence it."
         ),
-        machines=("transfer", "stream_order", "scheduling", "ranks"),
+        machines=("transfer", "stream_order", "scheduling", "ranks", "loads", "verdicts", "tiers"),
         asserted=True,
         monitored=True,
         reports=(
@@ -61,7 +61,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "Every pin, slot and tracker taken for a request is released exactly once on every terminal "
             "path; at quiescence nothing is held."
         ),
-        machines=("lookup", "transfer", "scheduling", "ranks"),
+        machines=("lookup", "transfer", "scheduling", "ranks", "loads", "verdicts", "tiers"),
         asserted=True,
         monitored=True,
         reports=("vllm#32255", "vllm#39726", "sglang#33862", "dynamo#3730"),
@@ -98,7 +98,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "it, in any group or tier, has a holder: it is not evictable, and so never evicted, relabelled "
             "or given away."
         ),
-        machines=("block_pool", "lookup"),
+        machines=("block_pool", "lookup", "verdicts"),
         asserted=True,
         monitored=True,
         reports=("vllm#39702", "LMCache#4133"),
@@ -110,11 +110,10 @@ INVARIANTS: tuple[Invariant, ...] = (
             "A failed or partial load leaves its destinations invalid for every sharer and group; the "
             "cached verdict becomes a miss; the failure arrives no later than the completion."
         ),
-        machines=("transfer", "ranks"),
+        machines=("transfer", "scheduling", "ranks", "loads", "verdicts", "tiers"),
         asserted=True,
         monitored=True,
         reports=("vllm#49250", "vllm#45138", "vllm#50388", "LMCache#4133"),
-        limits="whole loads of one group; partial loads and several groups are open",
     ),
     Invariant(
         id="ONCE",
@@ -124,7 +123,16 @@ INVARIANTS: tuple[Invariant, ...] = (
             "duplicate events cannot touch a newer generation; a request never has a load and a store in "
             "flight together unless the design says why that is safe."
         ),
-        machines=("transfer", "stream_order", "ranks"),
+        machines=(
+            "transfer",
+            "stream_order",
+            "scheduling",
+            "ranks",
+            "loads",
+            "verdicts",
+            "tiers",
+            "host_memory",
+        ),
         asserted=True,
         monitored=True,
         reports=("vllm#54872", "dynamo#3730"),
@@ -148,6 +156,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "Per group: counts exclude null blocks and use that group's block size; bounds allow unaligned "
             "windows; what the writer retains covers what the reader needs."
         ),
+        machines=("geometry", "loads"),
         reports=("vllm#48959", "vllm#52735", "vllm#50388"),
     ),
     Invariant(
@@ -166,7 +175,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="COUNT",
         title="each token counted once",
         statement="local hit + external hit + to compute = prompt; each counted once.",
-        machines=("lookup", "scheduling"),
+        machines=("lookup", "scheduling", "geometry", "loads"),
         asserted=True,
         monitored=True,
         reports=("vllm#52735", "vllm#45138"),
@@ -178,7 +187,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "No token is counted computed, and no kernel reads a slot, before the load that fills it has "
             "landed on all layers, groups and ranks."
         ),
-        machines=("transfer", "stream_order"),
+        machines=("transfer", "stream_order", "loads"),
         asserted=True,
         monitored=True,
         reports=("vllm#49250", "vllm#21048"),
@@ -234,7 +243,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         statement=(
             "A slot appears at most once in a transfer; at most one store in flight per (content key, tier)."
         ),
-        machines=("block_pool", "transfer"),
+        machines=("block_pool", "transfer", "scheduling", "loads", "tiers"),
         asserted=True,
         monitored=True,
         reports=("vllm#42085", "vllm#42571", "vllm#41289"),
@@ -246,7 +255,7 @@ INVARIANTS: tuple[Invariant, ...] = (
             "A reset either fails or leaves no tier able to serve an older key; transfers in flight across "
             "it neither resurrect entries nor leak."
         ),
-        machines=("transfer",),
+        machines=("transfer", "tiers"),
         asserted=True,
         monitored=True,
         reports=("vllm#39726", "vllm#57727"),
@@ -258,11 +267,13 @@ INVARIANTS: tuple[Invariant, ...] = (
             "Ranks agree whether host memory is pinned; partial registration is rolled back; descriptor "
             "buffers obey FREEZE."
         ),
+        machines=("host_memory",),
     ),
     Invariant(
         id="EVENTS",
         title="published events equal residency",
         statement="Published stored/removed events equal residency at the granularity that can be looked up.",
+        machines=("tiers",),
     ),
 )
 

@@ -20,9 +20,8 @@ then the request computes everything.
 Blocks of finished requests stay cached, and are wanted in a smaller **host tier** too. A host slot mirrors
 one block; it may be used again for another block once its copy is over.
 
-The promises at the end hold of fair runs: workers and the connector take their steps when these stay
-possible (weak fairness), and the scheduler does not pass over for ever what it could do again and again
-(strong fairness). Requests arrive when they like.
+The promises at the end hold of weakly fair runs: what the scheduler, the workers or the connector can do from
+some time on, they do some day. Requests arrive when they like, and any load may fail.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from kvfence.spec.language import (
     Expr,
     ForAll,
     If,
+    Iff,
     Implies,
     Int,
     IsIn,
@@ -69,6 +69,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("placeholders", Request, value=Int(0, TOKENS), init=0)  # tokens of steps in flight
     m.relation("grown", Request, init=False)  # a growing request has its second block
     m.relation("leans", Request, init=False)  # its next step is the first that reads what was loaded
+    m.relation("lost", Request, init=False)  # its first token was loaded, in vain
     m.relation("table", Request, Block, init=False)
     m.relation("fence", Request, Block, init=False)
     m.relation("flight", Int(0, 1), Request, init=False)  # steps in flight, the older one first
@@ -102,10 +103,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         next_token = s.confirmed[r] + s.placeholders[r]
         return And(s.status[r] == Status.running, s.need[r] == Need.growing, Not(s.grown[r]), next_token >= 1)
 
+    def is_first(s: State, r: Elem) -> Expr:
+        return ForAll(Request, lambda q: Implies(s.ahead[q, r], Not(waits(s, q))))
+
     def is_its_turn(s: State, r: Elem) -> None:
         """Nobody ahead of r waits, no running request lacks a block, and r's own old steps are over."""
-        s.require(Not(in_flight(s, r)))
-        s.require(ForAll(Request, lambda q: Implies(s.ahead[q, r], Not(waits(s, q)))))
+        s.require(Not(in_flight(s, r)), is_first(s, r))
         s.require(ForAll(Request, lambda q: Not(lacks(s, q))))
 
     def take(s: State, r: Elem, b: Elem) -> None:
@@ -122,6 +125,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Request r gets what it needs to begin: b, and c too if it is long."""
         s.require(Not(held(s, b)), Not(held(s, c)), (s.need[r] == Need.long) == (b != c))
         s.check("FREEZE", Not(Or(held(s, b), held(s, c))), GIVEN_AWAY)
+        s.check("PROGRESS", is_first(s, r), "no request is passed by one that came later")
         receive(s, r, b, c)
 
     # Arrival and admission.
@@ -134,7 +138,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.need[r] = need
         s.status[r] = Status.waiting
 
-    @m.action(r=Request, b=Block, c=Block, fair="strong", event=events.admit)
+    @m.action(r=Request, b=Block, c=Block, fair="weak", event=events.admit)
     def admit(s: State, r: Elem, b: Elem, c: Elem) -> None:
         """It is the request's turn, and it gets its blocks: b, and if it is long c."""
         s.require(waits(s, r))
@@ -169,7 +173,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.status[r] == Status.parked)
         s.status[r] = Status.landed
 
-    @m.action(r=Request, fair="strong", event=lambda pre, post: [])
+    @m.action(r=Request, fair="weak", event=lambda pre, post: [])
     def promote(s: State, r: Elem) -> None:
         """The parked request runs: its first token was loaded. Whoever waits does not matter."""
         s.require(s.status[r] == Status.landed)
@@ -183,7 +187,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Steps.
 
-    @m.action(r=Request, fair="strong", event=events.dispatch)
+    @m.action(r=Request, fair="weak", event=events.dispatch)
     def dispatch(s: State, r: Elem) -> None:
         """A step computes the request's next token; it may be the second one in flight."""
         s.require(s.status[r] == Status.running, Not(lacks(s, r)))
@@ -207,6 +211,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The oldest step's output arrives; it counts unless its request was preempted meanwhile."""
         s.require(s.flight[0, r])
         counts = s.status[r] == Status.running
+        s.lost[r] = s.lost[r] & Not(counts)
         s.confirmed[r] = If(counts, s.confirmed[r] + 1, s.confirmed[r])
         s.placeholders[r] = If(counts, s.placeholders[r] - 1, s.placeholders[r])
         s.leans[r] = False
@@ -216,13 +221,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def process_failed_load(s: State, r: Elem) -> None:
         """The oldest step's output arrives, and with it that the load it leans on has failed."""
         s.require(s.flight[0, r], s.status[r] == Status.running, s.leans[r])
+        s.lost[r] = True
         s.confirmed[r] = 0
         if not m.faulty("placeholder_not_rolled_back"):
             s.placeholders[r] = s.placeholders[r] - 1
         s.leans[r] = False
         step_is_over(s, r)
 
-    @m.action(r=Request, b=Block, fair="strong", event=events.grow)
+    @m.action(r=Request, b=Block, fair="weak", event=events.grow)
     def grow(s: State, r: Elem, b: Elem) -> None:
         """The running request gets its second block."""
         s.require(lacks(s, r))
@@ -246,6 +252,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.placeholders[v] = 0
         s.grown[v] = False
         s.leans[v] = False
+        s.lost[v] = False
         s.status[v] = Status.waiting
 
     @m.action(r=Request, fair="weak", event=events.finish)
@@ -260,12 +267,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The host tier.
 
-    @m.action(b=Block, h=Host, fair="strong", event=events.backup)
+    @m.action(b=Block, h=Host, fair="weak", event=events.backup)
     def backup(s: State, b: Elem, h: Elem) -> None:
         """The cached block b is copied to host slot h, whose old copy is dropped."""
         s.require(s.wanted[b], Not(held(s, b)), s.copy[h] != Copy.copying)
         if m.faulty("mirror_pins_starve"):
             s.require(ForAll(Block, lambda c: Not(s.mirrors[h, c])))
+        s.check("FREEZE", s.copy[h] != Copy.copying, "a host slot under a copy is not used again")
         s.mirrors.update(lambda g, c: If(g == h, c == b, s.mirrors[g, c]))
         s.wanted[b] = False
         s.copy[h] = Copy.copying
@@ -274,6 +282,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def acknowledge(s: State, h: Elem) -> None:
         """The copy is over: its source may be given away, and the slot be used again."""
         s.require(s.copy[h] == Copy.copying)
+        s.check("ONCE", s.copy[h] == Copy.copying, "the end of a copy is told once")
         s.copy[h] = Copy.kept
 
     @m.action(event=events.rest)
@@ -312,9 +321,60 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         one_copy = ForAll(Request, Block, lambda r, b: Not(has(r, b) & copied(s, b)))
         return one_request & one_copy
 
+    @m.invariant("CONSERVE")
+    def a_request_has_the_blocks_that_it_needs(s: State) -> Expr:
+        def two(r: Elem) -> Expr:
+            return Exists(Block, Block, lambda b, c: And(b != c, s.table[r, b], s.table[r, c]))
+
+        def right(r: Elem) -> Expr:
+            return Exists(Block, lambda b: s.table[r, b]) & Iff(two(r), (s.need[r] == Need.long) | s.grown[r])
+
+        return ForAll(Request, lambda r: Implies(IsIn(s.status[r], *HOLDERS), right(r)))
+
+    @m.invariant("CONSERVE")
+    def what_is_cached_belongs_to_nobody(s: State) -> Expr:
+        def cached(b: Elem) -> Expr:
+            return s.wanted[b] | Exists(Host, lambda h: s.mirrors[h, b])
+
+        return ForAll(Request, Block, lambda r, b: Implies(cached(b), Not(s.table[r, b] | s.fence[r, b])))
+
+    @m.invariant("UNIQUE")
+    def a_host_slot_mirrors_at_most_one_block(s: State) -> Expr:
+        def one(h: Elem, b: Elem, c: Elem) -> Expr:
+            return Implies(s.mirrors[h, b], And(s.copy[h] != Copy.none, Implies(s.mirrors[h, c], b == c)))
+
+        return ForAll(Host, Block, Block, one)
+
+    @m.invariant("COUNT")
+    def no_token_is_counted_without_a_block(s: State) -> Expr:
+        def small(r: Elem) -> Expr:
+            return And(s.need[r] == Need.growing, Not(s.grown[r]))
+
+        return ForAll(Request, lambda r: Implies(small(r), s.confirmed[r] + s.placeholders[r] <= 1))
+
+    @m.invariant("FAIL-CLOSED")
+    def what_was_loaded_in_vain_does_not_count(s: State) -> Expr:
+        def counts_none(r: Elem) -> Expr:
+            return And(s.status[r] == Status.running, s.confirmed[r] == 0)
+
+        return ForAll(Request, lambda r: Implies(s.lost[r], counts_none(r)))
+
+    @m.invariant("FAIL-CLOSED")
+    def only_a_request_that_counts_a_loaded_token_leans_on_it(s: State) -> Expr:
+        def counts(r: Elem) -> Expr:
+            return And(s.status[r] == Status.running, s.confirmed[r] == 1)
+
+        return ForAll(Request, lambda r: Implies(s.leans[r], counts(r)))
+
     @m.invariant("NO-LEAK")
     def only_requests_with_blocks_hold_some(s: State) -> Expr:
-        return ForAll(Request, Block, lambda r, b: Implies(s.table[r, b], IsIn(s.status[r], *HOLDERS)))
+        def holds(r: Elem, b: Elem) -> Expr:
+            return And(
+                Implies(s.table[r, b], IsIn(s.status[r], *HOLDERS)),
+                Implies(s.grown[r], And(s.status[r] == Status.running, s.need[r] == Need.growing)),
+            )
+
+        return ForAll(Request, Block, holds)
 
     @m.invariant("NO-LEAK")
     def a_fence_is_lifted_after_the_last_step(s: State) -> Expr:

@@ -24,7 +24,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[
     SupportsHMA,
 )
 
-from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install
 from kvfence.checker.adapters.fence.stats import (
     FENCE,
     INNER,
@@ -33,6 +32,7 @@ from kvfence.checker.adapters.fence.stats import (
     FencedStats,
     class_path,
 )
+from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install
 
 NAME_KEY: Final = "kvfence_connector"
 MODE_KEY: Final = "kvfence_mode"

@@ -49,7 +49,7 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything."""
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: Any) -> FencedStats:
         """Add what ``other`` has: violations add up, all other figures are the newest."""
@@ -60,7 +60,8 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
         data: dict[str, Any] = {}
         path = self.data.get(INNER_CLASS) or other.data.get(INNER_CLASS)
         if together is not None:
-            data[INNER], data[INNER_CLASS] = together.to_dict() if _has(together) else together.data, path
+            data[INNER] = together.to_dict() if hasattr(together, "to_dict") else together.data
+            data[INNER_CLASS] = path
         fences = [stats.data[FENCE] for stats in (self, other) if stats.data.get(FENCE)]
         if fences:
             total: dict[str, int] = {}
@@ -89,10 +90,6 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
     def is_empty(self) -> bool:
         """Whether there is nothing to tell."""
         return not self.data.get(FENCE) and not self.data.get(INNER)
-
-
-def _has(stats: Any) -> bool:
-    return hasattr(stats, "to_dict")
 
 
 class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]

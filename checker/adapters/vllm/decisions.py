@@ -38,8 +38,8 @@ def looked_up(tier: Tier, request: Any, local: int, result: Any, items: list[Ite
         stream.withdraw(state)
         return
     hits = tier.hits
-    slots = slots_of(hits) if hits is not None else tier.pins.get(state.id, [])
-    stream.emit(Lookup(state.id, state.gen, local, external, tier.tap.name, packed(slots)))
+    slots = tier.tap.slots(hits)[2] if hits is not None else packed(tier.pins.get(state.id, []))
+    stream.emit(Lookup(state.id, state.gen, local, external, tier.tap.name, slots))
     state.promised = True
 
 
@@ -58,8 +58,13 @@ def load_decided(tier: Tier, request: Any, items: list[Item]) -> None:
     if loading:
         meta = known.transfer_meta
         gpu, cpu = list(meta.gpu_block_ids), list(meta.cpu_block_ids)
-        blocks = tier.tap.pool.blocks
-        transfers = tier.split("load", gpu, cpu, [blocks[slot]._block_hash for slot in cpu])
+        held = next((item for item in holds if item.tap is tier.tap), None)
+        if held is None or held.blocks is None or held.slots != cpu:
+            blocks = tier.tap.pool.blocks
+            held_blocks = [blocks[slot] for slot in cpu]
+        else:
+            held_blocks = held.blocks
+        transfers = tier.split("load", gpu, cpu, [block._block_hash for block in held_blocks])
         free = {id(item.tap): item.free for item in holds}
         dropped = [item for item in drops if item.tap is tier.tap]
         tier.hold(
@@ -70,7 +75,7 @@ def load_decided(tier: Tier, request: Any, items: list[Item]) -> None:
         )
         for transfer in transfers:
             at = places(tier, id_, transfer)
-            tier.queue(transfer, state, at)
+            tier.queue(transfer, state, packed(at))
             if at:
                 _resident(tier, state, transfer.group, at)
         state.promised = False
@@ -88,25 +93,27 @@ def load_decided(tier: Tier, request: Any, items: list[Item]) -> None:
 
 def _resident(tier: Tier, state: RequestState, group: int, at: Sequence[int]) -> None:
     """Blocks that are being loaded are in the tier already."""
-    start, end = min(at), max(at) + 1
-    if end - start == len(at):
+    for start, end in _runs(at):
         tier.stream.emit(Drop(state.id, state.gen, start, end - start, "resident", group))
         state.cover(group, start, end)
 
 
-def places(tier: Tier, id_: str, transfer: Transfer) -> list[int]:
+def places(tier: Tier, id_: str, transfer: Transfer) -> Sequence[int]:
     """The indexes of a transfer's GPU slots in the request's table; empty if they are not all there."""
-    gpu = transfer.gpu
+    gpu, count = transfer.gpu, len(transfer.gpu)
     for group, table in tables_of(tier.stream, id_):
         if group != transfer.group:
             continue
-        start = tier.stream.requests[id_].lengths.get(group, len(table)) - len(gpu)
-        for guess in (start, len(table) - len(gpu)):
-            if guess >= 0 and slots_of(table[guess : guess + len(gpu)]) == gpu:
-                return list(range(guess, guess + len(gpu)))
+        start = tier.stream.requests[id_].lengths.get(group, len(table)) - count
+        for guess in (start, len(table) - count):
+            if guess >= 0 and packed(slots_of(table[guess : guess + count])) == transfer.gpu_pack:
+                return range(guess, guess + count)
         where = {block.block_id: at for at, block in enumerate(table) if not block.is_null}
         found = [where.get(slot, -1) for slot in gpu]
-        return [] if -1 in found else found
+        if -1 in found:
+            return []
+        row = range(found[0], found[0] + count)
+        return row if found == list(row) else found
     return []
 
 
@@ -127,9 +134,9 @@ def stores_decided(tier: Tier, meta: Any, items: list[Item]) -> None:
     index = meta.store_event
     ids = list(manager._store_event_to_reqs.get(index, ())) if index >= 0 else []
     transfers: list[Transfer] = []
-    for number, (cpu, gpu, free_cpu, free_gpu) in enumerate(found):
-        id_ = ids[number] if len(ids) == len(found) else _owner(tier, ids, gpu)
-        transfers += decide_store(tier, id_, cpu, gpu, free_cpu, free_gpu)
+    for number, (taken, read) in enumerate(found):
+        id_ = ids[number] if len(ids) == len(found) else _owner(tier, ids, read.slots)
+        transfers += decide_store(tier, id_, taken, read)
     transfers += tier.queued
     tier.queued = []
     if index >= 0:
@@ -137,19 +144,18 @@ def stores_decided(tier: Tier, meta: Any, items: list[Item]) -> None:
         tier.stores[index] = transfers
 
 
-def decide_store(
-    tier: Tier, id_: str, cpu: list[int], gpu: list[int], free_cpu: int, free_gpu: int
-) -> list[Transfer]:
-    """Tell a store of GPU slots ``gpu`` to slots ``cpu`` of the tier, for request ``id_`` ("": of nobody)."""
-    blocks = tier.stream.gpu.pool.blocks
-    transfers = tier.split("store", gpu, cpu, [blocks[slot]._block_hash for slot in gpu])
-    tier.hold(transfers, ALLOC, free_cpu, free_gpu)
+def decide_store(tier: Tier, id_: str, taken: Item, read: Item) -> list[Transfer]:
+    """Tell a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of nobody)."""
+    assert read.blocks is not None
+    hashes = [block._block_hash for block in read.blocks]
+    transfers = tier.split("store", read.slots, taken.slots, hashes)
+    tier.hold(transfers, ALLOC, taken.free, read.free)
     state = tier.stream.requests.get(id_) if id_ else None
     for transfer in transfers:
-        at = [] if state is None else stored_places(tier, state, transfer)
+        at: Sequence[int] = [] if state is None else stored_places(tier, state, transfer)
         if at and tier.ordered and not is_confirmed(tier, id_, transfer, max(at)):
             at = []  # Its copy follows the step that computes the blocks: the stream order decides.
-        tier.queue(transfer, state, at)
+        tier.queue(transfer, state, packed(at))
         if state is not None and at:
             for start, end in _runs(at):
                 state.cover(transfer.group, start, end)
@@ -166,7 +172,7 @@ def is_confirmed(tier: Tier, id_: str, transfer: Transfer, last: int) -> bool:
     return int(known.request.num_computed_tokens) - stream.in_flight(id_) >= need
 
 
-def stored_places(tier: Tier, state: RequestState, transfer: Transfer) -> list[int]:
+def stored_places(tier: Tier, state: RequestState, transfer: Transfer) -> Sequence[int]:
     """The indexes of a store's GPU slots in the table that the connector itself keeps of the request."""
     known = tier.manager._reqs_to_store.get(state.id)
     group, gpu = transfer.group, transfer.gpu
@@ -174,7 +180,7 @@ def stored_places(tier: Tier, state: RequestState, transfer: Transfer) -> list[i
         table = known.block_ids[group]
         for end in (known.num_stored_blocks[group], known.num_stored_blocks[group] + len(gpu)):
             if end >= len(gpu) and table[end - len(gpu) : end] == gpu:
-                return list(range(end - len(gpu), end))
+                return range(end - len(gpu), end)
     return places(tier, state.id, transfer)
 
 
@@ -189,6 +195,8 @@ def _owner(tier: Tier, ids: list[str], gpu: list[int]) -> str:
 
 def _runs(at: Sequence[int]) -> list[tuple[int, int]]:
     """``at`` as ranges."""
+    if isinstance(at, range):
+        return [(at.start, at.stop)]
     found: list[tuple[int, int]] = []
     for place in at:
         if found and found[-1][1] == place:
@@ -203,8 +211,8 @@ def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
     for item in items:
         if item.kind not in {ALLOC, TOUCH}:
             tier.stream.nobody([item])
-    for cpu, gpu, free_cpu, free_gpu in pairs(items, tier.tap, tier.stream.gpu):
-        tier.queued += decide_store(tier, id_, cpu, gpu, free_cpu, free_gpu)
+    for taken, read in pairs(items, tier.tap, tier.stream.gpu):
+        tier.queued += decide_store(tier, id_, taken, read)
 
 
 def give_up(tier: Tier) -> tuple[list[Transfer], dict[int, RequestState]]:
@@ -231,8 +239,9 @@ def give_up(tier: Tier) -> tuple[list[Transfer], dict[int, RequestState]]:
 def account_cursors(tier: Tier, output: Any) -> None:
     """Tell which blocks the connector passed over in this step, and why as far as it can be seen."""
     tracked = tier.manager._reqs_to_store
-    if not tracked:
+    if not tracked or not tier.stream.lively:
         return
+    tier.stream.lively -= 1
     requests = tier.stream.requests
     for id_ in output.num_scheduled_tokens:
         known = tracked.get(id_)
@@ -285,7 +294,7 @@ def _reason(tier: Tier, block: Any) -> DropReason | None:
         return "resident"
     if block_hash in tier.evicted:
         return "resident"  # It was when the connector looked.
-    if block.block_id in tier.storing:
+    if tier.storing[block.block_id] > 0:
         return "in_flight"
     return None
 

@@ -135,11 +135,10 @@ def _free_blocks(original: Method) -> Method:
         blocks = list(ordered_blocks)
         original(self, blocks, *args, **named)
         try:
-            if blocks and getattr(blocks[0], "pool", None) is not None:
-                mine = [block for block in blocks if block.pool is self or block.pool is None]
-            else:
-                mine = blocks
-            tap.freed(mine)
+            if blocks and getattr(blocks[0], "pool", None) is not None and tap.stream.pending is None:
+                # Only frees that were put off mix the blocks of several pools.
+                blocks = [block for block in blocks if block.pool is self or block.pool is None]
+            tap.freed(blocks)
         except Exception as error:
             tap.stream.trouble(error)
         return None
@@ -160,25 +159,15 @@ def _cache_full_blocks(original: Method) -> Method:
         tap = _tap(self)
         if tap is None or num_cached_blocks >= num_full_blocks:
             return original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
-        try:
-            before = [block._block_hash for block in blocks[num_cached_blocks:num_full_blocks]]
-        except Exception as error:
-            tap.stream.trouble(error)
-            before = []
         result = original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         try:
             new = blocks[num_cached_blocks:num_full_blocks]
             hashes = [block._block_hash for block in new]
-            if before.count(None) == len(before) and None not in hashes:
+            if None in hashes:  # The null block, and blocks that no hit can need.
+                new = [block for block in new if block._block_hash is not None]
+                hashes = [block._block_hash for block in new]
+            if new:
                 tap.labelled(new, hashes)
-            else:
-                changed = [
-                    at
-                    for at, found in enumerate(hashes)
-                    if found is not None and found != before[at] and not new[at].is_null
-                ]
-                if changed:
-                    tap.labelled([new[at] for at in changed], [hashes[at] for at in changed])
         except Exception as error:
             tap.stream.trouble(error)
         return result

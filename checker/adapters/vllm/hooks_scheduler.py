@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from kvfence.checker.adapters.vllm.engine import Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.stream import Item
 from kvfence.checker.adapters.vllm.tables import table_handler
 
 STREAM: Final = "_kvfence_stream"
@@ -202,19 +203,18 @@ def _handle_invalid_blocks(original: Method) -> Method:
 
 def _allocate_slots(original: Method) -> Method:
     def allocate_slots(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
-        if stream is None:
+        stream = self.__dict__.get(STREAM)
+        if stream is None or stream.off:
             return original(self, request, *args, **named)
-        state = stream.request(request.request_id)
-        outer = stream.pending, stream.handler
-        stream.pending, stream.handler = [], table_handler(stream, state)
+        state = stream.requests.get(request.request_id) or stream.request(request.request_id)
+        outer = stream.pending
+        stream.pending = items = list[Item]()
         try:
             blocks = original(self, request, *args, **named)
         finally:
-            if stream.pending:
-                stream.leave(outer)
-            else:
-                stream.pending, stream.handler = outer
+            stream.pending = outer
+            if items:
+                stream.table_changed(state, items)
         if blocks is not None and not state.admitted:
             try:
                 stream.admit(state, request, args, named)

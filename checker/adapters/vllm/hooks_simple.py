@@ -78,7 +78,12 @@ def _find_hit(original: Method) -> Method:
         found = original(self, *args, **named)
         if _listening and self is _listening[-1].manager.cpu_coordinator:
             try:
-                _listening[-1].hits = [block for group in found[0] for block in group if not block.is_null]
+                groups = found[0]
+                _listening[-1].hits = (
+                    list(groups[0])
+                    if len(groups) == 1
+                    else [block for group in groups for block in group if not block.is_null]
+                )
             except Exception as error:
                 _listening[-1].stream.trouble(error)
         return found
@@ -141,17 +146,27 @@ def _build_meta(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, scheduler_output)
-        meta, items = _call(tier, original, scheduler_output)
+        stream = tier.stream
+        outer = stream.pending, stream.handler
+        stream.pending = items = list[Item]()
         try:
-            if items or meta.store_event >= 0:
-                stores_decided(tier, meta, items)
-            if meta.load_event >= 0:
-                for id_ in self._load_event_to_reqs.get(meta.load_event, ()):
-                    tier.issue(tier.loads.get(id_, []))
-            account_cursors(tier, scheduler_output)
-            tier.evicted.clear()
-        except Exception as error:
-            tier.stream.trouble(error)
+            meta = original(self, scheduler_output)
+        except BaseException:
+            stream.pending, stream.handler = outer
+            stream.nobody(items)
+            raise
+        stream.pending, stream.handler = outer
+        if items or stream.lively or meta.store_event >= 0 or meta.load_event >= 0:
+            try:
+                if items or meta.store_event >= 0:
+                    stores_decided(tier, meta, items)
+                if meta.load_event >= 0:
+                    for id_ in self._load_event_to_reqs.get(meta.load_event, ()):
+                        tier.issue(tier.loads.get(id_, []))
+                account_cursors(tier, scheduler_output)
+                tier.evicted.clear()
+            except Exception as error:
+                stream.trouble(error)
         return meta
 
     return build_connector_meta
@@ -159,6 +174,8 @@ def _build_meta(original: Method) -> Method:
 
 def _update_output(original: Method) -> Method:
     def update_connector_output(self: Any, connector_output: Any) -> Any:
+        if not connector_output.finished_recving and connector_output.kv_connector_worker_meta is None:
+            return original(self, connector_output)
         tier = tier_of(self)
         if tier is None:
             return original(self, connector_output)

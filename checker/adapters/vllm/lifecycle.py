@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.stream import PoolTap, RequestState, Stream
+from kvfence.checker.adapters.vllm.stream import Item, PoolTap, RequestState, Stream
+from kvfence.checker.adapters.vllm.tables import table_handler
 from kvfence.spec.events import (
     Admit,
     Finish,
@@ -45,6 +46,15 @@ class EngineStream(Stream):
         self.emit(Admit(state.id, state.gen, local, external, total - local - external, total))
         if external <= 0:
             state.promised = False
+
+    def table_changed(self, state: RequestState, items: list[Item]) -> None:
+        """What an allocation for the request did to the pools."""
+        if self.pending is not None and self.pending:
+            self.flush()
+        try:
+            table_handler(self, state)(items)
+        except Exception as error:
+            self.trouble(error)
 
     def withdraw(self, state: RequestState) -> None:
         """The promise to a request, if there is one, is given up."""
@@ -105,7 +115,7 @@ class EngineStream(Stream):
     def free_is_deferred(self, request: Any, blocks: list[Any]) -> None:
         """The request left its table, but its blocks are given back later."""
         state = self.request(request.request_id)
-        slots = set(self.gpu.real([block.block_id for block in blocks]))
+        slots = {block.block_id for block in blocks if not block.is_null}
         state.lengths.clear()
         state.admitted = False
         if slots:
@@ -165,8 +175,8 @@ class EngineStream(Stream):
 
     def empty(self, tap: PoolTap) -> None:
         """Tell that all slots of a pool left its prefix index, other than by a reset of all tiers."""
-        gone = np.flatnonzero(np.frombuffer(tap.labels, dtype=np.uint8)).tolist()
-        tap.labels = bytearray(len(tap.labels))
+        gone = np.flatnonzero(tap.labels).tolist()
+        tap.labels[:] = False
         if gone:
             self.emit(Unlabel(tap.name, gone, "reset"))
 
@@ -175,7 +185,7 @@ class EngineStream(Stream):
         cleared, self.resetting = self.resetting or [], None
         if done and with_connector:
             for tap in cleared:
-                tap.labels = bytearray(len(tap.labels))
+                tap.labels[:] = False
             self.emit(Reset(True, [tap.name for tap in cleared]))
             return
         for tap in cleared:

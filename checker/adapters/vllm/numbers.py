@@ -21,9 +21,16 @@ def slots_of(blocks: Sequence[Any]) -> list[int]:
     return [block.block_id for block in blocks]
 
 
-def packed(slots: list[int]) -> Any:
+def packed(slots: Sequence[int]) -> Any:
     """``slots`` in the form in which an event takes them fastest."""
+    if isinstance(slots, range):
+        return list(slots) if len(slots) <= FEW else np.arange(slots.start, slots.stop, dtype=np.uint32)
     return slots if len(slots) <= FEW else array("I", slots)
+
+
+def indexes(slots: Any) -> npt.NDArray[np.uint32]:
+    """Packed ``slots`` as numpy's indexes, without a copy if they are many."""
+    return np.array(slots, dtype=np.uint32) if isinstance(slots, list) else np.frombuffer(slots, np.uint32)
 
 
 def packed_keys(keys: npt.NDArray[np.uint64] | list[int]) -> Any:

@@ -7,11 +7,22 @@ of events of its own, which begins with a header.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from kvfence.checker.adapters.vllm.numbers import packed, packed_keys, slots_of
+import numpy as np
+import numpy.typing as npt
+
+from kvfence.checker.adapters.vllm.numbers import (
+    FEW,
+    indexes,
+    keys_and_groups,
+    packed,
+    packed_keys,
+    slots_of,
+)
 from kvfence.checker.monitor.violation import InvariantViolation
 from kvfence.spec.events import (
     Alloc,
@@ -42,6 +53,7 @@ UNLABEL: Final = "unlabel"
 MOST_STEPS_AHEAD: Final = 64
 """vLLM bounds the steps in flight by the executor, which the scheduler side does not see."""
 REMEMBERED_IDS: Final = 1 << 16
+LIVELY: Final = 3
 MOST_TROUBLE: Final = 20
 """Exceptions of the adapter itself after which it stops to observe an engine."""
 
@@ -51,14 +63,27 @@ log = logging.getLogger("kvfence.vllm")
 class Item:
     """Something that happened to a pool inside a call whose end says on whose behalf."""
 
-    __slots__ = ("extra", "free", "kind", "slots", "tap")
+    __slots__ = ("blocks", "extra", "free", "kind", "pack", "slots", "tap")
 
-    def __init__(self, kind: str, tap: PoolTap, slots: list[int], free: int = -1, extra: Any = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        tap: PoolTap,
+        slots: list[int],
+        free: int = -1,
+        extra: Any = None,
+        pack: Any = None,
+        blocks: list[Any] | None = None,
+    ) -> None:
         self.kind = kind
         self.tap = tap
         self.slots = slots
         self.free = free
         self.extra = extra
+        self.pack = packed(slots) if pack is None else pack
+        """``slots`` as an event takes them."""
+        self.blocks = blocks
+        """vLLM's blocks of these slots, in the same order."""
 
 
 class RequestState:
@@ -115,85 +140,123 @@ class RequestState:
     def gaps(self, group: int, start: int, end: int) -> list[int]:
         """Blocks from ``start`` to before ``end`` that are not accounted for."""
         done = self.covered.get(group, b"")
+        if end <= len(done) and not done.count(0, start, end):
+            return []
         return [at for at in range(start, end) if at >= len(done) or not done[at]]
 
 
 class PoolTap:
     """A block pool under observation."""
 
-    __slots__ = ("anonymous", "hashes", "labels", "name", "null", "pool", "stream")
+    __slots__ = ("anonymous", "hashes", "known", "labels", "name", "null", "pool", "queue", "stream")
 
     def __init__(self, name: str, pool: Any, stream: Stream) -> None:
         self.name = name
         self.pool = pool
+        self.queue = pool.free_block_queue
         self.stream = stream
         null = getattr(pool, "null_block", None)
         self.null: int = -1 if null is None else null.block_id
-        self.labels = bytearray(len(pool.blocks))
-        """1 for each slot that was seen to enter the prefix index."""
-        self.hashes: dict[int, bytes] = {}
-        """Of a tier: the hash of each slot in its index."""
+        self.labels: npt.NDArray[np.bool_] = np.zeros(len(pool.blocks), dtype=np.bool_)
+        """Which slots were seen to enter the prefix index."""
+        self.hashes: npt.NDArray[np.object_] = np.zeros(0, dtype=np.object_)
+        """Of a tier: the hash under which each slot entered its index."""
         self.anonymous: dict[int, int] = {}
         """Holders without a name of each slot."""
+        self.known: list[tuple[list[Any], list[int], Any]] = []
+        """The last long rows of blocks, with their slots: the same row comes several times in a step."""
 
     def free_count(self) -> int:
         """The pool's own count of free slots."""
-        return int(self.pool.free_block_queue.num_free_blocks)
+        return int(self.queue.num_free_blocks)
+
+    def slots(self, blocks: list[Any]) -> tuple[list[Any], list[int], Any]:
+        """``blocks`` without the null block, their slots, and these packed."""
+        count = len(blocks)
+        if count <= FEW:
+            slots, null = slots_of(blocks), self.null
+            if null in slots:
+                blocks = [block for block in blocks if block.block_id != null]
+                slots = slots_of(blocks)
+            return blocks, slots, slots
+        for row in self.known:
+            if len(row[0]) == count and row[0] == blocks:
+                return row
+        slots = slots_of(blocks)
+        pack = array("I", slots)
+        if self.null in pack:
+            blocks = [block for block in blocks if block.block_id != self.null]
+            slots = slots_of(blocks)
+            pack = packed(slots)
+        row = (blocks, slots, pack)
+        self.known.append(row)
+        if len(self.known) > 2:
+            del self.known[0]
+        return row
 
     # Called by the hooks, after the pool did it.
 
     def allocated(self, blocks: list[Any]) -> None:
         """The pool gave ``blocks`` away."""
-        slots = slots_of(blocks)
-        labels = self.labels
-        gone = [slot for slot in slots if labels[slot]]
-        if gone:
-            all_blocks = self.pool.blocks
-            gone = [slot for slot in gone if all_blocks[slot]._block_hash is None]
-            for slot in gone:
-                labels[slot] = 0
-            if gone:
-                hashes = self.hashes
-                lost = [hashes.pop(slot, None) for slot in gone] if hashes else None
-                self.stream.happened(Item(EVICT, self, gone, extra=lost))
-        if slots:
-            self.stream.happened(Item(ALLOC, self, slots, self.free_count()))
+        if not blocks:
+            return
+        blocks, slots, pack = self.slots(blocks)
+        where = indexes(pack)
+        had = self.labels[where]
+        if had.any():
+            gone = where[had]
+            lost = [block._block_hash for block in blocks]
+            if lost.count(None) != len(lost):
+                blocks_of = self.pool.blocks
+                gone = np.array(
+                    [slot for slot in gone.tolist() if blocks_of[slot]._block_hash is None], dtype=np.uint32
+                )
+            self.labels[gone] = False
+            if len(gone):
+                extra = self.hashes[gone].tolist() if len(self.hashes) else None
+                gone_slots = gone.tolist()
+                pack_gone = gone_slots if len(gone_slots) <= FEW else gone
+                self.stream.happened(Item(EVICT, self, gone_slots, extra=extra, pack=pack_gone))
+        self.stream.happened(Item(ALLOC, self, slots, self.queue.num_free_blocks, pack=pack, blocks=blocks))
 
-    def touched(self, blocks: Any) -> None:
+    def touched(self, blocks: list[Any]) -> None:
         """A holder was added to ``blocks``."""
-        slots = self.real(slots_of(blocks))
+        blocks, slots, pack = self.slots(blocks)
         if slots:
-            self.stream.happened(Item(TOUCH, self, slots, self.free_count()))
+            item = Item(TOUCH, self, slots, self.queue.num_free_blocks, pack=pack, blocks=blocks)
+            self.stream.happened(item)
 
     def freed(self, blocks: list[Any]) -> None:
         """A holder left ``blocks``."""
-        slots = self.real(slots_of(blocks))
+        blocks, slots, pack = self.slots(blocks)
         if slots:
-            self.stream.happened(Item(FREE, self, slots, self.free_count()))
-
-    def real(self, slots: list[int]) -> list[int]:
-        """``slots`` without the null block."""
-        null = self.null
-        return [slot for slot in slots if slot != null] if null in slots else slots
+            item = Item(FREE, self, slots, self.queue.num_free_blocks, pack=pack, blocks=blocks)
+            self.stream.happened(item)
 
     def labelled(self, blocks: list[Any], hashes: list[bytes]) -> None:
         """``blocks`` are in the prefix index under ``hashes``."""
         slots = slots_of(blocks)
-        labels = self.labels
-        again = [slot for slot in slots if labels[slot]]
-        if again:
-            self.unlabelled(again, "another key")
-        for slot in slots:
-            labels[slot] = 1
-        self.stream.happened(Item(LABEL, self, slots, extra=hashes))
+        pack = packed(slots)
+        where = indexes(pack)
+        again = self.labels[where]
+        if again.any():
+            self.unlabelled(where[again].tolist(), "another key")
+        self.labels[where] = True
+        self.stream.happened(Item(LABEL, self, slots, extra=hashes, pack=pack))
 
     def unlabelled(self, slots: list[int], why: str) -> None:
         """``slots`` left the prefix index."""
         gone = [slot for slot in slots if self.labels[slot]]
-        for slot in gone:
-            self.labels[slot] = 0
+        self.labels[gone] = False
         if gone:
             self.stream.happened(Item(UNLABEL, self, gone, extra=why))
+
+    def remember(self, where: npt.NDArray[np.uint32], hashes: list[Any]) -> None:
+        """Slots of a tier entered its index under ``hashes``."""
+        if not len(self.hashes):
+            self.hashes = np.full(len(self.labels), None, dtype=np.object_)
+        self.hashes[where] = hashes
+        self.labels[where] = True
 
 
 class Stream:
@@ -219,6 +282,12 @@ class Stream:
         """Of each step in flight: its number, the id of its output, its tokens by request."""
         self.next_step = 0
         self.next_op = 0
+        self.lively = 0
+        """Steps during which cursors may still move on behalf of what last happened to a pool."""
+        self.still: dict[str, int] | None = None
+        """Tokens of the step that was processed last, if nothing was told since it was dispatched."""
+        self.repeats = 0
+        """Further steps like it that were dispatched and processed, and not told yet."""
         self.trouble_count = 0
         self.troubles: list[str] = []
         """The first exceptions of the adapter itself, in words."""
@@ -234,6 +303,8 @@ class Stream:
 
     def emit(self, event: Event) -> None:
         """Tell ``event``; the header goes first."""
+        if self.still is not None:
+            self.tell_repeats()
         if self.sink is None:
             self.sink = self.open_sink(self.header())
         self.sink(event)
@@ -299,6 +370,7 @@ class Stream:
 
     def happened(self, item: Item) -> None:
         """Something happened to a pool."""
+        self.lively = LIVELY
         if self.pending is not None:
             self.pending.append(item)
         else:
@@ -306,31 +378,28 @@ class Stream:
 
     def tell(self, item: Item, holder: str, group: int = 0, at: int = 0) -> None:
         """Tell one item, which ``holder`` did."""
-        tap, slots = item.tap, item.slots
-        match item.kind:
-            case "alloc":
-                self.emit(Alloc(tap.name, holder, packed(slots), item.free, group, at))
-            case "touch":
-                self.emit(Touch(tap.name, holder, packed(slots), item.free, group, at))
-            case "free":
-                self.emit(Free(tap.name, holder, packed(slots), item.free))
-            case _:
-                self.tell_label(item)
+        kind = item.kind
+        if kind == ALLOC:
+            self.emit(Alloc(item.tap.name, holder, item.pack, item.free, group, at))
+        elif kind == TOUCH:
+            self.emit(Touch(item.tap.name, holder, item.pack, item.free, group, at))
+        elif kind == FREE:
+            self.emit(Free(item.tap.name, holder, item.pack, item.free))
+        else:
+            self.tell_label(item)
 
     def tell_label(self, item: Item, op: int = -1) -> None:
         """Tell an item that has no holder: evict, label, unlabel."""
         tap, slots = item.tap, item.slots
         if item.kind == EVICT:
-            self.emit(Evict(tap.name, packed(slots)))
+            self.emit(Evict(tap.name, item.pack))
         elif item.kind == UNLABEL:
-            self.emit(Unlabel(tap.name, packed(slots), item.extra))
+            self.emit(Unlabel(tap.name, item.pack, item.extra))
         else:
-            from kvfence.checker.adapters.vllm.numbers import keys_and_groups
-
             keys, groups = keys_and_groups(item.extra, slots)
             first = int(groups[0])
             if (groups == first).all():
-                self.emit(Label(tap.name, packed(slots), packed_keys(keys), first, op))
+                self.emit(Label(tap.name, item.pack, packed_keys(keys), first, op))
                 return
             for group in sorted(set(groups.tolist())):
                 here = [at for at, of in enumerate(groups.tolist()) if of == group]
@@ -429,17 +498,25 @@ class Stream:
     # Steps.
 
     def dispatched(self, output: Any) -> None:
-        """A step was handed to the workers."""
+        """A step was handed to the workers.
+
+        Steps that follow each other with the same tokens and nothing told between them are told as one: the
+        decode steps of a batch, most of them. It has all of their tokens.
+        """
         tokens = output.num_scheduled_tokens
         if not tokens:
             return
+        if self.still is not None:
+            if tokens == self.still and not output.scheduled_spec_decode_tokens:
+                self.steps.append((-1, id(output), tokens))
+                return
+            self.tell_repeats()
         number = self.next_step
         self.next_step = number + 1
-        self.steps.append((number, id(output), tokens))
         self.emit(Dispatch(number, list(tokens), list(tokens.values())))
-        speculative = output.scheduled_spec_decode_tokens
-        if speculative:
-            for id_ in speculative:
+        self.steps.append((number, id(output), tokens))
+        if output.scheduled_spec_decode_tokens:
+            for id_ in output.scheduled_spec_decode_tokens:
                 self.request(id_).uneven = True
 
     def processed(self, output: Any) -> None:
@@ -448,16 +525,36 @@ class Stream:
         if not steps or not output.num_scheduled_tokens:
             return
         wanted = id(output)
-        if steps[0][1] == wanted:
-            self.emit(Process(steps.popleft()[0]))
-            return
-        if any(known == wanted for _, known, _ in steps):
+        if steps[0][1] != wanted and any(known == wanted for _, known, _ in steps):
             while steps[0][1] != wanted:
-                self.emit(Process(steps.popleft()[0]))
-            self.emit(Process(steps.popleft()[0]))
+                self.over()
+        self.over()  # Of this output, or of one of which this is a copy, as from another process.
+
+    def over(self) -> None:
+        """The oldest step in flight is over."""
+        number, _, tokens = self.steps.popleft()
+        if number < 0:
+            self.repeats += 1
             return
-        # A copy of the output came back, as from another process.
-        self.emit(Process(steps.popleft()[0]))
+        self.emit(Process(number))
+        if not self.steps:
+            self.still = tokens
+
+    def tell_repeats(self) -> None:
+        """Tell the steps that were put off."""
+        tokens, repeats = self.still, self.repeats
+        self.still, self.repeats = None, 0
+        if tokens is not None and repeats:
+            number = self.next_step
+            self.next_step = number + 1
+            self.emit(Dispatch(number, list(tokens), [repeats * count for count in tokens.values()]))
+            self.emit(Process(number))
+        if self.steps and self.steps[0][0] < 0:
+            _, output, running = self.steps.popleft()
+            number = self.next_step
+            self.next_step = number + 1
+            self.steps.append((number, output, running))
+            self.emit(Dispatch(number, list(running), list(running.values())))
 
     def in_flight(self, id_: str) -> int:
         """Tokens of a request in steps that are dispatched and not processed."""

@@ -11,8 +11,11 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.numbers import keys_and_groups, packed, packed_keys
+from kvfence.checker.adapters.vllm.numbers import indexes, keys_and_groups, packed, packed_keys
 from kvfence.checker.adapters.vllm.stream import (
     ALLOC,
     EVICT,
@@ -33,8 +36,11 @@ class Transfer:
     __slots__ = (
         "again",
         "cpu",
+        "cpu_pack",
         "gpu",
+        "gpu_pack",
         "group",
+        "hashes",
         "holder",
         "issued",
         "keys",
@@ -45,11 +51,16 @@ class Transfer:
         "state",
     )
 
-    def __init__(self, op: int, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int) -> None:
+    def __init__(
+        self, op: int, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
+    ) -> None:
         self.op = op
         self.kind = kind
         self.gpu = gpu
         self.cpu = cpu
+        self.gpu_pack = packed(gpu)
+        self.cpu_pack = packed(cpu)
+        self.hashes = hashes
         self.keys = keys
         self.group = group
         self.holder = f"op:{op}.0"
@@ -97,8 +108,8 @@ class Tier:
         """By vLLM's event index."""
         self.queued: list[Transfer] = []
         """Stores that wait for the next step, decided when their request finished."""
-        self.storing: dict[int, int] = {}
-        """GPU slots in open stores, with the number of these."""
+        self.storing: npt.NDArray[np.int32] = np.zeros(len(stream.gpu.pool.blocks), dtype=np.int32)
+        """Of each GPU slot: the open stores that read it."""
         self.pins: dict[str, list[int]] = {}
         """By request: slots of the tier that are pinned for its promise."""
         self.ordered = stores_are_ordered()
@@ -110,34 +121,34 @@ class Tier:
 
     # Beginning.
 
-    def split(
-        self, kind: Kind, gpu: list[int], cpu: list[int], hashes: Sequence[bytes | None]
-    ) -> list[Transfer]:
+    def split(self, kind: Kind, gpu: list[int], cpu: list[int], hashes: list[Any]) -> list[Transfer]:
         """Transfers of these blocks, one for each group."""
         keys, groups = keys_and_groups(hashes, cpu)
         first = int(groups[0])
         if (groups == first).all():
-            return [self.new(kind, gpu, cpu, keys, first)]
+            return [self.new(kind, gpu, cpu, keys, first, hashes)]
         listed = groups.tolist()
         found = []
         for group in sorted(set(listed)):
             here = [at for at, of in enumerate(listed) if of == group]
-            found.append(
-                self.new(kind, [gpu[at] for at in here], [cpu[at] for at in here], keys[here], group)
-            )
+            parts = ([each[at] for at in here] for each in (gpu, cpu, hashes))
+            part_gpu, part_cpu, part_hashes = parts
+            found.append(self.new(kind, part_gpu, part_cpu, keys[here], group, part_hashes))
         return found
 
-    def new(self, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int) -> Transfer:
+    def new(
+        self, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
+    ) -> Transfer:
         """A transfer with the next number."""
         op = self.stream.next_op
         self.stream.next_op = op + 1
-        return Transfer(op, kind, gpu, cpu, keys, group)
+        return Transfer(op, kind, gpu, cpu, keys, group, hashes)
 
     def hold(self, transfers: list[Transfer], cpu_kind: str, free_cpu: int, free_gpu: int) -> None:
         """Tell that the transfers hold their slots: the tier's by ``cpu_kind``, the GPU's by a touch."""
         stream, last = self.stream, transfers[-1]
         for transfer in transfers:
-            slots, free = packed(transfer.cpu), free_cpu if transfer is last else -1
+            slots, free = transfer.cpu_pack, free_cpu if transfer is last else -1
             if cpu_kind == ALLOC:
                 stream.emit(Alloc(self.tap.name, transfer.holder, slots, free))
             else:
@@ -150,7 +161,7 @@ class Tier:
         """Tell that a transfer holds its GPU slots, those that it names twice by two holders."""
         stream = self.stream
         if not transfer.again:
-            stream.emit(Touch("gpu", transfer.holder, packed(transfer.gpu), free))
+            stream.emit(Touch("gpu", transfer.holder, transfer.gpu_pack, free))
             return
         stream.emit(Touch("gpu", transfer.holder, list(dict.fromkeys(transfer.gpu)), -1))
         for place, holder in enumerate(self.more_holders(transfer)):
@@ -172,7 +183,7 @@ class Tier:
         """Tell that a transfer was decided, of blocks ``at`` of the table of ``state``."""
         transfer.state = state
         load = transfer.kind == "load"
-        gpu, cpu = packed(transfer.gpu), packed(transfer.cpu)
+        gpu, cpu = transfer.gpu_pack, transfer.cpu_pack
         self.stream.emit(
             Queue(
                 transfer.op,
@@ -190,9 +201,7 @@ class Tier:
             )
         )
         if not load:
-            storing = self.storing
-            for slot in transfer.gpu:
-                storing[slot] = storing.get(slot, 0) + 1
+            self.storing[indexes(gpu)] += 1
         elif state is not None:
             state.open_loads += 1
 
@@ -221,12 +230,7 @@ class Tier:
                     if transfer.issued and not transfer.ok:
                         self.stream.load_failed(transfer.state)
                 continue
-            for slot in transfer.gpu:
-                left = self.storing.get(slot, 1) - 1
-                if left > 0:
-                    self.storing[slot] = left
-                else:
-                    self.storing.pop(slot, None)
+            self.storing[indexes(transfer.gpu_pack)] -= 1
 
     def cancel(self, transfers: list[Transfer]) -> None:
         """Tell that transfers that were never handed to the workers were given up."""
@@ -256,6 +260,12 @@ class Tier:
         """See :meth:`release`, for one pool."""
         if not items:
             return
+        tier = tap is self.tap
+        if len(transfers) == len(items) == 1 and (tier or not transfers[0].again):
+            transfer, item = transfers[0], items[0]
+            if item.pack == (transfer.cpu_pack if tier else transfer.gpu_pack):
+                self.stream.emit(Free(tap.name, transfer.holder, item.pack, item.free))
+                return
         freed = [slot for item in items for slot in item.slots]
         left: dict[int, int] = {}
         expected = sum(len(t.cpu if tap is self.tap else t.gpu) for t in transfers)
@@ -293,33 +303,25 @@ class Tier:
 
     def label(self, transfers: list[Transfer]) -> None:
         """Tell which destinations of completed stores are in the tier's index now."""
-        blocks, labels, index = (
-            self.tap.pool.blocks,
-            self.tap.labels,
-            self.tap.pool.cached_block_hash_to_block,
-        )
+        blocks, index = self.tap.pool.blocks, self.tap.pool.cached_block_hash_to_block
         for transfer in transfers:
             hashes = [blocks[slot]._block_hash for slot in transfer.cpu]
+            there: Sequence[int] = range(len(hashes))
             if None in hashes:
                 there = [at for at, found in enumerate(hashes) if found is not None]
-            else:
-                there = list(range(len(hashes)))
             if there and index.get_one_block(hashes[there[0]]) is None:
                 there = [at for at in there if index.get_one_block(hashes[at]) is not None]
             if not there:
                 continue
-            slots = transfer.cpu if len(there) == len(transfer.cpu) else [transfer.cpu[at] for at in there]
-            keys, groups = keys_and_groups([hashes[at] for at in there], slots)
-            for slot in slots:
-                labels[slot] = 1
-            self.tap.hashes.update(zip(slots, [hashes[at] for at in there], strict=True))
-            group = int(groups[0])
-            if (groups == group).all():
-                self.stream.emit(Label(self.tap.name, packed(slots), packed_keys(keys), group, transfer.op))
-            else:
-                self.stream.tell_label(
-                    Item(LABEL, self.tap, slots, extra=[hashes[at] for at in there]), transfer.op
-                )
+            if len(there) == len(hashes) and hashes == transfer.hashes:
+                where = indexes(transfer.cpu_pack)
+                self.tap.remember(where, hashes)
+                keys = packed_keys(transfer.keys)
+                self.stream.emit(Label(self.tap.name, transfer.cpu_pack, keys, transfer.group, transfer.op))
+                continue
+            slots, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
+            self.tap.remember(np.array(slots, dtype=np.uint32), kept)
+            self.stream.tell_label(Item(LABEL, self.tap, slots, extra=kept), transfer.op)
 
 
 def _slots(transfer: Transfer, tier: bool) -> list[int]:
@@ -330,11 +332,8 @@ def _same(left: list[int], right: list[int]) -> bool:
     return left == right or sorted(left) == sorted(right)
 
 
-def pairs(items: list[Item], tap: PoolTap, gpu: PoolTap) -> list[tuple[list[int], list[int], int, int]]:
-    """Allocations in the tier with the touch of as many GPU blocks that follows each.
-
-    For each: tier slots, GPU slots, free slots of the tier, of the GPU.
-    """
+def pairs(items: list[Item], tap: PoolTap, gpu: PoolTap) -> list[tuple[Item, Item]]:
+    """Allocations in the tier, each with the touch of as many GPU blocks that follows it."""
     found = []
     waiting: list[Item] = []
     for item in items:
@@ -343,5 +342,5 @@ def pairs(items: list[Item], tap: PoolTap, gpu: PoolTap) -> list[tuple[list[int]
         elif item.kind == TOUCH and item.tap is gpu and waiting:
             taken = waiting.pop(0)
             if len(taken.slots) == len(item.slots):
-                found.append((taken.slots, item.slots, taken.free, item.free))
+                found.append((taken, item))
     return found

@@ -140,13 +140,13 @@ class MiniEngine:
         kinds = KVCacheConfig(num_blocks=gpu_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
-        if asynchronous:
-            from vllm.v1.core.sched.async_scheduler import AsyncScheduler as Kind
-        else:
-            from vllm.v1.core.sched.scheduler import Scheduler as Kind
-        self.scheduler = Kind(
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        kind: Any = AsyncScheduler if asynchronous else Scheduler
+        self.scheduler = kind(
             **_accepted(
-                Kind.__init__,
+                Scheduler.__init__,
                 vllm_config=config,
                 kv_cache_config=kinds,
                 structured_output_manager=StructuredOutputManager(config),

@@ -1,0 +1,151 @@
+"""What kvfence adds to the scheduler step of a real vLLM: prefill, load and decode steps, with and without.
+
+    python bench/monitor.py [--rounds N] [--mode count] [--profile]
+
+Runs where vLLM (0.32 or newer) can be imported; ``make bench-monitor`` sees to that. A round makes two
+engines one after the other, plain and observed, in an order that alternates, and plays the same requests
+through both: a prompt of 90,112 tokens in steps of 8,192 with stores, a load of the whole prompt, and decode
+steps. Figures are medians over the steps of all rounds; the time of a step is the processor's for ``schedule``
+and ``update_from_output``. ``off`` is a third engine, made while the plugin is installed and KVFENCE_MODE is not set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "checker" / "adapters"))
+
+PROMPT = 90_112
+CHUNK = 8_192
+BLOCKS = 6_000
+DECODES = 200
+LOADS = 3
+
+
+class Clock:
+    """Seconds of the steps of each kind."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[float]] = defaultdict(list)
+
+    def step(self, engine: Any, kind: str) -> None:
+        """One step of ``engine``, of which only the scheduler's part counts."""
+        now = time.thread_time
+        scheduler = engine.scheduler
+        schedule, update = scheduler.schedule, scheduler.update_from_output
+        spent = 0.0
+
+        def timed(call: Any) -> Any:
+            def run(*args: Any) -> Any:
+                nonlocal spent
+                begin = now()
+                result = call(*args)
+                spent += now() - begin
+                return result
+
+            return run
+
+        scheduler.schedule, scheduler.update_from_output = timed(schedule), timed(update)
+        try:
+            engine.step()
+        finally:
+            del scheduler.schedule, scheduler.update_from_output
+        self.steps[kind].append(spent)
+
+
+def play(clock: Clock) -> None:
+    """The requests of one round through a new engine."""
+    from mini_engine import MiniEngine
+
+    engine = MiniEngine(
+        gpu_blocks=BLOCKS, cpu_blocks=BLOCKS + 2000, budget=CHUNK, max_len=PROMPT + 4096, seqs=8
+    )
+    prompt = [token % 977 for token in range(PROMPT + 1)]
+    engine.add("first", prompt, 64)
+    for number in range(PROMPT // CHUNK):
+        clock.step(engine, "prefill" if number else "warm up")
+    engine.run()
+    for load in range(LOADS):
+        engine.step()
+        engine.step()
+        if not engine.scheduler.reset_prefix_cache():
+            raise SystemExit("the GPU's prefix cache could not be reset")
+        engine.add(f"again{load}", prompt, DECODES + 8)
+        gc.collect()
+        clock.step(engine, "load, first step")
+        clock.step(engine, "load, second step")
+        engine.step()
+        for _ in range(DECODES):
+            clock.step(engine, "decode")
+        engine.run(DECODES)
+
+
+def observed(mode: str, clock: Clock) -> Any:
+    """A round with kvfence in ``mode``; what it found."""
+    from kvfence.checker.adapters.vllm.runtime import facts, install, uninstall
+
+    runtime = install(mode)
+    try:
+        play(clock)
+        return facts(runtime)
+    finally:
+        uninstall()
+
+
+def main() -> None:
+    """Prints the medians and the shares."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--mode", choices=("log", "count"), default="count")
+    parser.add_argument("--profile", action="store_true", help="profile one observed round instead")
+    asked = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.pop("KVFENCE_MODE", None)
+    try:
+        import vllm
+    except ImportError as error:
+        raise SystemExit(f"no vLLM can be imported ({error}): run make bench-monitor") from None
+    from kvfence.checker.adapters.vllm_plugin import register
+
+    if asked.profile:
+        import cProfile
+        import pstats
+
+        play(Clock())
+        profile = cProfile.Profile()
+        profile.runcall(observed, asked.mode, Clock())
+        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+        return
+    sides = {"plain": Clock(), "off": Clock(), asked.mode: Clock()}
+    play(Clock())
+    known: dict[str, Any] = {}
+    for number in range(asked.rounds):
+        order = list(sides)
+        for side in order[number % 3 :] + order[: number % 3]:
+            gc.collect()
+            if side == asked.mode:
+                known = observed(side, sides[side])
+            else:
+                if side == "off":
+                    register()
+                play(sides[side])
+    print(f"vLLM {vllm.__version__}, {asked.rounds} rounds, medians")
+    print(f"{'step':<20}{'plain us':>10}{'off us':>10}{asked.mode + ' us':>12}{'off':>8}{asked.mode:>8}")
+    for kind in ("prefill", "load, first step", "load, second step", "decode"):
+        plain, off, fenced = (statistics.median(side.steps[kind]) * 1e6 for side in sides.values())
+        print(
+            f"{kind:<20}{plain:>10.1f}{off:>10.1f}{fenced:>12.1f}{off / plain - 1:>8.1%}{fenced / plain - 1:>8.1%}"
+        )
+    print(f"judged in the last round: {known['events']} events, violations {known['violations'] or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

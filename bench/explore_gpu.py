@@ -1,6 +1,7 @@
 """How fast a GPU searches: known counts, states a second, the C engine beside it, and the largest that fits.
 
-    python bench/explore_gpu.py [SIZE ...] [--native SIZE] [--repeat N] [--whole] [--tune SIZE] [--output DIR]
+    python bench/explore_gpu.py [SIZE ...] [--native SIZE] [--walks SIZE] [--repeat N] [--whole] [--output DIR]
+    python bench/explore_gpu.py --tune SIZE
     torchrun --nproc-per-node N bench/explore_gpu.py SIZE ...
 
 A SIZE is BLOCKSxREQUESTS of tests/machines/kvlife.py, for instance 5x3. Counts are compared with the known
@@ -24,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvfence.checker.engines import Native
-from kvfence.checker.engines.gpu import Gpu, gpu_engine
+from kvfence.checker.engines.gpu import Gpu, Swarm, gpu_engine
 from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.search import Limits
@@ -47,6 +48,7 @@ def main() -> int:
     arguments.add_argument("--native", metavar="SIZE", help="also the C engine on one thread, at this size")
     arguments.add_argument("--repeat", type=int, default=3, help="runs of each size; the best one counts")
     arguments.add_argument("--whole", action="store_true", help="also with whole keys of 64 bits")
+    arguments.add_argument("--walks", metavar="SIZE", help="also random walks, at this size")
     arguments.add_argument("--tune", metavar="SIZE", help="try shapes of the kernel at this size, and stop")
     arguments.add_argument("--output", type=Path, default=HERE / "results", help="folder of the results")
     given = arguments.parse_args()
@@ -86,6 +88,9 @@ def main() -> int:
                 print(json.dumps(row), flush=True)
     if not first:
         return 0
+    if given.walks:
+        rows.append(walk(build, given.walks))
+        print(json.dumps(rows[-1]), flush=True)
     if given.native:
         rows.append(native(build, given.native))
         print(json.dumps(rows[-1]), flush=True)
@@ -134,6 +139,23 @@ def native(build: Callable[[], Machine], size: str) -> dict[str, object]:
     r = Native().run(build(), sizes_of(size))
     return {
         "engine": "native, 1 thread",
+        "size": size,
+        "states": r.states,
+        "transitions": r.transitions,
+        "depth": r.depth,
+        "seconds": round(r.seconds, 4),
+        "states_per_second": round(r.states / r.seconds),
+        "transitions_per_second": round(r.transitions / r.seconds),
+        "stopped": r.stopped,
+    }
+
+
+def walk(build: Callable[[], Machine], size: str) -> dict[str, object]:
+    """A million random walks of a thousand steps; states count as often as walks come by."""
+    Swarm(walks=1, steps=1).run(build(), sizes_of(size))
+    r = Swarm().run(build(), sizes_of(size))
+    return {
+        "engine": "swarm",
         "size": size,
         "states": r.states,
         "transitions": r.transitions,

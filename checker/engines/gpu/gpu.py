@@ -70,6 +70,7 @@ class Gpu(Engine):
     ) -> None:
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
+        self._saving: Saving | None = None
         self.symmetry, self.note = symmetry, note or _to_stderr
         self.device, self.instead = device or _first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
@@ -119,6 +120,8 @@ class Gpu(Engine):
                 return self._on_the_processor(why, machine, sizes, progress=progress, **asked)
             if search is None:
                 return log.result(self.name, 0.0, _no_path)
+            if self._saving is not None and (self.ranks.count == 1 or log.stopped != INTERRUPTED):
+                self._saving.save(search)
             if log.stopped == INTERRUPTED and self.ranks.count > 1:
                 # the others may be gone: nothing can be asked of them
                 return self._without_a_rank(INTERRUPTED, log, search)
@@ -142,6 +145,7 @@ class Gpu(Engine):
                 self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count
             )
             stack.enter_context(saving)
+            self._saving = saving
             search.at_level_end = saving.level_ended
             search.levels.save_first = lambda: saving.append(search, len(search.levels.levels) - 1)
             if saving.resume(search):

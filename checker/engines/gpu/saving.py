@@ -63,6 +63,7 @@ class Saving(Checkpoint):
                 setattr(search, what, sights)
         search.outside = list(saved.outside)
         search.put_back_taken(list(saved.taken))
+        search.complete, search.complete_taken = len(saved.levels), search.taken
         return True
 
     def level_ended(self, search: Search) -> None:
@@ -89,8 +90,10 @@ class Saving(Checkpoint):
             raise CannotRun(f"{self.folder} cannot take the states: {error.strerror}") from None
 
     def save(self, search: Search) -> None:
-        """Write a checkpoint of a search that is at the end of a level."""
-        self.append(search, len(search.levels.levels))
+        """Write a checkpoint: of the levels that are complete."""
+        if not search.complete:
+            return
+        self.append(search, search.complete)
         seen = {"looked": search.looked, "failed": search.failed, "dead": [search.dead]}
         path = self.folder / "checkpoint.json"
         if path.exists():
@@ -101,11 +104,11 @@ class Saving(Checkpoint):
             Saved(
                 format=FORMAT,
                 subject=self.subject,
-                levels=tuple(search.levels.count(d) for d in range(len(search.levels.levels))),
+                levels=tuple(search.levels.count(d) for d in range(search.complete)),
                 expanded=0,
                 bytes=self.bytes,
                 seconds=search.elapsed(),
-                taken=tuple(search.taken),
+                taken=tuple(search.complete_taken),
                 seen={what: tuple(_seen(s) for s in sights) for what, sights in seen.items()},
                 outside=tuple(search.outside),
                 finished=search.finished,

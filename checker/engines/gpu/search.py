@@ -89,6 +89,8 @@ class Search:
         self.most_sights = max(properties, checks + 1)
         self._counted = C_TAKEN + source.instances + checks + source.cells
         self.at_level_end: Callable[[Search], None] | None = None
+        self.complete = 0  # levels all of whose states are known,
+        self.complete_taken = self.taken  # and how often each instance was taken in expanding those before
         self.known_levels: list[int] = []  # of all ranks, as last agreed on
         self.known_taken = self.taken
         self._full: Full | None = None
@@ -141,6 +143,7 @@ class Search:
                 self.finished = True
             else:
                 self._judge()
+            self.complete, self.complete_taken = len(self.levels.levels), self.taken
             self._agree_on_totals()
             if self.at_level_end is not None:
                 self.at_level_end(self)
@@ -298,7 +301,9 @@ class Search:
             self.table.grow(self.states + slack, self.levels, self.counters)
         if self.states + slack > self.table.full_at() or self._spill_is_full():
             raise Full(memory=True)
-        wanted = min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, 2 * slack, 2 * count + slack))
+        # the last ``slack`` states of a segment stay unused: large levels get segments that are much larger
+        level = self.levels.count(self.levels.depth - 1) if self.levels.depth else 1
+        wanted = max(SMALLEST_SEGMENT, 2 * count + slack, min(2 * level, max(LARGEST_SEGMENT, 8 * slack)))
         try:
             segment = self.levels.room(slack, wanted)
         except OutOfMemory:

@@ -7,7 +7,7 @@ from kvfence.checker.engines.gpu.levels import Levels, Memory
 from kvfence.checker.engines.gpu.source import GpuSource
 
 SECTOR = 32  # bytes of a bucket of short keys
-MOST_REACH, LEAST_REACH = 64, 8  # buckets in which a narrow entry may lie
+MOST_REACH, LEAST_REACH = 64, 4  # buckets in which a narrow entry may lie
 GROW_AT = 0.6  # a table fuller than this is doubled,
 FULLEST = {"whole": 0.88, "narrow": 0.92, "long": 0.8}  # or, where memory forbids that, filled up to here
 BOTH = 0.98  # of the memory may be taken by the old and the new table

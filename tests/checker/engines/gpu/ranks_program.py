@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu import Gpu, host
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.search import Limits, Search
 from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
@@ -38,6 +38,7 @@ def machine(shapes: ModuleType, kvlife: ModuleType, name: str) -> tuple[Machine,
 
 def main() -> None:
     shapes, kvlife, name, *rest = sys.argv[1:]
+    host.FLAGS = (*host.FLAGS, "-O0")
     m, sizes = machine(module(shapes), module(kvlife), name)
     ranks = TorchRanks(gpu=False, patience=timedelta(seconds=60))
     if len(rest) > 1 and int(rest[2]) == ranks.rank:
@@ -52,7 +53,7 @@ def main() -> None:
     engine = Gpu(
         device=HostDevice,
         ranks=ranks,
-        limits=Limits(batch=500),
+        limits=Limits(batch=5000),
         checkpoint=rest[0] if rest else None,
         checkpoint_every=0.0,
     )

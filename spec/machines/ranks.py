@@ -156,6 +156,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(Or(s.leader[o] == Leader.idle, And(s.leader[o] == Leader.committed, over)))
         else:
             s.require(s.leader[o] == Leader.idle)
+        s.check("FREEZE", s.leader[o] == Leader.idle, "the source of an open operation is held")
         s.check(
             "RANKS",
             ForAll(Rank, lambda k: Not(IsIn(s.part[o, k], *ROOM))),

@@ -33,7 +33,19 @@ _ROWS = (
     Design(
         name="sound",
         summary="Every rule kept.",
-        machines=("block_pool", "lookup", "transfer", "stream_order", "scheduling", "ranks"),
+        machines=(
+            "block_pool",
+            "lookup",
+            "transfer",
+            "stream_order",
+            "scheduling",
+            "ranks",
+            "geometry",
+            "loads",
+            "verdicts",
+            "tiers",
+            "host_memory",
+        ),
     ),
     # block_pool
     Design(
@@ -458,6 +470,251 @@ _ROWS = (
         machines=("ranks",),
         breaks="ONCE",
         reports=("dynamo#3730", "dynamo#4171"),
+    ),
+    # geometry
+    Design(
+        name="aligned_window_bound",
+        sizes={"Group": 1, "Token": 2},
+        summary=(
+            "The most blocks that a window can touch is computed as if it began with a block: one in the "
+            "middle of a block touches one more."
+        ),
+        machines=("geometry",),
+        breaks="GEOMETRY",
+        reports=("vllm#48959",),
+    ),
+    Design(
+        name="eagle_marks_every_group",
+        sizes={"Group": 1, "Token": 3},
+        summary=(
+            "No group says that it drafts, so every group gives up its last block; a recurrent group, whose "
+            "reach is one block, has nothing left."
+        ),
+        machines=("geometry",),
+        breaks="GEOMETRY",
+        reports=("vllm#52735", "vllm#52771"),
+    ),
+    Design(
+        name="null_blocks_counted",
+        sizes={"Group": 1, "Token": 2},
+        summary="The null blocks that stand for what a window has let go are counted as blocks to allocate.",
+        machines=("geometry",),
+        breaks="GEOMETRY",
+    ),
+    Design(
+        name="other_groups_block_size",
+        sizes={"Token": 2},
+        summary="The blocks of a group are counted by the block size and the window of another.",
+        machines=("geometry",),
+        breaks="GEOMETRY",
+    ),
+    Design(
+        name="writer_keeps_too_little",
+        sizes={"Group": 1, "Token": 2},
+        summary=(
+            "The writer keeps what its own next token reads; a reader, whose hit ends earlier, finds its "
+            "window gone."
+        ),
+        machines=("geometry",),
+        breaks="GEOMETRY",
+    ),
+    Design(
+        name="promise_longer_than_acceptable",
+        sizes={"Group": 1, "Token": 2},
+        summary=(
+            "The whole prompt is promised although a token must be left to compute; at the shorter length "
+            "that is accepted the window begins earlier than what was promised."
+        ),
+        machines=("geometry",),
+        breaks="GEOMETRY",
+    ),
+    # loads
+    Design(
+        name="block_ids_unique_only_in_group",
+        sizes={"Request": 1},
+        summary=(
+            "A failed block is told by a number that is unique in its group only, and taken for the block "
+            "of that number in another group."
+        ),
+        machines=("loads",),
+        breaks="FAIL-CLOSED",
+        reports=("vllm#50388", "vllm#56855", "vllm#47812"),
+    ),
+    Design(
+        name="partial_load_counted_whole",
+        sizes={"Group": 1, "Block": 2},
+        summary="A load of which some blocks have landed is complete: it is not asked which have failed.",
+        machines=("loads",),
+        breaks="FAIL-CLOSED",
+        reports=("LMCache#4133",),
+    ),
+    Design(
+        name="invalid_in_one_group_only",
+        sizes={"Request": 1},
+        summary="After a failure a place counts as computed as long as one of the groups has its block.",
+        machines=("loads",),
+        breaks="FAIL-CLOSED",
+        reports=("vllm#50388",),
+    ),
+    Design(
+        name="sharer_not_rolled_back",
+        sizes={"Group": 1, "Block": 2},
+        summary=(
+            "A failed load rolls back the request that it was for, and none of those that share its blocks."
+        ),
+        machines=("loads",),
+        breaks="FAIL-CLOSED",
+        reports=("vllm#49250",),
+    ),
+    Design(
+        name="count_not_rolled_back",
+        sizes={"Group": 1, "Block": 2},
+        summary=(
+            "A failed load takes back what counts as computed, and does not add it to what is to be computed."
+        ),
+        machines=("loads",),
+        breaks="COUNT",
+        reports=("vllm#45138",),
+    ),
+    Design(
+        name="shared_before_landing",
+        sizes={"Group": 1, "Block": 2},
+        summary=(
+            "A request whose blocks are all there runs, although the loads that fill them have not landed."
+        ),
+        machines=("loads",),
+        breaks="USE-READY",
+        reports=("vllm#49250",),
+    ),
+    # verdicts
+    Design(
+        name="unpinned_verdict",
+        summary="A tier that answers later answers a hit without pinning its copy.",
+        machines=("verdicts",),
+        breaks="PIN",
+        reports=("LMCache#4133",),
+    ),
+    Design(
+        name="answers_by_key",
+        summary=(
+            "Answers are matched by the key alone: the late one of an aborted request is taken for another's."
+        ),
+        machines=("verdicts",),
+        breaks="ONCE",
+        reports=("vllm#54872",),
+    ),
+    Design(
+        name="dropped_answer_keeps_pin",
+        summary="An answer that nobody waits for is dropped, and the pin that came with it is forgotten.",
+        machines=("verdicts",),
+        breaks="NO-LEAK",
+    ),
+    Design(
+        name="verdict_kept_after_failure",
+        summary="A load from the tier has failed, and those who were told of a hit before still rely on it.",
+        machines=("verdicts",),
+        breaks="FAIL-CLOSED",
+    ),
+    Design(
+        name="answer_on_its_way_kept",
+        summary=(
+            "A load from the tier has failed, and answers that are on their way still say that there is a "
+            "hit."
+        ),
+        machines=("verdicts",),
+        breaks="FAIL-CLOSED",
+    ),
+    # tiers
+    Design(
+        name="events_before_landing",
+        sizes={"Operation": 1},
+        summary="A key is published as stored when its store is queued, before it can be looked up.",
+        machines=("tiers",),
+        breaks="EVENTS",
+    ),
+    Design(
+        name="removed_not_published",
+        sizes={"Operation": 1},
+        summary="An eviction is not published: subscribers go on routing requests to the tier.",
+        machines=("tiers",),
+        breaks="EVENTS",
+    ),
+    Design(
+        name="reset_not_published",
+        sizes={"Operation": 1},
+        summary="A reset clears a tier without saying so.",
+        machines=("tiers",),
+        breaks="EVENTS",
+    ),
+    Design(
+        name="lost_file_still_listed",
+        sizes={"Operation": 1},
+        summary="The index forgets a key whose file is lost, and subscribers are not told.",
+        machines=("tiers",),
+        breaks="EVENTS",
+    ),
+    Design(
+        name="lost_file_still_found",
+        sizes={"Operation": 1},
+        summary="A file turns out to be lost, and the index goes on promising its key.",
+        machines=("tiers",),
+        breaks="FAIL-CLOSED",
+        reports=("LMCache#4133",),
+    ),
+    Design(
+        name="store_resurrects_key",
+        sizes={"Operation": 1},
+        summary=(
+            "A store that was in flight when a reset began registers its key after the reset was answered."
+        ),
+        machines=("tiers",),
+        breaks="RESET",
+        reports=("vllm#39726",),
+    ),
+    Design(
+        name="reset_skips_a_tier",
+        sizes={"Operation": 1},
+        summary="A reset is answered when one of the tiers is clear.",
+        machines=("tiers",),
+        breaks="RESET",
+        reports=("vllm#57727",),
+    ),
+    Design(
+        name="promotion_during_reset",
+        sizes={"Operation": 1},
+        summary="A key is copied from a tier that a reset has yet to clear into one that it has cleared.",
+        machines=("tiers",),
+        breaks="RESET",
+    ),
+    Design(
+        name="reset_forgets_transfers",
+        sizes={"Operation": 1},
+        summary="A reset drops the records of transfers in flight, and with them what they hold.",
+        machines=("tiers",),
+        breaks="NO-LEAK",
+        reports=("vllm#39726",),
+    ),
+    # host_memory
+    Design(
+        name="ranks_disagree_on_pinning",
+        summary="Each rank decides by itself whether its host memory is registered.",
+        machines=("host_memory",),
+        breaks="HOSTMEM",
+    ),
+    Design(
+        name="partial_registration_kept",
+        summary=(
+            "A rank that could not register all of its memory goes on with plain memory, and keeps the "
+            "pieces that it has registered."
+        ),
+        machines=("host_memory",),
+        breaks="HOSTMEM",
+    ),
+    Design(
+        name="descriptor_reused_early",
+        summary="A descriptor buffer is written again while a kernel may still read it.",
+        machines=("host_memory",),
+        breaks="HOSTMEM",
     ),
 )
 

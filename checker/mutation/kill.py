@@ -32,10 +32,13 @@ Report = Callable[[str, int, int], None]  # machine, mutants done, mutants in al
 # Smallest first: a mutant that is noticed at one size is not tried at the next.
 STAGES: dict[str, tuple[dict[str, int], ...]] = {
     "block_pool": ({"Block": 3}, {}),
+    "geometry": ({"Group": 1}, {"Token": 3}, {"Token": 4}, {}),
+    "loads": ({"Block": 3, "Group": 1}, {"Request": 3, "Block": 3, "Group": 1}, {}),
     "lookup": ({"Block": 2}, {}),
     "ranks": ({"Operation": 1, "Rank": 1}, {"Operation": 1}, {}),
     "scheduling": ({"Request": 1}, {"Request": 2}),
     "stream_order": ({"Slot": 1, "Operation": 1}, {"Slot": 1}, {"Operation": 1}, {}),
+    "tiers": ({"Operation": 1}, {}),
     "transfer": (
         {"Block": 1, "Operation": 1},
         {"Block": 2, "Operation": 1, "Rank": 1},

@@ -49,7 +49,6 @@ REPEATS = "What was done already is done again, and changes nothing."
 UNREAD = "Between two readers the fields of the reader are not read."
 ACCEPTED = (
     ("describe: without guard kind[g] == unknown", REPEATS),
-    ("describe: reach: 1 -> 2", "The number of tokens only bounds how far a group is widened."),
     ("describe: reach_blocks: without n == 1", "A group that reads more keeps more."),
     ("widen: without guard phase == shape", "A group that reads more from now on keeps more."),
     ("write: before_need is not assigned", "A reader that wants more than it reads is served, too."),

@@ -14,6 +14,11 @@ SIZES = {
     "transfer": {"Request": 1, "Block": 2, "Host": 1, "Operation": 1, "Rank": 1},
     "scheduling": {"Request": 2, "Block": 2, "Host": 1},
     "ranks": {"Operation": 1, "Rank": 2},
+    "geometry": {"Group": 2, "Token": 2},
+    "loads": {"Request": 2, "Block": 2, "Group": 1},
+    "verdicts": {"Request": 2},
+    "tiers": {"Operation": 1, "Part": 1},
+    "host_memory": {"Rank": 2, "Piece": 1, "Buffer": 1, "Operation": 2},
 }
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")

@@ -124,10 +124,11 @@ class Hunt:
         seed: int,
         *,
         until: str = "",
+        most: int | None = None,
         note: Note | None = None,
     ) -> None:
         self.target, self.reach, self.budget, self.seed = target, reach, budget, seed
-        self.until = until
+        self.until, self.most = until, most
         self.note = note
         self.begin = time.monotonic()
         self.seen: dict[str, _Seen] = {}
@@ -188,7 +189,8 @@ class Hunt:
 
         def over() -> bool:
             share = HUNT if self.seen else 1.0
-            return self.seconds > share * self.budget or self.enough()
+            many = self.most is not None and self.cases >= self.most
+            return many or self.seconds > share * self.budget or self.enough()
 
         batch = 0
         drawn: list[Case] = []
@@ -256,13 +258,15 @@ def campaign(
     budget: float,
     seed: int,
     until: str = "",
+    most: int | None = None,
     note: Note | None = None,
 ) -> Campaign:
     """Audits ``target`` for ``budget`` seconds. Ctrl-C ends it early and keeps what was found.
 
-    ``until``: stop looking when this invariant was seen broken, and make it small.
+    ``until``: stop looking when this invariant was seen broken, and make it small; ``most``: after so many
+    cases.
     """
-    hunt = Hunt(target, reach, budget, seed, until=until, note=note)
+    hunt = Hunt(target, reach, budget, seed, until=until, most=most, note=note)
     interrupted = False
     try:
         hunt.hunt()

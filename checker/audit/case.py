@@ -112,7 +112,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def size(self) -> tuple[int, int, int]:
         """Smaller cases come first: fewer actions, fewer tokens, fewer oddities of the setup."""
         tokens = sum(
-            a.prompt + a.output + a.shared
+            a.prompt + a.output + a.shared + a.family + a.priority
             if isinstance(a, Submit)
             else a.times
             if isinstance(a, Step)

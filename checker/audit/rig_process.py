@@ -85,7 +85,7 @@ class Rig:
         assert self._process is not None
         assert self._process.stdin is not None
         chosen = self.connector if connector == "" else connector
-        ask = {"case": case, "connector": chosen, "record": str(record or "")}
+        ask = {"case": case, "connector": chosen, "record": str(record.resolve()) if record else ""}
         try:
             self._process.stdin.write(msgspec.json.encode(ask) + b"\n")
             self._process.stdin.flush()

@@ -93,7 +93,7 @@ def _smaller(action: Action, block: int) -> Iterator[Action]:
         case Hold(ticks) if ticks > 1:
             yield from (Hold(less) for less in dict.fromkeys((1, ticks // 2, ticks - 1)))
         case Submit():
-            for name, least in (("prompt", 1), ("output", 1), ("shared", 0), ("priority", 0)):
+            for name, least in (("prompt", 1), ("output", 1), ("shared", 0), ("family", 0), ("priority", 0)):
                 value = getattr(action, name)
                 for less in dict.fromkeys((least, value // 2, value - block, value - 1)):
                     if least <= less < value:

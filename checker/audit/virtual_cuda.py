@@ -384,7 +384,7 @@ class VirtualQueue:
             running.reads, running.busy = self, bool(self._items)
         if not self._items or self._items[0][0] > self.device.now:
             raise _Nothing
-        _, number, item = self._items.popleft()
+        number, item = self._items.popleft()[1:]
         self.device.tell(Get(self.device.thread, self.id, number))
         return item
 
@@ -481,6 +481,11 @@ def copy_blocks(src_block_ids: list[int], dst_block_ids: list[int], params: Para
     params.stream.device.copy(src_block_ids, dst_block_ids, params)
 
 
+def _pin_tensor(tensor: Any) -> None:
+    """Memory needs no pinning here."""
+    del tensor
+
+
 class _Proxy(ModuleType):
     """A module with some of its names replaced."""
 
@@ -521,7 +526,7 @@ def virtual_torch(torch: Any) -> Any:
         stream=lambda stream: stream,
         is_available=lambda: True,
         current_device=lambda: 0,
-        synchronize=lambda *_: [stream.synchronize() for stream in (device().compute,)],
+        synchronize=lambda *_: device().compute.synchronize(),
     )
     return _Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
 
@@ -531,14 +536,14 @@ def install(module: Any, torch: Any) -> list[str]:
     import queue
     import threading
 
-    stand_ins = {
+    stand_ins: dict[str, Callable[[Any], Any]] = {
         "torch": lambda old: virtual_torch(old if isinstance(old, ModuleType) else torch),
         "queue": lambda _: _Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
         "threading": lambda _: _Proxy(threading, Thread=VirtualThread),
         "current_platform": _Platform,
         "build_params": lambda _: build_params,
         "copy_blocks": lambda _: copy_blocks,
-        "pin_tensor": lambda _: lambda _: None,
+        "pin_tensor": lambda _: _pin_tensor,
     }
     done = []
     for name, make in stand_ins.items():

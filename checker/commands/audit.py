@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import typer
@@ -23,7 +23,19 @@ from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.table import terminal_width
 from kvfence.spec.designs import DESIGNS
 
+MakeTest = Callable[[Finding, Path], str | None]
+
 _EXIT = {"holds": 0, "violated": 1, "undetermined": 3}
+
+
+class Target(Protocol):
+    """What was audited, as far as files are written about it."""
+
+    name: str
+
+    def run(self, case: Case, record: Path | None = None) -> Outcome:
+        """Drives it through ``case``; ``record``: a folder for traces."""
+
 
 app = typer.Typer(
     help="Drive a connector through runs drawn at random, and report each fault with the shortest one.",
@@ -63,7 +75,7 @@ def reference(
             )
     if replay is not None:
         target = Reference(wanted[0])
-        return _replayed(target.name, read_case(replay), target.run, output)
+        return _replayed(target, replay, out / f"reference-{wanted[0]}", output)
     worst = 0
     for name in wanted:
         target = Reference(name)
@@ -130,29 +142,35 @@ def _audit(
 
     from kvfence.checker.audit.test_file import test_of
 
+    def test(finding: Finding, folder: Path) -> str | None:
+        return test_of(finding, release.version, connector, folder)
+
     begin = time.monotonic()
     rig = Vllm(release, connector, cores(), _note)
     try:
         rig.start()
         if replay is not None:
-            return _replayed(rig.name, read_case(replay), rig.run, output), None
+            return _replayed(rig, replay, out / f"vllm-{release.version}", output, test), None
         left = max(10.0, budget - (time.monotonic() - begin))
         found = campaign(rig, VLLM, budget=left, seed=seed, note=_note)
         found = examined(found, rig.control)
-
-        def test(finding: Finding, folder: Path) -> str | None:
-            return test_of(finding, release.version, connector, folder)
-
         return _told(found, rig, out / f"vllm-{release.version}", output, test), found
     finally:
         rig.close()
 
 
-def _replayed(name: str, case: Case, run: Callable[[Case], Outcome], output: str) -> int:
-    outcome = run(case)
-    typer.echo(
-        as_json(outcome) if output == "json" else outcome_text(name, case, outcome, width=terminal_width())
-    )
+def _replayed(target: Target, file: Path, folder: Path, output: str, test: MakeTest | None = None) -> int:
+    """Runs the case in ``file`` once more; what it shows is written as for a finding."""
+    case = read_case(file)
+    outcome = target.run(case)
+    files = {}
+    for seen in outcome.sightings:
+        finding = Finding(sighting=seen, case=case, times=1, first_after=0.0)
+        files[seen.key] = write(finding, folder, target.run, test)
+    if output == "json":
+        typer.echo(as_json(outcome))
+    else:
+        typer.echo(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
     if outcome.sightings:
         return _EXIT["violated"]
     return _EXIT["undetermined" if outcome.refused or outcome.unchecked else "holds"]
@@ -160,10 +178,10 @@ def _replayed(name: str, case: Case, run: Callable[[Case], Outcome], output: str
 
 def _told(
     found: Campaign,
-    target: Any,
+    target: Target,
     folder: Path,
     output: str,
-    test: Callable[[Finding, Path], str | None] | None = None,
+    test: MakeTest | None = None,
 ) -> int:
     files = {}
     try:

@@ -59,7 +59,7 @@ def summary(campaign: Campaign) -> str:
     went = ", ".join(f"{count:,} {name}" for name, count in sorted(campaign.counts.items()) if count)
     return (
         f"{campaign.target}: {verdict_of(campaign)}, {faults} fault(s). {campaign.cases:,} cases "
-        f"({campaign.refused} of them could not be run), {campaign.steps:,} steps, {campaign.events:,} "
+        f"({campaign.refused} of them not run), {campaign.steps:,} steps, {campaign.events:,} "
         f"events, {campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
     )
 
@@ -121,7 +121,9 @@ def _value(value: object) -> str:
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
-def outcome_text(name: str, case: Case, outcome: Outcome, *, width: int) -> str:
+def outcome_text(
+    name: str, case: Case, outcome: Outcome, *, width: int, files: Mapping[str, Sequence[Path]] | None = None
+) -> str:
     """One case that was run again."""
     parts = ["\n".join(case_lines(case))]
     for seen in outcome.sightings:
@@ -129,7 +131,9 @@ def outcome_text(name: str, case: Case, outcome: Outcome, *, width: int) -> str:
         told = paragraph(
             f"{_EVIDENCE[seen.evidence]}: {seen.told}", width=width, indent="    ", hanging=" " * 8
         )
-        parts.append("\n".join([head, told, *_story(seen, width)]))
+        written = ", ".join(str(path) for path in (files or {}).get(seen.key, ()))
+        last = [paragraph(f"files: {written}", width=width, indent="    ", hanging=" " * 8)] * bool(written)
+        parts.append("\n".join([head, told, *_story(seen, width), *last]))
     if outcome.refused:
         parts.append(paragraph(f"not run: {outcome.refused}", width=width))
     parts += [paragraph(f"not looked at: {line}", width=width, hanging="    ") for line in outcome.unchecked]

@@ -13,6 +13,7 @@ import typer
 
 from kvfence.checker.commands.audit import app as audit
 from kvfence.checker.commands.explain import explain
+from kvfence.checker.commands.export import export
 from kvfence.checker.commands.new import new
 from kvfence.checker.commands.review import review
 from kvfence.checker.engines.base import Verdict
@@ -390,6 +391,7 @@ def replay(
 app.command()(review)
 app.add_typer(audit, name="audit")
 app.command()(explain)
+app.command()(export)
 app.command()(new)
 
 

@@ -198,7 +198,7 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             return None
         self._next_stats = now + STATS_EVERY
         try:
-            known = facts(self._fence)
+            known = facts(self._fence, wait=False)
         except Exception as error:
             log.debug("kvfence has no figures: %s", error)
             return None

@@ -46,6 +46,8 @@ class Instrumentation:
         """Take all hooks out again."""
         self._engines.on = False
         for stream in self._engines.streams:
+            if not stream.off and stream.sink is not None:
+                stream.tell_repeats()
             stream.off = True
         self._patches.remove()
 

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, get_args
 
+from kvfence.checker.adapters.vllm.behind import Behind, flush_all
 from kvfence.checker.adapters.vllm.coverage import CHECKED
 from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
+from kvfence.checker.adapters.vllm.stream import Sink
 from kvfence.checker.monitor.guard import Guard, GuardMode
 from kvfence.checker.monitor.recorder import Recorder
 from kvfence.checker.monitor.violation import Violation
@@ -35,8 +37,8 @@ class Runtime:
         self.on_violation: Callable[[Violation], None] | None = None
         self.instrumentation: Instrumentation = instrument(open_sink=self.open)
 
-    def open(self, header: Header) -> Guard:
-        """A guard for an engine that begins with ``header``."""
+    def open(self, header: Header) -> Sink:
+        """What gets the events of an engine that begins with ``header``: a guard, or what leads to one."""
         recorder = Recorder(self.folder) if self.folder else None
         guard = Guard(self.mode, header, recorder=recorder, on_violation=self._found)
         for hook, state in self.instrumentation.coverage.items():
@@ -49,14 +51,14 @@ class Runtime:
             gone = self.guards.pop(0)
             gone.close()
             self.before.update(gone.facts().violations)
-        return guard
+        return guard if self.mode == "raise" else Behind(guard)
 
     def _found(self, violation: Violation) -> None:
         if self.on_violation is not None:
             self.on_violation(violation)
 
     def violations(self) -> Counter[str]:
-        """How often each invariant was broken, in all engines of the process."""
+        """How often each invariant was broken, in all engines of the process, as far as it is judged."""
         total = Counter(self.before)
         for guard in self.guards:
             total.update(guard.facts().violations)
@@ -81,6 +83,7 @@ class Runtime:
         """Take the hooks out, and wait for what is being written."""
         self.instrumentation.close()
         self.instrumentation.remove()
+        flush_all()
         for guard in self.guards:
             guard.close()
 
@@ -121,8 +124,13 @@ def uninstall() -> None:
             _here = None
 
 
-def facts(runtime: Runtime) -> dict[str, Any]:
-    """What the engines of a process have shown so far, as plain numbers: for metrics."""
+def facts(runtime: Runtime, *, wait: bool = True) -> dict[str, Any]:
+    """What the engines of a process have shown so far, as plain numbers: for metrics.
+
+    ``wait``: until everything that happened is judged.
+    """
+    if wait:
+        flush_all()
     events = checked = errors = 0
     for guard in runtime.guards:
         known = guard.facts()

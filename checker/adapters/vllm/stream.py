@@ -266,6 +266,8 @@ class Stream:
         self.open_sink = open_sink
         self.producer = producer
         self.sink: Sink | None = None
+        self.step_over: Callable[[], None] | None = None
+        """Tells the sink that no more events of this step come."""
         self.gpu = PoolTap("gpu", gpu_pool, self)
         self.taps = {id(gpu_pool): self.gpu}
         self.tiers: list[PoolTap] = []
@@ -307,6 +309,7 @@ class Stream:
             self.tell_repeats()
         if self.sink is None:
             self.sink = self.open_sink(self.header())
+            self.step_over = getattr(self.sink, "step_over", None)
         self.sink(event)
 
     def header(self) -> Header:
@@ -515,6 +518,8 @@ class Stream:
         self.next_step = number + 1
         self.emit(Dispatch(number, list(tokens), list(tokens.values())))
         self.steps.append((number, id(output), tokens))
+        if self.step_over is not None:
+            self.step_over()
         if output.scheduled_spec_decode_tokens:
             for id_ in output.scheduled_spec_decode_tokens:
                 self.request(id_).uneven = True

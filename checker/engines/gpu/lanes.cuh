@@ -112,7 +112,7 @@ FUNCTION inline V CELL(V w, int shift, u64 mask) { return (V)(((u64)w >> shift) 
 typedef struct {
   u64 *entries;
   u64 log2;
-  u64 reach;  /* 0: whole keys; else narrow entries, which lie at most reach - 1 buckets from home */
+  u64 reach;  /* 0: whole keys; else narrow entries, which lie less than so many strides from home */
   u64 *spill; /* keys that found no room within reach: whole ones */
   u64 spill_log2;
 } Table;

@@ -112,7 +112,7 @@ class StateTable:
     @staticmethod
     def _spill_log2(log2: int) -> int:
         """Buckets for the few keys that find no room within reach."""
-        return max(6, log2 - 8)
+        return max(6, log2 - 7)
 
     def _drop(self) -> None:
         self.memory.give(self.now.entries)

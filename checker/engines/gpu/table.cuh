@@ -2,8 +2,8 @@
  * missing when the first bucket with an empty entry on its way does not hold it.
  *
  * One-word keys are kept whole (plus 1), four to a sector, or narrow, eight to a sector: a key is mixed by a
- * bijection, its upper bits choose the home bucket, and the entry holds the lower bits and the distance from
- * home, which together give the key back. Longer keys are claimed by their first word, written, and released. */
+ * bijection, its upper bits choose the home bucket, and the entry holds the lower bits and how many strides the
+ * bucket lies from home, which together give the key back. Longer keys are claimed by their first word, written, and released. */
 
 #define OCCUPIED (1ull << 63) /* in the first word of a long entry: it holds a key, */
 #define READY (1ull << 62)    /* and all of it is written */
@@ -41,6 +41,10 @@ FUNCTION inline u64 unscramble(u64 x) {
   return x ^ (x >> KEY_SHIFT);
 }
 
+/* From one bucket to the next one of a key: different keys take different ways, so full buckets do not gather. All
+ * of them are near, in the same page of memory. */
+FUNCTION inline u64 stride_of(u64 rest) { return (rest & 1023) * 2 + 1; }
+
 enum { KNOWN, NEW, LOST };
 
 FUNCTION inline int insert_whole(u64 *entries, u64 log2, u64 key) {
@@ -63,9 +67,10 @@ FUNCTION inline int insert_whole(u64 *entries, u64 log2, u64 key) {
 
 FUNCTION inline int insert_narrow(const Table *t, u64 key, u64 *spilled) {
   const u64 x = scramble(key), low = KEY_BITS - t->log2, last = (1ull << t->log2) - 1;
+  const u64 rest = x & ((1ull << low) - 1), stride = stride_of(rest);
   u64 b = x >> low;
-  u32 entry = (u32)((x & ((1ull << low) - 1)) * t->reach) + 1;
-  for (u64 d = 0; d < t->reach; d++, b = (b + 1) & last, entry++) {
+  u32 entry = (u32)(rest * t->reach) + 1;
+  for (u64 d = 0; d < t->reach; d++, b = (b + stride) & last, entry++) {
     u32 *bucket = (u32 *)t->entries + 8 * b, e[8];
     look8(bucket, e);
     bool known = false;
@@ -156,7 +161,7 @@ KERNEL(move_table) {
     const u32 entry = ((const u32 *)p.old.entries)[i];
     if (!entry) continue;
     const u64 rest = (entry - 1) / p.old.reach, d = (entry - 1) % p.old.reach;
-    const u64 key = unscramble(((((i >> 3) - d) & last) << low) | rest);
+    const u64 key = unscramble(((((i >> 3) - d * stride_of(rest)) & last) << low) | rest);
     enter_key(&p, &key);
   }
   move_whole(p, p.old.spill, 4ull << p.old.spill_log2);

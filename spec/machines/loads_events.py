@@ -189,6 +189,7 @@ def give_up(pre: View, post: View, r: int) -> list[Event]:
     out = [*_over(pre, post, r), *_left(pre, post, *ended)]
     for q in ended:
         out += [
+            *([Rollback(f"{q}", 0, 0)] if pre.counted[q] else []),
             Finish(f"{q}", 0, "error", 0),
             Free("gpu", n.req(q), n.table(q)),
             Retire(f"{q}", 0),

@@ -1,0 +1,27 @@
+"""sglang#28468: host slots are freed in the middle of a copy.
+
+The destination of a copy in flight has no holder.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import STORING, connector
+
+from kvfence.spec.events import Complete, Free, Report
+
+FAULTS = [
+    ("unpinned_destination", "FREEZE"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_the_destination_of_a_store_that_is_let_go_before_its_report_is_rejected_too() -> None:
+    holds([*STORING, Report(0, 0, rank=0), Complete(0, 0), Free("cpu", "op:0.0", [0])], connector())
+    breaks("FREEZE", [*STORING, Free("cpu", "op:0.0", [0])], connector())

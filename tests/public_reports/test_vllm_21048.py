@@ -1,0 +1,34 @@
+"""vllm#21048: a request is reported finished although a rank still transfers.
+
+What one rank says is taken for all.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import STORING, connector
+
+from kvfence.spec.events import Complete, Report
+
+FAULTS = [
+    ("one_rank_enough", "RANKS"),
+    ("complete_on_first_rank", "RANKS"),
+    ("repeat_counts", "ONCE"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_three_ranks_of_which_two_have_reported_is_rejected_too() -> None:
+    holds(
+        [*STORING, Report(0, 0, rank=0), Report(0, 0, rank=1), Report(0, 0, rank=2), Complete(0, 0)],
+        connector(ranks=3),
+    )
+    breaks(
+        "RANKS", [*STORING, Report(0, 0, rank=0), Report(0, 0, rank=1), Complete(0, 0)], connector(ranks=3)
+    )

@@ -1,0 +1,48 @@
+"""vllm#32255: a load writes into freed blocks after an abort.
+
+An abort frees what a load in flight still writes; or, the other way round, nobody frees it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import PROMISED, connector
+
+from kvfence.spec.events import Finish, Free, Retire, Withdraw
+
+FAULTS = [
+    ("free_on_abort", "FREEZE"),
+    ("leak_on_abort", "NO-LEAK"),
+    ("pin_leak_on_abort", "NO-LEAK"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too() -> None:
+    holds(
+        [
+            *PROMISED,
+            Finish("7", 0, "abort", 0),
+            Withdraw("7", 0),
+            Free("cpu", "hit:7.0", [0, 1]),
+            Retire("7", 0),
+        ],
+        connector(),
+    )
+    breaks(
+        "NO-LEAK",
+        [
+            *PROMISED,
+            Finish("7", 0, "abort", 0),
+            Withdraw("7", 0),
+            Free("cpu", "hit:7.0", [0]),
+            Retire("7", 0),
+        ],
+        connector(),
+    )

@@ -1,0 +1,36 @@
+"""vllm#39726: a reset with transfers in flight fails or leaks.
+
+Holds and trackers of transfers survive the reset, and their completion brings entries back.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import STORING, connector
+
+from kvfence.spec.events import Complete, Free, Label, Report, Reset
+
+RESET = Reset(ok=True, pools=["gpu", "cpu"])
+
+
+FAULTS = [
+    ("reset_ignores_in_flight", "RESET"),
+    ("store_resurrects_key", "RESET"),
+    ("reset_forgets_transfers", "NO-LEAK"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_store_from_before_the_reset_that_brings_its_key_back_is_rejected_too() -> None:
+    holds([*STORING, RESET, Report(0, 0, rank=0), Complete(0, 0), Free("cpu", "op:0.0", [0])], connector())
+    breaks(
+        "RESET",
+        [*STORING, RESET, Report(0, 0, rank=0), Complete(0, 0), Label("cpu", [0], [4242], op=0, gen=0)],
+        connector(),
+    )

@@ -1,0 +1,31 @@
+"""vllm#41704: the last full block of a request is never stored.
+
+Stores are planned before the step that completes the block is counted, and finishing clears what is left.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import COMPUTED, connector
+
+from kvfence.spec.events import Drop, Event, Finish, Free, Retire
+
+ENDED: list[Event] = [*COMPUTED, Finish("7", 0, "length", 32)]
+FREED = Free("gpu", "req:7.0", [1, 2])
+
+
+FAULTS = [
+    ("no_flush_on_finish", "FLUSH"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_request_that_ends_at_its_length_and_drops_only_its_first_block_is_rejected_too() -> None:
+    holds([*ENDED, Drop("7", 0, 0, 2, "off"), FREED, Retire("7", 0)], connector())
+    breaks("FLUSH", [*ENDED, Drop("7", 0, 0, 1, "off"), FREED, Retire("7", 0)], connector())

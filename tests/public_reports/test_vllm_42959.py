@@ -1,0 +1,37 @@
+"""vllm#42959: a declined store is made up for from a block that is somebody else's by now.
+
+The cursor or the plan outlives the hold on the block.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import COMPUTED, connector
+
+from kvfence.spec.events import Alloc, Drop, Event, Finish, Free, Queue, Touch
+
+ENDED_WITH_ONE: list[Event] = [
+    Finish("7", 0, "length", 32),
+    Drop("7", 0, 1, 1, "off"),
+    Free("gpu", "req:7.0", [1, 2]),
+]
+TIER = Alloc("cpu", "op:0.0", [0])
+STORE = Queue(0, 0, "store", "gpu", [1], "cpu", [0], [4242], req="7", at=[0])
+
+
+FAULTS = [
+    ("late_flush", "FREEZE"),
+    ("cursor_before_queue", "CURSOR"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_store_of_a_block_that_its_request_has_given_back_is_rejected_too() -> None:
+    holds([*COMPUTED, Touch("gpu", "op:0.0", [1]), *ENDED_WITH_ONE, TIER, STORE], connector())
+    breaks("FREEZE", [*COMPUTED, *ENDED_WITH_ONE, TIER, STORE], connector())

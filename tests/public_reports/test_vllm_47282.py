@@ -1,0 +1,32 @@
+"""vllm#47282: a window slides on tokens that are not confirmed, and a load takes the block.
+
+A slot is given back on an optimistic count while a dispatched step still reads it. The same in
+vllm#47291, vllm#47653 and vllm#47728.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import ADMITTED, connector
+
+from kvfence.spec.events import Dispatch, Event, Free, Process
+
+TWO_STEPS: list[Event] = [*ADMITTED, Dispatch(0, ["7"], [16]), Dispatch(1, ["7"], [16])]
+
+
+FAULTS = [
+    ("free_before_processed", "FREEZE"),
+    ("load_without_barrier", "LOAD-ORDER"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_slot_given_back_after_one_of_two_steps_in_flight_is_rejected_too() -> None:
+    holds([*TWO_STEPS, Process(0), Process(1), Free("gpu", "req:7.0", [1])], connector(depth=2))
+    breaks("FREEZE", [*TWO_STEPS, Process(0), Free("gpu", "req:7.0", [1])], connector(depth=2))

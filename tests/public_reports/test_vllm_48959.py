@@ -1,0 +1,34 @@
+"""vllm#48959: a valid load fails a bound.
+
+A window that does not begin at a block's edge lies in one block more than its length suggests.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import connector
+
+from kvfence.spec.events import Geometry, Group, Submit
+
+FAULTS = [
+    ("aligned_window_bound", "GEOMETRY"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_short_window_in_the_middle_of_two_blocks_is_rejected_too() -> None:
+    holds(
+        [Submit("7", 0, 40), Geometry("7", 0, group=0, tokens=40, needed=2, bound=2)],
+        connector(Group("gpu", 16, window=16, kind="sliding")),
+    )
+    breaks(
+        "GEOMETRY",
+        [Submit("7", 0, 40), Geometry("7", 0, group=0, tokens=40, needed=2, bound=1)],
+        connector(Group("gpu", 16, window=16, kind="sliding")),
+    )

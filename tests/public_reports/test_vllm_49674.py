@@ -1,0 +1,39 @@
+"""vllm#49674: preemptions in turn, and no progress.
+
+A retry counts on blocks of a victim that stay fenced. Its opposite, a victim whose blocks come free at
+once, is unsafe.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import ADMITTED, connector
+
+from kvfence.spec.events import Dispatch, Event, Free, Preempt, Process
+
+TWO_STEPS: list[Event] = [*ADMITTED, Dispatch(0, ["7"], [16]), Dispatch(1, ["7"], [16])]
+
+
+FAULTS = [
+    ("fenced_victim_spin", "PROGRESS"),
+    ("free_fenced_victim", "FREEZE"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_victim_of_two_steps_in_flight_whose_slots_come_free_after_one_is_rejected_too() -> None:
+    holds(
+        [*TWO_STEPS, Preempt("7", 0), Process(0), Process(1), Free("gpu", "req:7.0", [1, 2])],
+        connector(depth=2),
+    )
+    breaks(
+        "FREEZE",
+        [*TWO_STEPS, Preempt("7", 0), Process(0), Free("gpu", "req:7.0", [1, 2])],
+        connector(depth=2),
+    )

@@ -1,0 +1,27 @@
+"""vllm#52170: after preemption the store cursor points behind the new table.
+
+The table begins anew, and the cursor does not.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import COMPUTED, connector
+
+from kvfence.spec.events import Cursor, Drop
+
+FAULTS = [
+    ("cursor_not_rewound", "CURSOR"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_a_cursor_that_jumps_over_a_block_in_the_middle_is_rejected_too() -> None:
+    holds([*COMPUTED, Drop("7", 0, 0, 2, "tier_full"), Cursor("7", 0, to=2)], connector())
+    breaks("CURSOR", [*COMPUTED, Drop("7", 0, 1, 1, "tier_full"), Cursor("7", 0, to=2)], connector())

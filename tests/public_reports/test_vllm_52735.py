@@ -1,0 +1,38 @@
+"""vllm#52735: stores, but no hits, with speculative decoding.
+
+A group that drafts nothing is treated as if it did: its only block is always left out. The same in
+vllm#52771.
+"""
+
+from __future__ import annotations
+
+import pytest
+from judged import breaks, holds, rejected, twin_accepted
+from situations import connector
+
+from kvfence.spec.events import Alloc, Event, Geometry, Group, Submit
+
+TABLE: list[Event] = [Submit("7", 0, 48), Alloc("gpu", "req:7.0", [1])]
+
+
+FAULTS = [
+    ("eagle_marks_every_group", "GEOMETRY"),
+]
+
+
+@pytest.mark.parametrize(("design", "invariant"), FAULTS)
+def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
+    rejected(design, invariant)
+    twin_accepted(design)
+
+
+def test_null_blocks_in_front_of_a_window_that_are_counted_is_rejected_too() -> None:
+    holds(
+        [*TABLE, Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=1)],
+        connector(Group("gpu", 16, window=16, kind="sliding")),
+    )
+    breaks(
+        "GEOMETRY",
+        [*TABLE, Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=3)],
+        connector(Group("gpu", 16, window=16, kind="sliding")),
+    )

@@ -76,7 +76,7 @@ def installed() -> Release:
 
 def _version_of(path: Path) -> str:
     for info in sorted(path.glob("vllm*.dist-info")):
-        return info.name.split("-")[1]
+        return info.name.removesuffix(".dist-info").split("-")[1]
     file = path / "vllm" / "_version.py"
     found = re.search(r"__version__ = version = '([^']+)'", file.read_text()) if file.is_file() else None
     return found[1] if found else "unknown"

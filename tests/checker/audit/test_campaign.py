@@ -55,7 +55,7 @@ class Sound(Fake):
         return Outcome(steps=1, unchecked=self.unchecked)
 
 
-def hunted(target: Fake, most: int = 150) -> Campaign:
+def hunted(target: Fake, most: int = 100) -> Campaign:
     return examined(campaign(target, Reach(), budget=600, seed=3, most=most), None)
 
 
@@ -87,7 +87,7 @@ def test_nothing_found_holds_unless_something_was_not_looked_at() -> None:
 
 
 def test_ctrl_c_keeps_what_was_found() -> None:
-    found = hunted(Fake(stop_after=60))
+    found = hunted(Fake(stop_after=80))
     assert found.interrupted
     assert "NO-LEAK" in {finding.sighting.invariant for finding in found.findings}
     assert "Interrupted" in summary(found)
@@ -102,7 +102,7 @@ def test_the_same_seed_draws_the_same_cases() -> None:
 
         def run(self, case: Case) -> Outcome:
             self.cases.append(case)
-            if len(self.cases) == 60:
+            if len(self.cases) == 30:
                 raise KeyboardInterrupt
             return super().run(case)
 

@@ -1,0 +1,51 @@
+"""Prints docs/designs.md from spec/designs.py.
+
+``.venv/bin/python docs/generate_designs.py > docs/designs.md``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvfence.spec.designs import DESIGNS, Design
+
+INTRODUCTION = """\
+# The named designs
+
+<!-- Written by docs/generate_designs.py (make docs) from spec/designs.py; edit that instead. -->
+
+Each design but `sound` has one fault, most of them from a public report. `kvfence verify --design NAME` shows
+what it breaks, `kvfence review sound NAME` also what else it changes.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([INTRODUCTION, *_table(), *(line for d in DESIGNS.values() for line in _section(d))])
+
+
+def _table() -> Iterator[str]:
+    yield "| design | machines | breaks |"
+    yield "|---|---|---|"
+    for d in DESIGNS.values():
+        where = ", ".join(f"[{m}](machines.md#{m})" for m in d.machines)
+        breaks = f"[{d.breaks}](invariants.md#{d.breaks.lower()})" if d.breaks else ""
+        yield f"| [{d.name}](#{d.name}) | {where} | {breaks} |"
+    yield ""
+
+
+def _section(d: Design) -> Iterator[str]:
+    yield f"## {d.name}"
+    yield ""
+    yield d.summary
+    if d.sizes:
+        yield ""
+        yield f"Shows at {', '.join(f'{sort} {size}' for sort, size in d.sizes.items())}."
+    if d.reports:
+        yield ""
+        yield f"Known from {', '.join(d.reports)}."
+    yield ""
+
+
+if __name__ == "__main__":
+    print(page().rstrip())

@@ -43,8 +43,8 @@ from kvfence.spec.language import (
     Or,
     State,
 )
+from kvfence.spec.machines import scheduling_accepted, scheduling_lemmas
 from kvfence.spec.machines import scheduling_events as events
-from kvfence.spec.machines import scheduling_lemmas
 from kvfence.spec.machines.scheduling_events import TOKENS
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
@@ -381,6 +381,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(Request, Block, lambda r, b: Implies(s.fence[r, b], in_flight(s, r)))
 
     scheduling_lemmas.declare(m, Status, TOKENS)
+    scheduling_accepted.declare(m)
 
     # Whether a run may stop where it does is what the promises judge; with too few blocks it must.
     m.terminal(lambda s: And())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
@@ -10,15 +11,26 @@ import numpy as np
 
 from kvfence.reference.free_queue import Slots
 from kvfence.reference.kv_cache_manager import KVCacheManager
-from kvfence.reference.pool import BlockPool, Keys
+from kvfence.reference.pool import BlockPool, Keys, Observer
 from kvfence.reference.request import Request
 from kvfence.reference.stats import Stats
 from kvfence.reference.stores import ConnectorMetadata
 from kvfence.reference.transfers import Transfer, TransferTable
-from kvfence.spec.events import Kind
+from kvfence.spec.events import Answer, Ask, Kind
 
 MOST_TRIES = 3
 """Times that blocks are fetched for one request generation: what is lost or evicted meanwhile is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request asked: whether there are files with ``keys`` of ``group``."""
+
+    ask: int
+    request: Request
+    generation: int
+    group: int
+    keys: list[int]
 
 
 class Owner(Protocol):
@@ -38,8 +50,15 @@ class DiskTier:
     """
 
     def __init__(
-        self, pool: BlockPool, tier: BlockPool, manager: KVCacheManager, stats: Stats, horizon: int = 256
+        self,
+        pool: BlockPool,
+        tier: BlockPool,
+        manager: KVCacheManager,
+        stats: Stats,
+        observer: Observer | None = None,
+        horizon: int = 256,
     ) -> None:
+        self.observer = observer
         self.pool = pool
         self.tier = tier
         self.manager = manager
@@ -50,6 +69,9 @@ class DiskTier:
         self.fetching: dict[str, int] = {}
         """Request holder -> transfers under way for it."""
         self.tries: dict[str, int] = {}
+        self.questions: dict[str, Question] = {}
+        """Request holder -> what it asked, until that is answered."""
+        self._asked = 0
         self._for: dict[str, str] = {}
         self._scanned = (0, 0)
 
@@ -92,9 +114,12 @@ class DiskTier:
         return request.holder in self.fetching
 
     def fetch(self, owner: Owner, request: Request, local: int, have: int) -> bool:
-        """Fetch blocks that make the hit longer than ``have`` tokens beyond ``local``, which are pinned.
-        Whether it is worth waiting.
+        """Ask for blocks that make the hit longer than ``have`` tokens beyond ``local``, which are pinned;
+        when the answer is there, fetch them. Whether it is worth waiting.
         """
+        question = self.questions.pop(request.holder, None)
+        if question is not None:
+            self._answer(question)
         if self.tries.get(request.holder, 0) >= MOST_TRIES:
             return False
         most = max(local, (request.total - 1) // self.manager.unit * self.manager.unit)
@@ -107,6 +132,9 @@ class DiskTier:
             absent = np.flatnonzero(slots < 0)
             if absent.size:
                 wanted.append((group, _ON_DISK - slots[absent], request.keys_of[group][at + absent]))
+        if question is None:
+            self._ask(request, wanted[0][0], wanted[0][2])
+            return True
         total = sum(src.size for _, src, _ in wanted)
         if total > self.tier.num_free:
             return False
@@ -120,8 +148,39 @@ class DiskTier:
         self.stats.fetched_blocks += total
         return True
 
+    def _ask(self, request: Request, group: int, keys: Keys) -> None:
+        question = Question(self._asked, request, request.generation, group, keys.tolist())
+        self.questions[request.holder] = question
+        self._asked += 1
+        if self.observer is not None:
+            self.observer(
+                Ask(
+                    ask=question.ask,
+                    req=request.id,
+                    gen=request.generation,
+                    pool=self.pool.name,
+                    keys=keys,
+                    group=group,
+                )
+            )
+
+    def _answer(self, question: Question) -> None:
+        """The answer reaches the request, a round after it asked."""
+        to, hits = self._addressee(question), self._hits(question)
+        if self.observer is not None:
+            self.observer(Answer(ask=to.ask, req=to.request.id, gen=to.generation, hits=hits))
+
+    def _addressee(self, question: Question) -> Question:
+        return question
+
+    def _hits(self, question: Question) -> int:
+        """The first so many of its keys have files, as far as is known now."""
+        known = self.pool.index[question.group]
+        return sum(1 for _ in takewhile(known.__contains__, question.keys))
+
     def forget(self, holder: str) -> None:
         """The request generation is over; transfers under way end by themselves."""
+        self.questions.pop(holder, None)
         self.tries.pop(holder, None)
         self.fetching.pop(holder, None)
 
@@ -136,8 +195,8 @@ class DiskTier:
         else:
             owner.storing[transfer.group].difference_update(transfer.keys.tolist())
             holder = self._for.pop(transfer.holder)
-            left = self.fetching.get(holder, 1) - 1
-            if left:
+            left = self.fetching.get(holder, 0) - 1
+            if left > 0:
                 self.fetching[holder] = left
             else:
                 self.fetching.pop(holder, None)

@@ -102,7 +102,7 @@ class Engine:
         options = self.options
         pool = design.disk_pool("disk", options.disk_blocks, None, len(manager.groups), observer)
         blocks = sum(-(-options.token_budget // spec.block_size) for spec in manager.groups)
-        return design.disk(pool, self.cpu, manager, self.stats, horizon=2 * blocks + 64)
+        return design.disk(pool, self.cpu, manager, self.stats, observer, horizon=2 * blocks + 64)
 
     def rounds(self) -> Iterator[int]:
         """Run until the workload is done and everything is quiet; yields the number of each round.

@@ -5,7 +5,15 @@ Each replaces a few small methods of the sound classes and leaves those as they 
 
 from __future__ import annotations
 
-from kvfence.reference import faults_blocks, faults_ranks, faults_scheduling, faults_transfers
+from kvfence.reference import (
+    faults_blocks,
+    faults_geometry,
+    faults_loads,
+    faults_ranks,
+    faults_scheduling,
+    faults_tiers,
+    faults_transfers,
+)
 from kvfence.reference.design import SOUND, Design
 from kvfence.reference.errors import OptionsError
 
@@ -14,6 +22,9 @@ FAULTS: dict[str, Design] = {
     **faults_transfers.FAULTS,
     **faults_scheduling.FAULTS,
     **faults_ranks.FAULTS,
+    **faults_geometry.FAULTS,
+    **faults_loads.FAULTS,
+    **faults_tiers.FAULTS,
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from kvfence.reference.changes import Change
 from kvfence.reference.errors import OutOfBlocks
+from kvfence.reference.free_queue import Slots
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.options import FailurePolicy
 from kvfence.reference.pool import Observer
@@ -17,7 +18,7 @@ from kvfence.reference.request import Request, State
 from kvfence.reference.scheduler_side import OffloadScheduler
 from kvfence.reference.stats import Stats
 from kvfence.reference.stores import ConnectorMetadata
-from kvfence.reference.tables import Rows
+from kvfence.reference.tables import GroupSpec, Rows
 from kvfence.reference.transfers import TransferReport
 from kvfence.reference.workload import RequestSpec
 from kvfence.spec.events import (
@@ -324,7 +325,7 @@ class Scheduler:
     def _tell_tables(self, observer: Observer, request: Request, tokens: int) -> None:
         """How the blocks behind the hit are counted, group by group."""
         for group, spec in enumerate(self.manager.groups):
-            first, last = spec.first_block(tokens), tokens // spec.block_size
+            first, last = self._first_told(spec, tokens), tokens // spec.block_size
             slots = self.tables.table(request.row, group)[first:last].copy()
             observer(
                 Geometry(
@@ -334,11 +335,23 @@ class Scheduler:
                     tokens=tokens,
                     at=first,
                     slots=slots,
-                    held=int(np.count_nonzero(slots != self.tables.null)),
-                    needed=last - first,
-                    bound=spec.most_read if spec.forgets else -1,
+                    held=self._count_held(slots),
+                    needed=self._count_needed(spec, tokens),
+                    bound=self._bound(spec),
                 )
             )
+
+    def _first_told(self, spec: GroupSpec, tokens: int) -> int:
+        return spec.first_block(tokens)
+
+    def _count_held(self, slots: Slots) -> int:
+        return int(np.count_nonzero(slots != self.tables.null))
+
+    def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
+        return tokens // spec.block_size - spec.first_block(tokens)
+
+    def _bound(self, spec: GroupSpec) -> int:
+        return spec.most_read if spec.forgets else -1
 
     def _run(self, request: Request) -> None:
         request.state = State.RUNNING

@@ -35,7 +35,7 @@ class Hit:
 
 
 @dataclass(slots=True)
-class _Loading:
+class Loading:
     """The loads of one request generation; they count only together."""
 
     request: Request
@@ -72,7 +72,7 @@ class OffloadScheduler(StorePlanner):
         """Holders of requests whose loads failed and which have not been told so."""
         self.promises: dict[str, Hit] = {}
         """Hit holder -> the hit that is pinned under this name."""
-        self.loading: dict[str, _Loading] = {}
+        self.loading: dict[str, Loading] = {}
         """Request holder -> its loads that are not over."""
 
     # Hits.
@@ -160,7 +160,7 @@ class OffloadScheduler(StorePlanner):
 
     def _load(self, request: Request, hit: Hit, tokens: int) -> None:
         local = int(self.manager.tables.computed[request.row])
-        loading = _Loading(request, request.generation, local, tokens)
+        loading = Loading(request, request.generation, local, tokens)
         for group, (at, slots) in enumerate(hit.parts):
             src = slots[: max(0, (local + tokens) // self.manager.groups[group].block_size - at)]
             if not src.size:
@@ -214,7 +214,7 @@ class OffloadScheduler(StorePlanner):
     def _release_destination(self, load: Transfer) -> None:
         self.gpu.free_blocks(load.holder, load.dst[::-1])
 
-    def _loads_landed(self, request: Request, loading: _Loading) -> None:
+    def _loads_landed(self, request: Request, loading: Loading) -> None:
         """Only now do the loaded blocks count: as the request's computed tokens, and for others to share."""
         tables = self.manager.tables
         for load in loading.done:
@@ -236,32 +236,37 @@ class OffloadScheduler(StorePlanner):
         if cached.size:
             self.tier.uncache(cached, "load failed")
 
-    def _roll_back(self, request: Request, loading: _Loading) -> None:
+    def _roll_back(self, request: Request, loading: Loading) -> None:
         """Policy after a failed load: compute from the first block on that some group misses."""
         valid = self._valid_tokens(loading)
         self.stats.partial_loads += valid > loading.local
         tables = self.manager.tables
         tables.computed[request.row] = tables.confirmed[request.row] = valid
         self.manager.truncate(request, valid)
+        self._tell_rollback(request, valid, loading)
+
+    def _tell_rollback(self, request: Request, valid: int, loading: Loading) -> None:
+        del loading
         if self.observer is not None:
             self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
 
-    def _valid_tokens(self, loading: _Loading) -> int:
+    def _valid_tokens(self, loading: Loading) -> int:
         """The greatest number of tokens behind which everything that is read has landed."""
         groups, unit, local = self.manager.groups, self.manager.unit, loading.local
         landed: list[set[int]] = [set() for _ in groups]
         for load in loading.done:
             landed[load.group].update(np.delete(load.at, load.failed_blocks()).tolist())
         for tokens in range(local + loading.tokens, local, -unit):
-            if all(
-                block in there
-                for spec, there in zip(groups, landed, strict=True)
-                for block in range(
-                    max(spec.first_block(tokens), local // spec.block_size), tokens // spec.block_size
-                )
-            ):
+            read = [
+                range(max(spec.first_block(tokens), local // spec.block_size), tokens // spec.block_size)
+                for spec in groups
+            ]
+            if self._all_groups([there.issuperset(b) for there, b in zip(landed, read, strict=True)]):
                 return tokens
         return local
+
+    def _all_groups(self, landed: list[bool]) -> bool:
+        return all(landed)
 
     def take_failure(self, request: Request) -> bool:
         """Whether the load of the request, which is over, failed. Told once."""

@@ -143,8 +143,17 @@ class TransferTable:
         if self.observer is not None:
             slots = transfer.dst[report.failed]
             self.observer(
-                Failed(op=report.op, gen=report.generation, rank=report.rank, dst=slots, group=transfer.group)
+                Failed(
+                    op=report.op,
+                    gen=report.generation,
+                    rank=report.rank,
+                    dst=slots,
+                    group=self._group_told(transfer),
+                )
             )
+
+    def _group_told(self, transfer: Transfer) -> int:
+        return transfer.group
 
     def forget(self, transfer: Transfer) -> None:
         """Nothing refers to the transfer any more: its id may be used again."""

@@ -57,6 +57,8 @@ class Extra:
     """Open transfer -> the destinations that a rank could not fill."""
     suspects: dict[str, set[int]] = field(default_factory=dict)
     """Pool -> slots from which a load failed, and which nothing filled since."""
+    promised: dict[str, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    """Request generation -> local and external tokens of its promise, and how many slots of each group."""
     misses: dict[str, set[Tag]] = field(default_factory=dict)
     """Pool -> keys of which a load failed."""
     votes: dict[OpKey, Votes] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Extra:
             zeroing=dict(self.zeroing),
             failed={op: set(slots) for op, slots in self.failed.items()},
             suspects={pool: set(slots) for pool, slots in self.suspects.items()},
+            promised=dict(self.promised),
             misses={pool: set(tags) for pool, tags in self.misses.items()},
             votes={op: replace(votes) for op, votes in self.votes.items()},
             buffers=dict(self.buffers),

@@ -7,7 +7,7 @@ from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.reach import blocks_read, most_blocks_read
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Event, Geometry, Group, Lookup
+from kvfence.spec.events import Admit, Event, Geometry, Group, Lookup
 from kvfence.spec.packed import ints
 
 
@@ -112,6 +112,7 @@ def promise_fault(books: Books, event: Lookup, pool: PoolState) -> Violation | N
     if len(event.counts) > len(books.groups) or total != len(ints(event.slots)):
         raise ValueError(f"counts add up to {total} slots in {len(event.counts)} groups")
     books.judge("GEOMETRY")
+    books.extra.promised[f"{event.req}.{event.gen}"] = local, event.external, tuple(event.counts)
     for index, count in enumerate(event.counts):
         group = books.groups[index]
         if end % group.block_size:
@@ -136,5 +137,30 @@ def promise_fault(books: Books, event: Lookup, pool: PoolState) -> Violation | N
                 hit=end,
                 promised=count,
                 read=wanted,
+            )
+    return None
+
+
+def accepted_fault(books: Books, event: Admit) -> Violation | None:
+    """Whether less is accepted than was promised, and another window is read behind that."""
+    told = books.extra.promised.pop(f"{event.req}.{event.gen}", None)
+    if told is None or not 0 < event.external < told[1]:
+        return None
+    local, external, counts = told
+    end = event.local + event.external
+    for index, count in enumerate(counts):
+        group = books.groups[index]
+        read, first = blocks_read(group, end), (local + external) // group.block_size - count
+        wanted = max(read.start, event.local // group.block_size)
+        if wanted < min(first, read.stop):
+            return books.fail(
+                "GEOMETRY",
+                "what is accepted of a promise has each block that is read behind it",
+                req=f"{event.req}.{event.gen}",
+                group=index,
+                hit=end,
+                promised=local + external,
+                first_promised=first,
+                first_read=wanted,
             )
     return None

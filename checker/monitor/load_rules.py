@@ -117,11 +117,11 @@ class LoadRules:
         if not misses:
             return None
         books.judge("FAIL-CLOSED")
-        index = books.pools[question.pool].index()
+        pool, suspects = books.pools[question.pool], extra.suspects.get(question.pool, set())
         for tag in question.tags[: event.hits]:
             if tag not in misses:
                 continue
-            if not index.labelled(tag):
+            if suspects.issuperset(pool.labelled_slots(tag)):
                 return books.fail(
                     "FAIL-CLOSED",
                     "a key whose load failed is a miss until it is stored again",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.bulk import all_have_both, distinct, named, same
-from kvfence.checker.monitor.geometry_rules import promise_fault
+from kvfence.checker.monitor.geometry_rules import accepted_fault, promise_fault
 from kvfence.checker.monitor.load_rules import promised_again
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.progress_rules import preempt_fault
@@ -90,6 +90,7 @@ class RequestRules:
                 external=external,
                 prompt=request.prompt,
             )
+        books.extra.promised.pop(request.key, None)
         before = request.promise
         books.close_promise(request)
         pool = self.pools.get(event.pool)
@@ -178,6 +179,7 @@ class RequestRules:
         request, found = self.books.request(event.req, event.gen)
         request.replaced = None
         self.books.close_promise(request)
+        self.books.extra.promised.pop(request.key, None)
         return found
 
     def admit(self, event: Admit) -> Violation | None:
@@ -185,6 +187,8 @@ class RequestRules:
         books = self.books
         request, found = books.request(event.req, event.gen)
         found = found or self.settle_replaced(request)
+        if books.extra.promised:
+            found = found or accepted_fault(books, event)
         parts = (event.local, event.external, event.compute)
         promised = request.promise.external if request.promise is not None else 0
         if sum(parts) != event.total or min(parts) < 0:
@@ -353,6 +357,7 @@ class RequestRules:
             found = found or books.fail(
                 "ONCE", "a generation is gone only after it has ended", req=request.key
             )
+        books.extra.promised.pop(request.key, None)
         books.saw_retire = True
         books.close_promise(request)
         books.forget_request(request)

@@ -40,6 +40,13 @@ SLIDING_AHEAD = {"groups": "full+sliding", "async_depth": 2}
 CROWDED = {"gpu_blocks": 80, "cpu_blocks": 400, "max_delay": 20}
 FILES = {"gpu_blocks": 80, "cpu_blocks": 100, "disk_blocks": 1000, "tiers": 3, "max_delay": 20}
 RANKS = {**TIGHT, "ranks": 3, "fail_rate": 0.1, "repeat_rate": 0.3}
+SLIDING = {"groups": "full+sliding"}
+TWO_SIZES = {**SLIDING, "block_sizes": (4, 8), "gpu_blocks": 300}
+PARTLY = {**TIGHT, **SLIDING, "fail_rate": 0.3}
+SAVED = {"gpu_blocks": 135, "cpu_blocks": 100, "disk_blocks": 1000, "tiers": 3, "publish": True}
+LOSING = {**SAVED, "lose_rate": 0.9, "max_waiting": 30}
+RESETTING = {**SAVED, "reset_every": 37, "max_delay": 60}
+UNPINNED = {"ranks": 2, "refusing_ranks": 1}
 
 TRAFFIC: dict[str, tuple[dict[str, Any], str]] = {
     "over_pop": ({}, "UNIQUE"),
@@ -80,11 +87,40 @@ TRAFFIC: dict[str, tuple[dict[str, Any], str]] = {
     "failure_after_completion": (RANKS, "FAIL-CLOSED"),
     "noop_flush_on_one_rank": (RANKS, "FREEZE"),
     "dropped_leader_slot": ({}, "ONCE"),
+    "null_blocks_counted": (SLIDING, "GEOMETRY"),
+    "other_groups_block_size": (TWO_SIZES, "GEOMETRY"),
+    "aligned_window_bound": (SLIDING, "GEOMETRY"),
+    "eagle_marks_every_group": (SLIDING, "GEOMETRY"),
+    "writer_keeps_too_little": ({**SLIDING, "cpu_blocks": 400}, "GEOMETRY"),
+    "promise_longer_than_acceptable": ({**SLIDING, "cpu_blocks": 400}, "GEOMETRY"),
+    "block_ids_unique_only_in_group": (PARTLY, "FAIL-CLOSED"),
+    "partial_load_counted_whole": (PARTLY, "FAIL-CLOSED"),
+    "invalid_in_one_group_only": (PARTLY, "FAIL-CLOSED"),
+    "count_not_rolled_back": (PARTLY, "COUNT"),
+    "shared_before_landing": ({}, "USE-READY"),
+    "unpinned_verdict": ({}, "PIN"),
+    "dropped_answer_keeps_pin": ({**TIGHT, "max_waiting": 30, "abort_rate": 0.5}, "NO-LEAK"),
+    "verdict_kept_after_failure": ({**TIGHT, "fail_rate": 0.3}, "FAIL-CLOSED"),
+    "answers_by_key": ({**SAVED, "max_waiting": 30}, "ONCE"),
+    "answer_on_its_way_kept": (LOSING, "FAIL-CLOSED"),
+    "events_before_landing": (SAVED, "EVENTS"),
+    "removed_not_published": (SAVED, "EVENTS"),
+    "lost_file_still_listed": (LOSING, "EVENTS"),
+    "reset_not_published": (RESETTING, "EVENTS"),
+    "lost_file_still_found": (LOSING, "FAIL-CLOSED"),
+    "promotion_during_reset": (RESETTING, "RESET"),
+    "store_resurrects_key": (RESETTING, "RESET"),
+    "reset_skips_a_tier": (RESETTING, "RESET"),
+    "reset_forgets_transfers": ({**TIGHT, "reset_every": 37}, "ONCE"),
+    "ranks_disagree_on_pinning": (UNPINNED, "HOSTMEM"),
+    "partial_registration_kept": (UNPINNED, "HOSTMEM"),
+    "descriptor_reused_early": ({"ranks": 2, "gpu_blocks": 135}, "HOSTMEM"),
 }
 """Design -> traffic on which its fault shows, and the invariant that the first violation names."""
 
 ONLY_SPECIFIED = {
     "mirror_pins_starve": "requests go on without the tier, as they do when it is full for good reason",
+    "sharer_not_rolled_back": "nobody shares a block before it has landed, which is when it can be looked up",
 }
 """Designs of the specification that the reference does not have, and why."""
 
@@ -120,7 +156,22 @@ def test_the_ledger_names_the_invariant_that_the_design_breaks(design: str) -> N
 
 
 @pytest.mark.parametrize(
-    "extra", [{}, TIGHT, FAILING, IMPATIENT, SLIDING_AHEAD, CROWDED, FILES, RANKS], ids="+".join
+    "extra",
+    [
+        {},
+        TIGHT,
+        FAILING,
+        IMPATIENT,
+        SLIDING_AHEAD,
+        CROWDED,
+        FILES,
+        RANKS,
+        TWO_SIZES,
+        PARTLY,
+        LOSING,
+        RESETTING,
+    ],
+    ids="+".join,
 )
 def test_the_sound_design_passes_on_the_same_traffic(extra: dict[str, Any]) -> None:
     assert first_violation("sound", extra) is None
@@ -159,5 +210,5 @@ def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(
 
 
 def test_an_unknown_design_is_refused_with_the_names_to_choose_from() -> None:
-    with pytest.raises(OptionsError, match=r"'soundish'; choose from sound, allocate_unchecked"):
+    with pytest.raises(OptionsError, match=r"'soundish'; choose from sound, aligned_window_bound"):
         design_named("soundish")

@@ -32,10 +32,11 @@ kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB
 | 3 | a search was cut short: undetermined |
 
 A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a
-value out of range, a deadlock, or a goal or action that cannot be reached any more. Of a machine that promises
-progress, the mutants that nothing else notices are asked for that too, at the last of the sizes. Guards are only weakened,
-so a mutant without a new step in any state that the machine reaches behaves as the machine does. That is said
-of the sizes listed below. Reasons are in the machines' files (`m.accept_mutant`, `m.accept_idle`, `m.ghost`).
+value out of range, a deadlock, or a goal or action that cannot be reached any more. Of a machine that
+promises progress, the mutants that nothing else notices are asked for that too, at the last of the sizes.
+Guards are only weakened, so a mutant without a new step in any state that the machine reaches behaves as the
+machine does. That is said of the sizes listed below.
+Reasons are in the machines' files (`m.accept_mutant`, `m.accept_idle`, `m.ghost`).
 
 A check that comes after an assignment reads the value that the machine assigns, and cannot notice another. A
 change that is one of the named designs is therefore explored as that design, with the checks traced in it.

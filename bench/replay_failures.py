@@ -31,6 +31,8 @@ TROUBLE: dict[str, Any] = {
     "repeat_rate": 0.01,
     "abort_rate": 0.01,
     "publish": True,
+    "zero_fill": True,
+    "refuse_rate": 0.002,
 }
 
 

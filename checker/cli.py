@@ -280,6 +280,9 @@ def replay(
         typer.Option(metavar="N,N,...", help="Tokens of a block of each group, where they differ."),
     ] = None,
     window: Annotated[int, typer.Option(help="Tokens of a sliding window, or of a chunk.")] = 1024,
+    zero_fill: Annotated[
+        bool, typer.Option("--zero-fill", help="Fill new blocks with zeros before they are computed into.")
+    ] = False,
     lazy: Annotated[
         bool, typer.Option("--lazy/--eager", help="Store blocks when they near eviction, or when computed.")
     ] = False,
@@ -316,6 +319,9 @@ def replay(
     reset_every: Annotated[
         int, typer.Option(help="Steps between resets of the prefix caches; 0: never.")
     ] = 0,
+    refuse_rate: Annotated[
+        float, typer.Option(help="Share of the transfers that a rank cannot take part in.")
+    ] = 0.0,
     publish: Annotated[
         bool, typer.Option("--publish", help="Publish what can be looked up in each pool.")
     ] = False,
@@ -350,6 +356,7 @@ def replay(
         "groups": groups,
         "block_sizes": parse_counts(block_sizes),
         "window": window,
+        "zero_fill": zero_fill,
         "mode": "lazy" if lazy else "eager",
         "async_depth": async_depth,
         "store_batch": store_batch,
@@ -365,6 +372,7 @@ def replay(
         "fail_rate": fail_rate,
         "fail_stores": fail_stores,
         "on_failure": on_failure,
+        "refuse_rate": refuse_rate,
         "publish": publish,
         "abort_rate": abort_rate,
         "repeat_rate": repeat_rate,

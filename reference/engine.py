@@ -70,6 +70,7 @@ class Engine:
         self.cpu = design.cpu_pool("cpu", options.cpu_blocks, None, len(groups), observer)
         tables = BlockTables(groups, options.max_running, null=0)
         manager = design.manager(self.gpu, tables, options.async_depth, options.token_budget)
+        manager.zeroes = options.zero_fill
         self.connector = design.connector(
             manager,
             self.cpu,
@@ -149,6 +150,8 @@ class Engine:
         over: StepOutput | None = None
         if self._in_flight and (output.step < 0 or len(self._in_flight) >= self.options.async_depth):
             over = self._in_flight.popleft()
+            if over.zero.size:
+                self.runner.zero(over.zero)
             self.runner.execute(over.changes, over.rows, over.start, over.tokens)
         self._advance()
         self.scheduler.update_from_output(over, self.worker.get_finished())

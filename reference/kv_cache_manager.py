@@ -69,6 +69,10 @@ class KVCacheManager:
         self.processed = -1
         self._fence: dict[str, _Fenced] = {}
         """Holder -> what it keeps until its last step is processed."""
+        self.zeroes = False
+        """Whether slots are filled with zeros before they are computed into."""
+        self._to_zero: dict[str, list[Slots]] = {}
+        """Holder -> slots that no step has computed into yet."""
         self.changes: list[Change] = []
         """What the model runner has to be told with the next step: rows opened and closed, blocks added and
         cut.
@@ -187,6 +191,8 @@ class KVCacheManager:
             if end > start:
                 slots = self.pool.get_new_blocks(request.holder, end - start, group, start)
                 self._append(row, group, start, slots)
+                if self.zeroes and tokens:
+                    self._to_zero.setdefault(request.holder, []).append(slots)
             # What nothing reads is left out, also where that is all of the hit.
             self.tables.blocks[group, row] = max(start, end)
             self.tables.first[group, row] = hit.parts[group][0] if hit.parts[group][1].size else start
@@ -205,6 +211,12 @@ class KVCacheManager:
             if n:
                 slots = self.pool.get_new_blocks(request.holder, n, group, lengths[group])
                 self._append(row, group, lengths[group], slots)
+                if self.zeroes:
+                    self._to_zero.setdefault(request.holder, []).append(slots)
+
+    def take_to_zero(self, holder: str) -> list[Slots]:
+        """Slots of ``holder`` that the step which is dispatched now fills with zeros first."""
+        return self._to_zero.pop(holder, [])
 
     def _demand(self, asked: list[int]) -> int:
         """Free slots that the groups need between them: they share one pool."""
@@ -296,6 +308,7 @@ class KVCacheManager:
         parts = [tables.table(row, group)[::-1] for group in range(len(self.groups))]
         slots = np.concatenate([part[part != tables.null] for part in parts])
         step = self._last_use(request)
+        self._to_zero.pop(request.holder, None)
         self.changes.append(Closed(row))
         for group in range(len(self.groups)):
             tables.table(row, group)[:] = tables.null

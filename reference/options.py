@@ -34,6 +34,8 @@ class Options:
     """Tokens a sliding-window layer reads, itself included; tokens of a chunk of chunked local attention."""
     block_sizes: tuple[int, ...] = ()
     """Tokens of a block of each group, in order; ``block_size`` for all if empty."""
+    zero_fill: bool = False
+    """Whether new blocks are filled with zeros before they are computed into."""
     mode: Mode = "eager"
     async_depth: int = 1
     """Steps in flight: with 2, a step is scheduled before the output of the one before is known."""
@@ -122,6 +124,7 @@ class Options:
                 ("repeat_rate", 0.0),
                 ("block_sizes", ()),
                 ("tiers", 2),
+                ("zero_fill", False),
             ):
                 value = getattr(self, name)
                 if value != only:

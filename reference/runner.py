@@ -154,6 +154,10 @@ class ModelRunner:
 
     # Steps.
 
+    def zero(self, slots: Slots) -> None:
+        """The next step fills ``slots`` with zeros before it does anything else."""
+        self._write_blocks(slots, np.zeros(slots.size * self.cells, np.int64))
+
     def execute(self, changes: list[Change], rows: Rows, start: Rows, tokens: Rows) -> None:
         """Run a step: row ``rows[i]`` computes its tokens ``start[i]`` .. ``start[i] + tokens[i] - 1``.
         Raises GarbledBlock.

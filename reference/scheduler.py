@@ -34,6 +34,7 @@ from kvfence.spec.events import (
     Retire,
     Round,
     Submit,
+    Zero,
 )
 
 PATIENCE = 8
@@ -60,6 +61,8 @@ class StepOutput:
     tokens: Rows = field(default_factory=lambda: _NO_ROWS)
     tickets: Rows = field(default_factory=lambda: _NO_ROWS)
     changes: list[Change] = field(default_factory=list)
+    zero: Slots = field(default_factory=lambda: _NO_ROWS)
+    """Slots to fill with zeros before anything is computed."""
 
 
 class Scheduler:
@@ -230,6 +233,17 @@ class Scheduler:
         if self.observer is not None:
             names = [request.id for row in rows.tolist() if (request := tables.requests[row]) is not None]
             self.observer(Dispatch(step=output.step, reqs=names, tokens=tokens.tolist()))
+        if self.manager.zeroes:
+            self._zero(output)
+
+    def _zero(self, output: StepOutput) -> None:
+        """New slots of the step's requests are filled with zeros by the step itself, before it computes."""
+        requests = [self.tables.requests[row] for row in output.rows.tolist()]
+        fresh = [slots for one in requests if one for slots in self.manager.take_to_zero(one.holder)]
+        if fresh:
+            output.zero = np.concatenate(fresh)
+            if self.observer is not None:
+                self.observer(Zero(step=output.step, pool=self.manager.pool.name, slots=output.zero))
 
     # Admission.
 

@@ -88,6 +88,8 @@ INVARIANTS: tuple[Invariant, ...] = (
         ),
         kind="progress",
         machines=("scheduling", "ranks"),
+        asserted=True,
+        monitored=True,
         reports=("vllm#45388", "vllm#57841", "vllm#49674", "vllm#45138", "sglang#33862"),
     ),
     Invariant(
@@ -157,6 +159,8 @@ INVARIANTS: tuple[Invariant, ...] = (
             "windows; what the writer retains covers what the reader needs."
         ),
         machines=("geometry", "loads"),
+        asserted=True,
+        monitored=True,
         reports=("vllm#48959", "vllm#52735", "vllm#50388"),
     ),
     Invariant(
@@ -214,6 +218,8 @@ INVARIANTS: tuple[Invariant, ...] = (
             "owned it."
         ),
         machines=("stream_order",),
+        asserted=True,
+        monitored=True,
         reports=("vllm#47282", "vllm#50696"),
     ),
     Invariant(
@@ -268,12 +274,16 @@ INVARIANTS: tuple[Invariant, ...] = (
             "buffers obey FREEZE."
         ),
         machines=("host_memory",),
+        asserted=True,
+        monitored=True,
     ),
     Invariant(
         id="EVENTS",
         title="published events equal residency",
         statement="Published stored/removed events equal residency at the granularity that can be looked up.",
         machines=("tiers",),
+        asserted=True,
+        monitored=True,
     ),
 )
 

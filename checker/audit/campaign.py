@@ -303,7 +303,13 @@ def _order(finding: Finding) -> tuple[int, int, str]:
 def _finding(seen: _Seen) -> Finding:
     keys = [sighting.key for sighting in seen.outcome.sightings]
     at = keys.index(seen.sighting.key)
-    later = [sighting.evidence for sighting in seen.outcome.sightings[at:] if sighting.evidence != "rule"]
+    # A race of another invariant has nothing to do with it.
+    later = [
+        sighting.evidence
+        for sighting in seen.outcome.sightings[at:]
+        if sighting.evidence != "rule"
+        and (sighting.evidence != "race" or sighting.invariant == seen.sighting.invariant)
+    ]
     return Finding(
         sighting=seen.sighting,
         case=seen.case,

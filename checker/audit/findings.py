@@ -17,8 +17,10 @@ from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.reports import report_of
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
-ON_THEIR_OWN: Final = frozenset({"PIN", "UNIQUE", "CONSERVE"})
-"""Rules about what a connector holds and copies. Breaking them is a fault whether or not it did harm yet.
+ON_THEIR_OWN: Final = {"PIN": "", "UNIQUE": "", "CONSERVE": "count of free slots"}
+"""Rules, by words of their cause, about what a connector holds and copies, and about a pool's own count.
+
+Breaking them is a fault whether or not it did harm yet.
 
 Other rules may be kept by means that the events do not tell of, so that without harm they are only noted.
 """
@@ -38,7 +40,9 @@ def grounds_of(finding: Finding) -> Grounds:
         return "engine"
     if finding.follows:
         return "noted"
-    alone = finding.sighting.invariant in ON_THEIR_OWN and not finding.sighting.cause.endswith(NO_FAULT)
+    cause = finding.sighting.cause
+    words = ON_THEIR_OWN.get(finding.sighting.invariant)
+    alone = words is not None and words in cause and not cause.endswith(NO_FAULT)
     if finding.sighting.evidence != "rule" or alone:
         return "fault"
     return "fault" if set(finding.harm) & set(HARM) else "noted"

@@ -45,7 +45,7 @@ from kvfence.spec.events import Header
 MOST_STEPS: Final = 1500
 QUIET: Final = 60
 """Steps without progress after which the engine stalls; copies land within fewer."""
-RESTLESS: Final = 600
+RESTLESS: Final = 300
 """Steps without any request after which copies should have come to an end."""
 TICKS: Final = 2
 """Ticks of the device in a step, besides those that somebody waits for."""
@@ -341,14 +341,20 @@ class Engine:
         self.last_progress = self.steps
         self.draining = True
         last = self.steps + MOST_STEPS
-        idle_since = -1
+        alone = asleep = 0
         while self.steps < last and self.steps - self.last_progress <= patience:
-            idle = not self.scheduler.get_num_unfinished_requests() and not self.queue
-            if idle and not self._pending() and not any(held for _, _, held in self._held()):
+            idle = not self.scheduler.get_num_unfinished_requests()
+            quiet = not self.queue and not self._pending()
+            if idle and quiet and not any(held for _, _, held in self._held()):
                 break
-            idle_since = (idle_since if idle_since >= 0 else self.steps) if idle else -1
-            if idle_since >= 0 and self.steps - idle_since > RESTLESS:
-                self._restless(idle_since)
+            # An engine without requests sleeps, unless the connector keeps it awake.
+            awake = bool(self.scheduler.has_requests())
+            alone = alone + 1 if idle and awake else 0
+            asleep = asleep + 1 if idle and not awake else 0
+            if alone > RESTLESS:
+                self._restless(alone)
+                return
+            if asleep > RESTLESS:
                 return
             before = [dict(worker.device.launched) for worker in self.workers]
             self.step()
@@ -374,10 +380,9 @@ class Engine:
         else:
             self._leaks()
 
-    def _restless(self, since: int) -> None:
+    def _restless(self, steps: int) -> None:
         copies = {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
-        later = self.steps - since
-        told = f"no request is left since step {since}, and {later} steps later copies are started still"
+        told = f"no request was left for {steps} steps, in which the engine could not sleep"
         cause = "copies go on for ever though no request is left"
         self.judge.sight(
             "PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads"

@@ -139,7 +139,8 @@ def _up_to(path: Path, last: int) -> Iterator[tuple[int, Event]]:
 
 
 def _concerns(event: Event, slots: tuple[Slot, ...], subjects: set[str]) -> bool:
-    if subjects & about(event):
+    told = about(event)
+    if subjects & told or {s.rpartition(".")[0] for s in subjects} & told:
         return True
     return any(slot in slots for slot in slots_named([event]))
 

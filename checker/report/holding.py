@@ -103,15 +103,19 @@ def slots_named(events: Iterable[Event]) -> Iterator[Slot]:
 
 
 def about(event: Event) -> set[str]:
-    """What an event is about besides slots: requests and operations, as ``req:7`` and ``op:3``."""
+    """What an event is about besides slots: requests and operations, as ``req:7.0`` and ``op:3.1``.
+
+    A dispatched step names requests without their generation, as ``req:7``.
+    """
     e: Any = event
+    gen = getattr(e, "gen", 0)
     out = {f"req:{r}" for r in getattr(e, "reqs", ())}
     if getattr(e, "req", ""):
-        out.add(f"req:{e.req}")
+        out.add(f"req:{e.req}.{getattr(e, 'rgen', gen)}")
     if getattr(e, "op", -1) >= 0:
-        out.add(f"op:{e.op}")
+        out.add(f"op:{e.op}.{gen}")
     holder = getattr(e, "holder", "")
-    return out | {holder.rpartition(".")[0]} if holder else out
+    return out | {holder} if holder else out
 
 
 def fields_of(event: msgspec.Struct) -> str:

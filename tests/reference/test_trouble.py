@@ -20,6 +20,7 @@ from kvfence.reference.errors import OptionsError
 from kvfence.reference.options import Options
 from kvfence.reference.replay import run
 from kvfence.reference.workload import conversations
+from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import (
     Answer,
     Ask,
@@ -81,6 +82,14 @@ def test_the_traffic_reaches_what_it_is_meant_to_reach() -> None:
     kinds = Counter(type(event) for event in seen)
     for kind in (Answer, Ask, Decide, Failed, Hostmem, Round, Stored, Zero):
         assert kinds[kind] > 0, kind
+
+
+def test_each_invariant_that_the_catalogue_calls_asserted_is_asserted() -> None:
+    options = replace(SMALL, groups="full+sliding", reset_every=97)
+    ledger = Ledger(header(options))
+    assert run(conversations(60, 2), options, ledger).complete
+    checks = ledger.checks_by_invariant()
+    assert [row.id for row in INVARIANTS if row.asserted and not checks[row.id]] == []
 
 
 def test_the_last_rank_reports_last() -> None:

@@ -21,7 +21,7 @@ sorts ``Token`` and ``Ahead`` have no element that matters: their numbers bound 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kvfence.spec.language import (
     And,
@@ -60,14 +60,24 @@ ACCEPTED = (
 """How the machine may be changed without an invariant noticing."""
 
 
+def longest(sizes: Mapping[str, int]) -> int:
+    """The most tokens of a prompt."""
+    return sizes["Token"]
+
+
+def furthest(sizes: Mapping[str, int]) -> int:
+    """The most tokens that are reserved ahead."""
+    return sizes["Ahead"]
+
+
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
     m = Machine("geometry", doc=__doc__, faults=faults)
     Group = m.sort("Group", default=2)
     m.sort("Token", default=5)  # the longest prompt
     m.sort("Ahead", default=1)  # the most tokens that are reserved ahead
-    Ahead = Int(0, lambda sizes: sizes["Ahead"])
-    Length = Int(0, lambda sizes: sizes["Token"])
+    Ahead = Int(0, furthest)
+    Length = Int(0, longest)
     Further = Int(0, lambda sizes: sizes["Token"] + sizes["Ahead"])
 
     m.function("phase", value=Phase, init=Phase.shape)
@@ -113,7 +123,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         blocks, offset = getattr(s, f"{name}_blocks"), getattr(s, f"{name}_offset")
 
         def wraps(g: Elem) -> Expr:
-            return offset[g] + 1 == s.size[g]
+            over: Expr = offset[g] + 1 == s.size[g]
+            return over
 
         blocks.update(lambda g: If(And(when(g), wraps(g)), blocks[g] + 1, blocks[g]))
         offset.update(lambda g: If(when(g), If(wraps(g), 0, offset[g] + 1), offset[g]))
@@ -145,14 +156,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def widen(s: State, g: Elem) -> None:
         """Group g reaches back one token further."""
         s.require(s.phase == Phase.shape, IsIn(s.kind[g], Kind.window, Kind.chunked))
-        s.require(s.reach[g] < limit(Length.hi))
+        s.require(s.reach[g] < limit(longest))
         forward(s, "reach", lambda h: h == g)
         s.reach[g] = s.reach[g] + 1
 
     @m.action(event=no_events)
     def look_further_ahead(s: State) -> None:
         """Slots are reserved for one more token that is not confirmed yet."""
-        s.require(s.phase == Phase.shape, s.ahead < limit(Ahead.hi))
+        s.require(s.phase == Phase.shape, s.ahead < limit(furthest))
         s.require(ForAll(Group, lambda g: s.kind[g] != Kind.unknown))
         forward(s, "ahead", lambda g: True)
         forward(s, "end", lambda g: True)
@@ -170,7 +181,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(event=no_events)
     def write(s: State) -> None:
         """One more token is computed, in every group."""
-        s.require(s.phase == Phase.write, s.length < limit(Length.hi))
+        s.require(s.phase == Phase.write, s.length < limit(longest))
         place = every_group_ends_a_block(s)
         s.before_blocks.update(lambda g: If(place, s.last_blocks[g], s.before_blocks[g]))
         s.before_need.update(lambda g: If(place, s.last_need[g], s.before_need[g]))

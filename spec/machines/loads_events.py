@@ -63,7 +63,7 @@ class _Names:
         return f"req:{r}.0"
 
     def group(self, b: int) -> int:
-        return next(g for g in self.groups if self.view.in_group[b, g])
+        return next(int(g) for g in self.groups if self.view.in_group[b, g])
 
     def table(self, r: int) -> list[int]:
         return [b for b in self.blocks if self.view.table[r, b]]

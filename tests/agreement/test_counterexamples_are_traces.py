@@ -13,14 +13,20 @@ from kvfence.spec.designs import DESIGNS
 UNSEEN = {  # what no trace of a few steps shows, or shows sooner
     "mirror_pins_starve": "a tier that could take a copy and does not is no event",
     "preempt_beside_parked": "each preemption of the endless turns gives its blocks back, as it should",
+    "promotion_during_reset": "a trace tells of a reset when it is answered, not when it begins",
     "placeholder_not_rolled_back": "the trace is rejected before that, when the placeholder stays: COUNT",
+}
+ELSEWHERE = {  # machines without traces that the ledger judges
+    "stream_order": "its traces are order traces: see test_races_and_specification.py",
+    "geometry": "a trace names its groups in its header, and the machine chooses them step by step: see "
+    "tests/spec/machines/test_geometry.py",
 }
 FAULTY = [
     (name, machine)
     for name, row in DESIGNS.items()
     if row.breaks and name not in UNSEEN
     for machine in row.machines
-    if machine != "stream_order"  # its traces are order traces: see test_races_and_specification.py
+    if machine not in ELSEWHERE
 ]
 
 

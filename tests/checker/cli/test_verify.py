@@ -74,7 +74,7 @@ def test_a_search_cut_short_is_undetermined_and_does_not_pass(capsys: pytest.Cap
 
 
 def test_what_no_machine_states_is_said_not_to_be_checked_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["Block=2", "Request=1", "Slot=1", "Operation=1"]
+    sizes = ["Block=2", "Request=1", "Slot=1", "Operation=1", "Token=2", "Part=1"]
     small = [word for size in sizes for word in ("--size", size)]
     _, text, _ = answer(["verify", *small, "--engine", "interpret"], capsys)
     specified = {row.id for row in INVARIANTS if row.specified}

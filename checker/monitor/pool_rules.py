@@ -123,6 +123,9 @@ class PoolRules:
                 step=pool.frozen.get(slot),
                 processed=self.books.processed,
             )
+        if word & REFS and slot in pool.disputed:
+            pool.disputed.discard(slot)
+            return None
         if word & REFS:
             return fail(
                 "CONSERVE",
@@ -169,7 +172,10 @@ class PoolRules:
         joined: list[int] = []
         for place, slot in enumerate(slots):
             found = found or self.touch_fault(pool, holder, slot)
-            if not pool.has(slot) or slot in holder.slots:
+            if not pool.has(slot):
+                continue
+            if slot in holder.slots:
+                holder.again[slot] = holder.again.get(slot, 0) + 1
                 continue
             word = pool.words[slot]
             if not word & (REFS | NULL_BLOCK):
@@ -253,6 +259,11 @@ class PoolRules:
         frozen: list[int] = []
         for slot in slots:
             if slot not in holder.slots:
+                more = holder.again.pop(slot, 0)
+                if more:
+                    if more > 1:
+                        holder.again[slot] = more - 1
+                    continue
                 found = found or books.fail(
                     "CONSERVE",
                     "a holder leaves only slots that it holds",
@@ -373,6 +384,8 @@ class PoolRules:
             return None
         holders = pool.holders_of(slot) if word & REFS else []
         if word & PROMISES or any(name.startswith("hit:") for name in holders):
+            if word & REFS:
+                pool.disputed.add(slot)
             return fail(
                 "PIN", "a promised or pinned slot is not evicted", pool, (slot,), slot=slot, holders=holders
             )
@@ -386,6 +399,7 @@ class PoolRules:
                 transfers=self.users(pool, slot),
             )
         if word & REFS:
+            pool.disputed.add(slot)
             return fail("PIN", "an evicted slot has no holder", pool, (slot,), slot=slot, holders=holders)
         if not word & LABEL:
             return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)

@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 class Holder:
     """One holder's slots in one pool."""
 
-    __slots__ = ("in_parts", "kind", "leaked", "name", "own", "parts", "reach", "reaching", "request")
+    __slots__ = (
+        "again",
+        "in_parts",
+        "kind",
+        "leaked",
+        "name",
+        "own",
+        "parts",
+        "reach",
+        "reaching",
+        "request",
+    )
 
     def __init__(self, name: str, kind: str, request: Request | None) -> None:
         self.name = name
@@ -42,6 +53,8 @@ class Holder:
         """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
         self.reaching: list[tuple[Numbers, int, Group]] = []
         """Slots whose reach is not worked out yet, with the block index of the first, and their group."""
+        self.again: dict[int, int] = {}
+        """How often it joined the holders of a slot that it held already: told, so it may leave as often."""
         self.leaked = False
         """A violation has told that these slots were not given back; it is told once."""
 
@@ -51,7 +64,7 @@ class Holder:
         other.own = set(self.own)
         other.parts, other.in_parts = list(self.parts), self.in_parts
         other.reach, other.reaching = dict(self.reach), list(self.reaching)
-        other.leaked = self.leaked
+        other.leaked, other.again = self.leaked, dict(self.again)
         return other
 
     @property
@@ -93,6 +106,7 @@ class PoolState:
     __slots__ = (
         "array",
         "counts",
+        "disputed",
         "drift",
         "epoch",
         "free",
@@ -143,6 +157,8 @@ class PoolState:
             self.index()
         self.marks: npt.NDArray[np.int32] = np.zeros(pool.slots, dtype=np.int32)
         """Scratch space to find a slot that appears twice."""
+        self.disputed: set[int] = set()
+        """Held slots that were evicted: told, so what follows from that is not."""
         self.frozen: dict[int, int] = {}
         """The last step that may read a slot, for slots with the FROZEN flag."""
         self.epoch = 0
@@ -169,6 +185,7 @@ class PoolState:
         other.counts = None if self.counts is None else self.counts.copy_to(other.layout)
         other.marks = self.marks.copy()
         other.frozen, other.stale = dict(self.frozen), set(self.stale)
+        other.disputed = set(self.disputed)
         return other
 
     def lay_out(self) -> npt.NDArray[np.int64]:

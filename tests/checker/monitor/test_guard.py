@@ -190,6 +190,30 @@ ONCE: list[tuple[str, list[Event], str]] = [
         [Alloc("gpu", "req:1.0", [1], free=61), *(Alloc("gpu", "req:1.0", [n], free=63 - n) for n in (3, 4))],
         "CONSERVE",
     ),
+    (
+        "a slot that a transfer holds twice, and leaves twice",
+        [
+            Alloc("gpu", "req:1.0", [1]),
+            Touch("gpu", "op:0.0", [1, 1]),
+            Free("gpu", "op:0.0", [1, 1]),
+            Free("gpu", "req:1.0", [1]),
+        ],
+        "UNIQUE",
+    ),
+    (
+        "a pinned slot that is evicted and given away",
+        [
+            Alloc("cpu", "op:9.0", [2]),
+            Label("cpu", [2], [11]),
+            Touch("cpu", "hit:1.0", [2]),
+            Free("cpu", "op:9.0", [2]),
+            Evict("cpu", [2]),
+            Alloc("cpu", "op:1.0", [2]),
+            Free("cpu", "hit:1.0", [2]),
+            Free("cpu", "op:1.0", [2]),
+        ],
+        "PIN",
+    ),
     ("steps that go wrong again and again", [Process(5)] * 1 + [Dispatch(0, [], [])] * 3, "ONCE"),
 ]
 

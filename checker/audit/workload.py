@@ -56,7 +56,7 @@ def cases(draw: Any, reach: Reach) -> Case:
     There are three kinds of traffic: anything; requests that return to long prefixes, which do not fit into
     the GPU together any more; and long requests computed in small steps beside a small tier.
     """
-    traffic = draw(st.sampled_from(("mixed", "returning", "long")))
+    traffic = draw(st.sampled_from(("mixed", "returning", "long", "long")))
     setup, longest, failing = draw(setups(reach, traffic))
     least, most = {"mixed": (3, 40), "returning": (10, 40), "long": (2, 12)}[traffic]
     kinds = draw(st.lists(st.sampled_from(_KINDS), min_size=least, max_size=most))

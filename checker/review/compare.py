@@ -169,7 +169,11 @@ class _Comparison:
 
     def review(self) -> MachineReview:
         """Everything that is found out about the pair."""
-        base, change = self._explored(self.base), self._explored(self.change)
+        base = self._explored(self.base)
+        if self.interrupted:
+            note = f"interrupted after {base.states:,} states of the base"
+            return MachineReview(machine=self.change.name, sizes=base.sizes, same=False, notes=(note,))
+        change = self._explored(self.change)
         promised = self._promises()
         notes = [
             f"{name} was not explored to the end: {result.stopped}"

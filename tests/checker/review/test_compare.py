@@ -1,14 +1,18 @@
 """What a review finds: for each design exactly what it breaks, and in reverse what its repair buys."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.explore import Explore
 from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.promises import promise_sizes
+from kvfence.checker.review import compare
 from kvfence.checker.review.compare import effect_of, review, stopping
 from kvfence.checker.review.facts import Review
 from kvfence.checker.review.sides import side
@@ -148,6 +152,23 @@ def test_a_search_that_is_cut_short_is_undetermined_and_never_a_pass() -> None:
     found = review("no_flush_on_finish", "sound", memory=16 << 20, pairs=0, symmetry=False)
     assert found.verdict == "undetermined"
     assert any("memory limit" in s for s in found.open)
+
+
+def test_ctrl_c_keeps_what_was_found_and_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Interrupted(Native):
+        def run(self, machine: Machine, *args: Any, **named: Any) -> Result:
+            asked.append(machine.name)
+            found = super().run(machine, *args, **named)
+            return replace(found, stopped="interrupted") if len(asked) == 2 else found
+
+    monkeypatch.setattr(compare, "Native", Interrupted)
+    found = review("sound", "evict_pinned", sizes={"Block": 2, "Request": 1, "Holder": 1})
+    assert asked == ["block_pool", "block_pool"]
+    assert found.interrupted
+    assert found.verdict in ("worse", "undetermined")
+    assert any("not begun: interrupted" in s for s in found.open)
 
 
 @pytest.mark.parametrize(

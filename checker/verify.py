@@ -33,7 +33,7 @@ from kvfence.spec.machines import MACHINES
 
 SOUND = "sound"
 ENGINES = ("native", "gpu", "swarm", "explore", "interpret", "liveness", *SMT_ENGINES)
-EXPLORERS = ("native", "explore", "interpret")
+EXPLORERS = ("native", "gpu", "explore", "interpret")
 INTERRUPTED = "interrupted"
 
 MachineProgress = Callable[[str, Progress], None]

@@ -130,6 +130,8 @@ class Gpu(Engine):
                 steps = summed.finish(until)
             except Lost as lost:
                 return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
+            except Stop as stop:  # searching again for a counterexample
+                return self._untraced(str(stop), Log(interpreter.grounded), search)
 
             def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
                 return interpreter.path(steps[id(sighting)], id_, name, text)
@@ -155,15 +157,20 @@ class Gpu(Engine):
     def _without_a_rank(self, why: str, log: Log, search: Search | None) -> Result:
         """What all ranks had found when they were last complete."""
         again = "; run again with the same --checkpoint to go on" if self.checkpoint else ""
-        log.stopped = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
+        text = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
+        return self._untraced(text, log, search)
+
+    def _untraced(self, why: str, log: Log, search: Search | None) -> Result:
+        """What was found, without the ways there: a condition that is violated stays undetermined."""
+        log.stopped = why
         if search is None:
             return log.result(self.name, 0.0, _no_path)
         log.states = sum(search.known_levels)
-        log.taken = search.known_taken[: len(log.taken)] if search.known_taken else log.taken
+        log.taken = search.known_taken[: len(log.taken)]
         log.transitions = sum(log.taken)
         log.depth = max(0, len(search.known_levels) - 1)
         if any(search.failed) or search.dead or any(search.looked[: search.source.invariants]):
-            log.stopped += "; something is violated: search on one GPU, or go on, to see how"
+            log.stopped += "; something is violated: go on, or search with more memory, to see how"
         return log.result(self.name, search.elapsed(), _no_path)
 
     def _leaving_bounds(self, model: GpuModel, search: Search) -> None:

@@ -73,7 +73,7 @@ class Search:
             most = self.limits.batch * source.instances
             self._box_room = self._slack(self.limits.batch) + min(BOX_ROOM, most)
             self._boxes = self.ranks.boxes(self._box_room, self.key_words)
-            self._box_counts = [0] * self.ranks.count
+        self._box_counts = [0] * self.ranks.count
         budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
         self.levels = Levels(self.memory, self.key_words, self.limits.host_memory)
@@ -107,8 +107,11 @@ class Search:
                 self.sent = self.memory.take(8 << SENT_LOG2)
                 device.clear(self.sent, 8 << SENT_LOG2)
             self.table.open(4096)
+            short = 0
         except OutOfMemory:
-            raise Stop("the device has too little memory to begin: ran out of memory with 0 states") from None
+            short = 1
+        if self.ranks.total([short])[0]:
+            raise Stop("the device has too little memory to begin: ran out of memory with 0 states")
         device.clear(self.counters, 8 * self._counted)
         self._pending: Transfer | None = None
         self._which = 0
@@ -204,10 +207,9 @@ class Search:
 
     def _agree_on_totals(self) -> None:
         """Know what all ranks have found, should one of them be lost."""
-        if self.ranks.count > 1:
-            levels = [self.levels.count(d) for d in range(len(self.levels.levels))]
-            told = self.ranks.total([*levels, *self.taken])
-            self.known_levels, self.known_taken = told[: len(levels)], told[len(levels) :]
+        levels = [self.levels.count(d) for d in range(len(self.levels.levels))]
+        told = self.ranks.total([*levels, *self.taken])
+        self.known_levels, self.known_taken = told[: len(levels)], told[len(levels) :]
 
     def _count_taken(self) -> None:
         """What was taken in a level that is not complete."""
@@ -478,6 +480,10 @@ class Search:
 
     def _again(self, depth: int) -> None:
         """Search again up to a level whose states were let go; what was found stays."""
+        self._full, self._pending, self._which = None, None, 0
+        self._box_counts = [0] * self.ranks.count
+        if self.sent:
+            self.device.clear(self.sent, 8 << SENT_LOG2)
         self.levels.clear()
         self.table.clear()
         self.device.clear(self.counters, 8 * self._counted)

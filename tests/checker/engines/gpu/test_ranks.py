@@ -1,27 +1,38 @@
 """Several ranks find together what one finds, and what they found outlives the loss of one."""
 
+import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvfence.checker.engines import Native, Result
+from kvfence.checker.engines import Native, Result, Verdict
+from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import Keys
 from kvfence.checker.engines.gpu.ranks import Alone
+from kvfence.checker.engines.gpu.search import Limits
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import ground
 
-pytest.importorskip("torch")
 HERE = Path(__file__).parent
+_spec = importlib.util.spec_from_file_location("thread_ranks", HERE / "thread_ranks.py")
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+together = _module.together
 SHAPES, KVLIFE = HERE.parent / "test_agreement.py", HERE.parents[2] / "machines" / "kvlife.py"
 
 
 def ranks(count: int, *arguments: object) -> tuple[dict[str, object], list[int]]:
     """What the first rank found, and the exit codes of all."""
+    pytest.importorskip("torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -59,7 +70,33 @@ def told(shapes: object, r: Result) -> dict[str, object]:
     }
 
 
-def test_two_ranks_find_what_one_finds(shapes: object, kvlife: object) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", ["faulty", "tokens33", "tokens40"])
+def test_ranks_find_together_what_one_finds(shapes: object, kvlife: object, count: int, name: str) -> None:
+    if name == "faulty":
+        m, sizes = kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2}  # type: ignore[operator]
+    else:
+        m, sizes = shapes.tokens(int(name[6:])), None  # type: ignore[attr-defined]
+    found = together(count, lambda r: Gpu(device=HostDevice, ranks=r, limits=Limits(batch=900)).run(m, sizes))
+    native = told(shapes, Native().run(m, sizes))
+    assert [told(shapes, r) for r in found] == [native] * count
+
+
+def test_a_rank_without_memory_stops_them_all(kvlife: object) -> None:
+    def run(ranks: Any) -> Result:
+        room = 9_400_000 if ranks.rank else 1 << 28
+        engine = Gpu(device=lambda: HostDevice(room=room), ranks=ranks, limits=Limits(batch=900))
+        return engine.run(kvlife(), {"Block": 3, "Request": 3})  # type: ignore[operator]
+
+    one, two = together(2, run)
+    assert one.stopped == two.stopped
+    assert str(one.stopped).startswith("ran out of memory at depth ")
+    assert f"with {one.states} states" in str(one.stopped)
+    assert one.verdict is two.verdict is Verdict.undetermined
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(shapes: object, kvlife: object) -> None:
     faulty = kvlife(frozenset({"evict_referenced"}))  # type: ignore[operator]
     native = Native().run(faulty, {"Block": 3, "Request": 2})
     found, codes = ranks(2, "faulty")

@@ -230,6 +230,8 @@ class Rarer(_Part, frozen=True, kw_only=True):
     """Pools and slots over which a step writes zeros, with that step."""
     failed: Sequence[tuple[int, int, Sequence[int]]] = ()
     """Open transfers, by id and generation, and the destinations that a rank could not fill."""
+    promised: Sequence[tuple[str, int, int, Sequence[int]]] = ()
+    """Requests (``7.0``) whose promise told counts by group: local and external tokens, and the counts."""
     suspects: Sequence[Slots] = ()
     """Slots from which a load failed, and which nothing filled since."""
     misses: Sequence[Tags] = ()

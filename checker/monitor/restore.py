@@ -184,6 +184,8 @@ def _know(extra: Extra, rarer: Rarer) -> None:
     extra.failed.update(((op, gen), set(slots)) for op, gen, slots in rarer.failed)
     extra.suspects.update((part.pool, set(ints(part.slots))) for part in rarer.suspects)
     extra.misses.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.misses)
+    for key, local, external, counts in rarer.promised:
+        extra.promised[key] = local, external, tuple(counts)
     extra.asked, extra.victim = rarer.asked, rarer.victim
     for known in rarer.votes:
         parts = (known.asked, known.reserved, known.committed, known.aborted)

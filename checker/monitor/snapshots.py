@@ -225,6 +225,7 @@ def _rarer(books: Books) -> Rarer:
         zeroing=tuple((pool, slot, step) for (pool, slot), step in extra.zeroing.items()),
         failed=tuple((op, gen, sorted(slots)) for (op, gen), slots in extra.failed.items()),
         suspects=tuple(_slots(pool, sorted(slots)) for pool, slots in extra.suspects.items()),
+        promised=tuple((key, *told) for key, told in extra.promised.items()),
         misses=_tags(extra.misses),
         asked=extra.asked,
         votes=tuple(

@@ -11,8 +11,13 @@ import pytest
 
 from kvfence.checker import cli
 from kvfence.checker.monitor import Ledger
+from kvfence.checker.monitor.books import Op
+from kvfence.checker.monitor.extra_state import Extra
+from kvfence.checker.monitor.pool_state import Holder, PoolState
+from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.snapshots import snapshot_of
 from kvfence.spec.events import Event, Header
+from kvfence.spec.snapshot import KnownHolder, KnownPool, KnownRequest, KnownTransfer, Rarer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trace-format.md").read_text(encoding="utf-8")
 EXAMPLES = {
@@ -80,3 +85,35 @@ def test_a_snapshot_that_makes_no_sense_is_one_clear_error(
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "trace.jsonl: line 1: " in told
+
+
+DERIVED = {
+    Request: {"id", "key", "progress", "address", "loads", "stores", "_fresh", "_fresh_after"},
+    Op: {"id", "event", "request", "load", "destinations", "named_src", "named_dst", "stored", "plain"},
+    Holder: {"kind", "request", "own", "parts", "in_parts", "reaching"},
+    PoolState: {"words", "free", "array", "layout", "counts", "null", "total", "tag_words", "native"}
+    | {"marks", "long_from", "kernels"},
+    Extra: {"round"},
+}
+"""What follows from the fields of a snapshot, or from the header, or is scratch space."""
+FORGOTTEN = {
+    Holder: {"again"},  # only so that the consequence of a violation is not told
+    PoolState: {"disputed"},  # likewise
+}
+
+
+@pytest.mark.parametrize(
+    ("books", "known"),
+    [
+        (Request, KnownRequest),
+        (Op, KnownTransfer),
+        (Holder, KnownHolder),
+        (PoolState, KnownPool),
+        (Extra, Rarer),
+    ],
+)
+def test_whatever_the_books_have_is_in_a_snapshot_or_follows_from_it(
+    books: type, known: type[msgspec.Struct]
+) -> None:
+    has = set(books.__slots__)  # type: ignore[attr-defined]
+    assert has - set(known.__struct_fields__) == DERIVED[books] | FORGOTTEN.get(books, set())

@@ -6,8 +6,11 @@
 #   make docs     write the generated pages again (minutes)
 #   make bench    run the measurements of bench/
 #   make test-gpu      the tests that need a CUDA device
+#   make test-vllm     a whole vLLM on the CPU, offloading, with kvfence around it (gigabytes, minutes)
+#   make bench-monitor  what kvfence adds to the scheduler step of vLLM
 #   make bench-copy    the copy engines on a CUDA device, against the peak of the link
 #   make bench-explore  the search engines beside Spin and Rumur (Debian packages spin and rumur)
+#   make bench-explore-gpu  the search on a CUDA device, beside the C engine
 #   make clean    remove .venv and everything generated
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +18,7 @@ SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 
-.PHONY: setup verify test lint docs bench bench-copy bench-explore test-gpu clean
+.PHONY: test-vllm bench-monitor setup verify test lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
@@ -50,11 +53,21 @@ bench: .venv/.dev
 test-gpu: .venv/.dev
 	$(BIN)/python -m pytest -m gpu -rs
 
+VLLM ?= 0.32.0
+test-vllm: .venv/.dev
+	$(BIN)/python ci/with_vllm.py --whole $(VLLM) tests/vllm_engine/compare.py
+
+bench-monitor: .venv/.dev
+	$(BIN)/python ci/with_vllm.py $(VLLM) bench/monitor.py
+
 bench-copy: .venv/.dev
 	$(BIN)/python bench/copy_engines.py
 
 bench-explore: .venv/.dev
 	$(BIN)/python bench/explore.py --large
+
+bench-explore-gpu: .venv/.dev
+	$(BIN)/python bench/explore_gpu.py --native 5x3 --walks 5x3
 
 clean:
 	rm -rf .venv build dist out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -29,7 +29,7 @@ class CudaDevice:
         try:
             from cuda.bindings import driver, nvrtc
         except ImportError:
-            raise NoGpu("cuda-python is not installed (pip install cuda-python)") from None
+            raise NoGpu("cuda-python is not installed (pip install 'kvfence[gpu]')") from None
         self._cu, self._nvrtc = driver, nvrtc
         try:
             (status,) = driver.cuInit(0)

@@ -1,0 +1,335 @@
+"""The hooks on a block pool with the methods of vLLM's, without vLLM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from kvfence.checker.adapters.vllm.coverage import Coverage
+from kvfence.checker.adapters.vllm.engine import Engines
+from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
+from kvfence.checker.adapters.vllm.patching import Patches
+from kvfence.checker.adapters.vllm_plugin import register
+from kvfence.checker.monitor.ledger import Ledger
+from kvfence.checker.monitor.violation import InvariantViolation
+from kvfence.spec.events import Alloc, Dispatch, Evict, Free, Header, Label, Process, Touch, Unlabel
+
+
+class Block:
+    def __init__(self, number: int) -> None:
+        self.block_id = number
+        self.ref_cnt = 0
+        self._block_hash: bytes | None = None
+        self.is_null = number == 0
+
+
+def block_pool() -> Any:
+    """A module with a class like vLLM's BlockPool."""
+
+    class BlockPool:
+        def __init__(self, count: int) -> None:
+            self.blocks = [Block(number) for number in range(count)]
+            self.null_block = self.blocks[0]
+            self.free = list(self.blocks[1:])
+            self.free_block_queue = types.SimpleNamespace(num_free_blocks=count - 1)
+
+        def _count(self) -> None:
+            self.free_block_queue.num_free_blocks = len(self.free)
+
+        def get_new_blocks(self, num_blocks: int) -> list[Block]:
+            if num_blocks > len(self.free):
+                raise ValueError("Cannot get so many blocks")
+            taken = [self.free.pop(0) for _ in range(num_blocks)]
+            for block in taken:
+                block.ref_cnt, block._block_hash = 1, None
+            self._count()
+            return taken
+
+        def touch(self, blocks: Iterable[Block]) -> None:
+            for block in blocks:
+                if block.ref_cnt == 0 and not block.is_null:
+                    self.free.remove(block)
+                block.ref_cnt += 1
+            self._count()
+
+        def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
+            for block in ordered_blocks:
+                block.ref_cnt -= 1
+                if block.ref_cnt == 0 and not block.is_null:
+                    self.free.append(block)
+            self._count()
+
+        def cache_full_blocks(
+            self,
+            request: Any,  # noqa: ARG002 - as in vLLM
+            blocks: list[Block],
+            num_cached_blocks: int,
+            num_full_blocks: int,
+            block_size: int,  # noqa: ARG002
+            kv_cache_group_id: int,
+        ) -> None:
+            for number, block in enumerate(blocks[num_cached_blocks:num_full_blocks]):
+                block._block_hash = bytes([number]) * 32 + kv_cache_group_id.to_bytes(4, "big")
+
+        def evict_blocks(self, block_ids: set[int]) -> None:
+            for number in block_ids:
+                self.blocks[number]._block_hash = None
+
+        def reset_prefix_cache(self) -> bool:
+            for block in self.blocks:
+                block._block_hash = None
+            return True
+
+    return types.SimpleNamespace(BlockPool=BlockPool)
+
+
+class Observed:
+    """A pool under observation, and what it told."""
+
+    def __init__(self, count: int = 9, sink: Any = None) -> None:
+        self.module = block_pool()
+        self.patches = Patches(Coverage())
+        hook_pool(self.patches, self.module)
+        self.events: list[Any] = []
+        self.ledger: Ledger | None = None
+
+        def open_sink(header: Header) -> Any:
+            self.ledger = Ledger(header, "count")
+            return sink or self.tell
+
+        self.engines = Engines(open_sink, "test")
+        self.pool = self.module.BlockPool(count)
+        self.stream = self.engines.stream_for(self.pool)
+
+    def tell(self, event: Any) -> None:
+        self.events.append(event)
+        assert self.ledger is not None
+        self.ledger.apply(event)
+
+    @property
+    def broken(self) -> dict[str, int]:
+        assert self.ledger is not None
+        return dict(self.ledger.violation_counts)
+
+
+def test_holders_without_a_name_are_counted() -> None:
+    seen = Observed()
+    blocks = seen.pool.get_new_blocks(2)
+    seen.pool.touch(blocks[:1])
+    seen.pool.free_blocks(block for block in blocks)
+    seen.pool.free_blocks(blocks[:1])
+    assert seen.events == [
+        Alloc("gpu", "ref:0.0", [1, 2], 6),
+        Touch("gpu", "ref:1.0", [1], 6),
+        Free("gpu", "ref:1.0", [1]),
+        Free("gpu", "ref:0.0", [2], 7),
+        Free("gpu", "ref:0.0", [1], 8),
+    ]
+    assert not seen.broken
+
+
+def test_a_cached_slot_is_evicted_before_it_is_given_away() -> None:
+    seen = Observed(3)
+    blocks = seen.pool.get_new_blocks(2)
+    seen.pool.cache_full_blocks(None, blocks, 0, 2, 16, 1)
+    seen.pool.free_blocks(blocks)
+    seen.pool.get_new_blocks(1)
+    labels = [event for event in seen.events if isinstance(event, Label)]
+    assert [(list(event.slots), event.group) for event in labels] == [([1, 2], 1)]
+    assert [event for event in seen.events if isinstance(event, Evict)] == [Evict("gpu", [1])]
+    assert not seen.broken
+
+
+def test_a_slot_that_leaves_the_index_alone_is_told() -> None:
+    seen = Observed()
+    blocks = seen.pool.get_new_blocks(2)
+    seen.pool.cache_full_blocks(None, blocks, 0, 2, 16, 0)
+    seen.pool.evict_blocks({1})
+    seen.pool.reset_prefix_cache()
+    assert [list(event.slots) for event in seen.events if isinstance(event, Unlabel)] == [[1], [2]]
+
+
+def test_the_null_block_has_no_holders() -> None:
+    seen = Observed()
+    seen.pool.touch([seen.pool.null_block])
+    seen.pool.free_blocks([seen.pool.null_block])
+    assert not seen.events
+
+
+def test_rows_longer_than_a_few_are_told_the_same() -> None:
+    seen = Observed(100)
+    blocks = seen.pool.get_new_blocks(60)
+    seen.pool.cache_full_blocks(None, blocks, 0, 60, 16, 0)
+    seen.pool.free_blocks(list(reversed(blocks)))
+    seen.pool.get_new_blocks(99)
+    assert not seen.broken
+    assert seen.ledger is not None
+    assert seen.ledger.held() == {"gpu": 99}
+
+
+def test_a_pool_that_counts_wrong_is_caught() -> None:
+    seen = Observed()
+    seen.pool.get_new_blocks(2)
+    seen.pool.free.pop()
+    seen.pool.get_new_blocks(1)
+    assert set(seen.broken) == {"CONSERVE"}
+
+
+def test_a_refusal_is_told_and_still_raised() -> None:
+    seen = Observed(3)
+    with pytest.raises(ValueError, match="Cannot get"):
+        seen.pool.get_new_blocks(5)
+    assert seen.events[0].asked == 5
+    assert not seen.broken
+
+
+def test_an_exception_of_the_sink_does_not_reach_the_pool() -> None:
+    def sink(_: Any) -> None:
+        raise RuntimeError("no")
+
+    seen = Observed(9, sink)
+    assert len(seen.pool.get_new_blocks(2)) == 2
+    assert seen.stream.trouble_count == 1
+    assert "RuntimeError" in seen.stream.troubles[0]
+
+
+def test_too_much_trouble_ends_the_observation() -> None:
+    def sink(_: Any) -> None:
+        raise RuntimeError("no")
+
+    seen = Observed(50, sink)
+    for _ in range(30):
+        seen.pool.get_new_blocks(1)
+    assert seen.stream.off
+    assert seen.stream.trouble_count == 20
+
+
+def test_a_violation_reaches_the_caller_when_it_is_to_be_raised() -> None:
+    seen = Observed()
+    strict = Ledger(seen.stream.header(), "raise")
+    seen.stream.open_sink = lambda _: strict
+    seen.pool.get_new_blocks(2)
+    seen.pool.free.pop()
+    with pytest.raises(InvariantViolation):
+        seen.pool.get_new_blocks(1)
+
+
+def test_a_missing_method_is_not_checked_and_nothing_is_determined() -> None:
+    module = block_pool()
+    del module.BlockPool.evict_blocks
+    patches = Patches(Coverage())
+    hook_pool(patches, module)
+    assert patches.coverage["BlockPool.evict_blocks"] == "not checked: this release has no such method"
+    assert patches.coverage.undetermined
+
+
+def test_a_method_with_other_parameters_is_left_alone() -> None:
+    module = block_pool()
+    module.BlockPool.touch = lambda self, groups, more: None  # noqa: ARG005
+    untouched = module.BlockPool.touch
+    patches = Patches(Coverage())
+    hook_pool(patches, module)
+    assert patches.coverage["BlockPool.touch"].startswith("not checked: its parameters are groups, more")
+    assert module.BlockPool.touch is untouched
+
+
+def test_a_method_nobody_knows_is_not_checked() -> None:
+    module = block_pool()
+    module.BlockPool.steal_blocks = lambda self: None  # noqa: ARG005
+    patches = Patches(Coverage())
+    hook_pool(patches, module)
+    assert "steal_blocks" in patches.coverage["BlockPool"]
+    assert patches.coverage.undetermined
+
+
+def test_hooks_are_put_in_once_and_taken_out_again() -> None:
+    module = block_pool()
+    before = dict(vars(module.BlockPool))
+    first, second = Patches(Coverage()), Patches(Coverage())
+    hook_pool(first, module)
+    hooked = module.BlockPool.touch
+    hook_pool(second, module)
+    assert module.BlockPool.touch is hooked
+    assert second.coverage.undetermined
+    second.remove()
+    assert module.BlockPool.touch is hooked
+    first.remove()
+    assert dict(vars(module.BlockPool)) == before
+
+
+def output(tokens: dict[str, int]) -> Any:
+    return types.SimpleNamespace(num_scheduled_tokens=tokens, scheduled_spec_decode_tokens={})
+
+
+def test_steps_that_are_alike_are_told_as_one() -> None:
+    seen = Observed()
+    for _ in range(4):
+        step = output({"a": 1, "b": 1})
+        seen.stream.dispatched(step)
+        seen.stream.processed(step)
+    assert seen.events == [Dispatch(0, ["a", "b"], [1, 1]), Process(0)]
+    seen.pool.get_new_blocks(1)
+    assert seen.events[2:4] == [Dispatch(1, ["a", "b"], [3, 3]), Process(1)]
+    assert not seen.broken
+
+
+def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:
+    seen = Observed()
+    steps = [output({"a": 1}) for _ in range(3)]
+    for step in steps[:2]:
+        seen.stream.dispatched(step)
+        seen.stream.processed(step)
+    seen.stream.dispatched(steps[2])
+    seen.pool.get_new_blocks(1)
+    seen.stream.processed(steps[2])
+    kinds = [(type(event), getattr(event, "tokens", None)) for event in seen.events]
+    assert kinds == [
+        (Dispatch, [1]),
+        (Process, None),
+        (Dispatch, [1]),
+        (Process, None),
+        (Dispatch, [1]),
+        (Alloc, None),
+        (Process, None),
+    ]
+    assert not seen.broken
+
+
+def test_the_plugin_imports_nothing_unless_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVFENCE_MODE", raising=False)
+    register()
+    program = (
+        "import sys\n"
+        "import kvfence.checker.adapters.vllm_plugin as plugin, kvfence.checker.adapters.pytest_plugin\n"
+        "plugin.register()\n"
+        "heavy = {'vllm', 'torch', 'numpy', 'kvfence.checker.monitor.ledger'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plugin_that_cannot_work_says_so_and_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KVFENCE_MODE", "loud")
+    register()
+    assert "kvfence has no mode 'loud'" in caplog.text
+
+
+def test_pytest_says_when_there_is_no_vllm(tmp_path: Any) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--kvfence=raise", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 4
+    assert "needs an importable vLLM" in done.stderr

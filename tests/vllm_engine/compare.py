@@ -1,0 +1,70 @@
+"""A whole engine without offloading, with it, and with a fault: what must be equal, clean and caught.
+
+    python compare.py [--requests N]
+
+Exits with 1 and says why if a comparison fails. Run by ``make test-vllm``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+RUN = Path(__file__).with_name("run_engine.py")
+
+
+def run(side: str, requests: int, fault: str = "") -> dict[str, Any]:
+    """One run in a process of its own."""
+    environment = {**os.environ, "KVFENCE_ENGINE_FAULT": fault}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(RUN), side, "--requests", str(requests)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+            return found
+    raise SystemExit(f"the engine ({side} {fault}) did not come to an end:\n{done.stderr[-3000:]}")
+
+
+def main() -> None:
+    """Runs and compares."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=200)
+    asked = parser.parse_args()
+    wrong: list[str] = []
+
+    def check(what: str, holds: bool) -> None:
+        print(("ok    " if holds else "WRONG ") + what, flush=True)
+        if not holds:
+            wrong.append(what)
+
+    plain = run("none", asked.requests)
+    fenced = run("fenced", asked.requests)
+    count = len(plain["tokens"])
+    different = len({tuple(tokens) for tokens in plain["tokens"]})
+    print(f"{count} requests, {different} different answers, {fenced['preempted']} preemptions, ", end="")
+    print(f"{fenced['moved']['store']} blocks stored, {fenced['moved']['load']} loaded, ", end="")
+    print(f"{fenced['fence']['events']} events judged")
+    check("the same tokens with and without offloading", plain["tokens"] == fenced["tokens"])
+    check("there were preemptions and CPU hits", fenced["preempted"] > 0 and fenced["moved"]["load"] > 0)
+    check("no invariant was broken", not fenced["fence"]["violations"])
+    check("everything was checked", not fenced["fence"]["undetermined"] and not fenced["not_checked"])
+    unpinned = run("fenced", asked.requests, "unpinned")
+    check("hits without pins are caught", "PIN" in unpinned["fence"]["violations"])
+    scrambled = run("fenced", asked.requests, "scrambled")
+    check("loads of wrong contents change tokens", scrambled["tokens"] != plain["tokens"])
+    if wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A whole vLLM on the CPU with a tiny random model: the same requests without and with offloading.
+
+    python run_engine.py none|fenced [--requests N]
+
+Prints one JSON object: the tokens of each request, and what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BLOCK = 32
+VOCABULARY = 512
+
+
+def model() -> str:
+    """A folder with a Llama of two layers and random weights, large enough for its attention to matter."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    where = tempfile.mkdtemp(prefix="kvfence-engine-")
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=2048,
+        initializer_range=0.25,
+    )
+    LlamaForCausalLM(config).to(torch.float32).save_pretrained(where)
+    return where
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Prompts that share prefixes, which come back after others have displaced them."""
+    rng = random.Random(3)
+    heads = [[rng.randrange(1, VOCABULARY) for _ in range(6 * BLOCK)] for _ in range(12)]
+    found = []
+    for _ in range(count):
+        head = rng.choice(heads)[: rng.randrange(2, 7) * BLOCK]
+        found.append(head + [rng.randrange(1, VOCABULARY) for _ in range(rng.randrange(8, 40))])
+    return found
+
+
+def main() -> None:
+    """Runs the requests."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=("none", "fenced"))
+    parser.add_argument("--requests", type=int, default=200)
+    asked = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    sys.path.insert(0, str(HERE))
+    from vllm import LLM, SamplingParams
+    from vllm.config import KVTransferConfig
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    preempted = 0
+    preempt = Scheduler._preempt_request
+
+    def counted(self: Any, *args: Any, **named: Any) -> Any:
+        nonlocal preempted
+        preempted += 1
+        return preempt(self, *args, **named)
+
+    Scheduler._preempt_request = counted
+    more: dict[str, Any] = {}
+    if asked.side == "fenced":
+        more["kv_transfer_config"] = KVTransferConfig(
+            kv_connector="FencedConnector",
+            kv_connector_module_path="kvfence.checker.adapters.fence",
+            kv_role="kv_both",
+            kv_connector_extra_config={
+                "kvfence_connector": {
+                    "kv_connector": "HostConnector",
+                    "kv_connector_module_path": "host_connector",
+                },
+                "kvfence_mode": "count",
+                "cpu_bytes_to_use": 64 << 20,
+            },
+        )
+    llm = LLM(
+        model=model(),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=1024,
+        num_gpu_blocks_override=40,
+        block_size=BLOCK,
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        gpu_memory_utilization=0.2,
+        seed=0,
+        dtype="float32",
+        enable_prefix_caching=True,
+        **more,
+    )
+    params = SamplingParams(max_tokens=48, temperature=0, detokenize=False, ignore_eos=True)
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts(asked.requests)]
+    outputs = llm.generate(requests, params, use_tqdm=False)
+    told: dict[str, Any] = {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "preempted": preempted,
+    }
+    if asked.side == "fenced":
+        from host_connector import MOVED
+
+        from kvfence.checker.adapters.vllm.runtime import active, facts
+
+        runtime = active()
+        assert runtime is not None
+        told |= {"moved": MOVED, "fence": facts(runtime), "not_checked": runtime.not_checked()}
+    print("RESULT " + json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,6 @@ ACCEPTED = (
     ("store: uses*", BOUND),
     ("promote: uses*", BOUND),
     ("store: pin: *", "A pin too many keeps a slot from use until the transfer is over."),
-    ("promote: source: without i1 == a", "A source too many makes reads fail for no reason."),
     ("read_fails: without guard not missed[o, p]", REPEATS),
     ("read_fails: without guard some(*", MISS),
     ("read_fails: guard: without *", MISS),

@@ -13,6 +13,7 @@ import typer
 
 from kvfence.checker.commands.audit import app as audit
 from kvfence.checker.commands.explain import explain
+from kvfence.checker.commands.explore import explore
 from kvfence.checker.commands.export import export
 from kvfence.checker.commands.new import new
 from kvfence.checker.commands.review import review
@@ -399,6 +400,7 @@ def replay(
 app.command()(review)
 app.add_typer(audit, name="audit")
 app.command()(explain)
+app.command()(explore)
 app.command()(export)
 app.command()(new)
 

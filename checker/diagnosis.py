@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvfence.checker.report.facts import Diagnosis, Difference, Guard, Part, Prevention, Value
-from kvfence.spec.language import Expr, Grounded, Instance, Machine, ground
+from kvfence.spec.language import Action, Expr, Grounded, Instance, Machine, ground
 from kvfence.spec.language.evaluate import Env, Evaluator, Values, spell
 
 Step = tuple[Values, Instance, Values]  # the state before, the step, the state after
@@ -89,14 +89,44 @@ def _made_by(taken: Sequence[Step], reasons: set[int]) -> int | None:
     return len(taken) or None
 
 
-def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> Iterator[Prevention]:
-    """For each step that the sound design takes otherwise: its guards that are false, or its other values."""
-    other = ground(sound, {k: v for k, v in grounded.sizes.items() if k in sound.sorts})
+def false_guards(evaluator: Evaluator, action: Action, env: Env, state: Values) -> tuple[Guard, ...]:
+    """The parts of the action's guard that are false in ``state``."""
+    return tuple(
+        Guard(spell(part, env), g.where)
+        for g in action.guards
+        for part in (g.expr.args if g.expr.op == "and" else (g.expr,))
+        if not evaluator.value(part, state, env)
+    )
+
+
+def due(grounded: Grounded, state: Values, sound: Machine) -> tuple[str, ...]:
+    """The steps that the sound design may not put off for ever in ``state``: those with a fairness mark."""
+    other, translated = _of_sound(grounded, sound)
     evaluator = Evaluator(other.layout, other.sizes)
+    there = translated(state)
+    return tuple(
+        str(i)
+        for i in other.instances
+        if i.action.fair and not false_guards(evaluator, i.action, evaluator.bind(i.action, i.args), there)
+    )
+
+
+def _of_sound(grounded: Grounded, sound: Machine) -> tuple[Grounded, Callable[[Values], Values]]:
+    """The sound machine at the same sizes, and how to read a state of the other one as one of its own."""
+    other = ground(sound, {k: v for k, v in grounded.sizes.items() if k in sound.sorts})
     own = {c.label: c.number for c in grounded.cells}
 
     def translated(state: Values) -> Values:
         return tuple(state[own[c.label]] if c.label in own else c.init for c in other.cells)
+
+    return other, translated
+
+
+def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> Iterator[Prevention]:
+    """For each step that the sound design takes otherwise: its guards that are false, or its other values."""
+    other, translated = _of_sound(grounded, sound)
+    evaluator = Evaluator(other.layout, other.sizes)
+    own = {c.label for c in grounded.cells}
 
     for number, (before, instance, after) in enumerate(taken, 1):
         action = sound.actions.get(instance.name)
@@ -105,12 +135,7 @@ def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> I
             continue
         state = translated(before)
         env = evaluator.bind(action, instance.args)
-        false = tuple(
-            Guard(spell(part, env), g.where)
-            for g in action.guards
-            for part in (g.expr.args if g.expr.op == "and" else (g.expr,))
-            if not evaluator.value(part, state, env)
-        )
+        false = false_guards(evaluator, action, env, state)
         if false:
             yield Prevention(number, instance.name, guards=false)
             continue

@@ -1,0 +1,1 @@
+"""The explorer: a local page on which a machine is walked step by step."""

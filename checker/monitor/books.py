@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from kvfence.checker.monitor.bulk import Named, add, named
@@ -44,6 +45,7 @@ KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is told once
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
 REPORTED_EVENTS: Final = 8
+SEARCHED: Final = 1 << 14  # events looked through for them
 DETAILED: Final = 64  # faults that get the history of their slots; it takes a walk through the ring
 
 _NONE: Final = frozenset[tuple[str, int]]()
@@ -470,20 +472,20 @@ class Books:
         return again
 
     def history(self, pool: str, slot: int) -> tuple[tuple[int, Event], ...]:
-        """The last events before this one that concern ``slot``, as far as they are remembered."""
+        """The last events before this one that concern ``slot``, as far as they are remembered.
+
+        Only the last ones are looked through: a serving process waits for this.
+        """
+        last = list(islice(reversed(self.ring), 1, SEARCHED + 1))
         transfers = {
-            (event.op, event.gen)
-            for event in self.ring
-            if type(event) is Queue and queue_names(event, pool, slot)
+            (event.op, event.gen) for event in last if type(event) is Queue and queue_names(event, pool, slot)
         }
         found: list[tuple[int, Event]] = []
-        number = self.events - 1
-        for event in reversed(self.ring):
-            if number != self.events - 1 and _concerns(event, pool, slot, transfers):
+        for number, event in zip(range(self.events - 2, -1, -1), last, strict=False):
+            if _concerns(event, pool, slot, transfers):
                 found.append((number, listed(event)))
                 if len(found) == REPORTED_EVENTS:
                     break
-            number -= 1
         return tuple(reversed(found))
 
 

@@ -181,8 +181,11 @@ class Guard:
             if ledger is None:
                 raise ValueError("an event came before the header")
             violation = ledger.apply(event)  # type: ignore[arg-type]
-            if self.recorder is not None:
-                self.recorder.noticed(ledger.books)
+            recorder = self.recorder
+            if recorder is not None:
+                books = ledger.books
+                if books.events >= recorder.next_event or books.slots >= recorder.next_slot:
+                    recorder.know(books)
             if violation is not None:
                 self._found(violation)
             return violation

@@ -89,7 +89,7 @@ class Recorder:
         """Recordings that were asked for while two were waiting to be written."""
         self.bytes = 0
         self._starts: tuple[tuple[Books | None, int], ...] = ()
-        self._next_event = self._next_slot = 0
+        self.next_event = self.next_slot = 0
         self._queue: SimpleQueue[_Job | Callable[[], object] | None] = SimpleQueue()
         self._waiting = 0
         self._thread: threading.Thread | None = None
@@ -107,14 +107,13 @@ class Recorder:
         self._plan(books)
 
     def _plan(self, books: Books) -> None:
-        self._next_event = books.events + self.last
-        self._next_slot = books.slots + self.slots
+        self.next_event = books.events + self.last
+        self.next_slot = books.slots + self.slots
 
-    def noticed(self, books: Books) -> None:
-        """An event was judged: now and then, remember what is known."""
-        if books.events >= self._next_event or books.slots >= self._next_slot:
-            self._starts = (self._starts[-1], (books.copy(history=False), books.events))
-            self._plan(books)
+    def know(self, books: Books) -> None:
+        """It is time to remember what is known: events ``next_event`` or slots ``next_slot`` were reached."""
+        self._starts = (self._starts[-1], (books.copy(history=False), books.events))
+        self._plan(books)
 
     def job(self, ledger: Ledger, why: str) -> _Job:
         """What has to be written to tell of the last events."""

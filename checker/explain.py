@@ -5,9 +5,12 @@ The path is run again by the interpreter, so what is told does not depend on the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
-from kvfence.checker.diagnosis import diagnose
+import msgspec
+
+from kvfence.checker.diagnosis import diagnose, due
 from kvfence.checker.engines.base import Path
 from kvfence.checker.engines.interpret import Interpreter, Values
 from kvfence.checker.minimise import ends_in, shorten
@@ -16,6 +19,7 @@ from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import Event, Header
 from kvfence.spec.language import Expr, Grounded, Instance, Machine, changes, flat
 from kvfence.spec.language.evaluate import Env
+from kvfence.spec.language.ground import Promise
 from kvfence.spec.language.nodes import Node
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering
@@ -57,10 +61,17 @@ def counterexample(
         idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(state))))
     node, read_before = _condition(grounded, instance, path.name)
     at = before if read_before else state
+    stated = _stated(machine, instance, path.name)
+    owed = _owed(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
+    if owed is not None:
+        node, stated = owed.then, (owed.promise.then, _arguments(owed))
     cells = reasons(node, at) if node is not None else set()
     sound = against
     if sound is None and machine.faults and machine.name in MACHINES:
         sound = MACHINES[machine.name](frozenset())
+    diagnosis = diagnose(grounded, run, stated, at, cells, sound)
+    if path.loop == len(kept) and sound is not None:
+        diagnosis = msgspec.structs.replace(diagnosis, due=due(grounded, state, sound))
     return Counterexample(
         machine=machine.name,
         invariant=path.id,
@@ -71,7 +82,7 @@ def counterexample(
         values=_values(grounded, cells, at),
         read_before_last_step=read_before,
         header=cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None,
-        diagnosis=diagnose(grounded, run, _stated(machine, instance, path.name), at, cells, sound),
+        diagnosis=diagnosis,
         left_out=len(found) - len(kept),
         loop=path.loop,
         idle=tuple(idle),
@@ -109,6 +120,19 @@ def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, E
             if check.name == name:
                 return check.expr, env
     return None
+
+
+def _owed(grounded: Grounded, name: str, states: Sequence[Values]) -> Promise | None:
+    """The promise called ``name``, for arguments for which the run through these states does not keep it."""
+    for p in grounded.promises():
+        begins = [p.when is None, *(node_value(p.when, x) == 1 for x in states if p.when is not None)]
+        if p.name == name and any(begins) and not node_value(p.then, states[-1]):
+            return p
+    return None
+
+
+def _arguments(p: Promise) -> Env:
+    return {v.uid: x for v, x in zip(p.promise.params, p.values, strict=True)}
 
 
 def _values(grounded: Grounded, cells: set[int], state: Values) -> dict[str, Value]:

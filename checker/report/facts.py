@@ -76,13 +76,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     ``conjunct``: what is false, its variables filled in, and ``parts`` the values of its parts. ``made_by``:
     the last step that changed one of the values, or the last of all where none did. ``prevented``: the steps
-    at which the sound design differs.
+    at which the sound design differs. ``due``: of a run in which nothing more happens, the steps that the
+    sound design cannot put off for ever at its end.
     """
 
     conjunct: str = ""
     parts: tuple[Part, ...] = ()
     made_by: int | None = None
     prevented: tuple[Prevention, ...] = ()
+    due: tuple[str, ...] = ()
 
 
 class Counterexample(msgspec.Struct, frozen=True):

@@ -165,6 +165,9 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
             updates = ", ".join(f"{d.name} is {shown(d.sound)}, here {shown(d.here)}" for d in p.updates)
             text = f"In the sound design, after event {p.step}, {p.action}: {updates}."
         yield paragraph(text, width=width, hanging="    ")
+    if found.due:
+        text = f"The sound design goes on from there: sooner or later it takes {' or '.join(found.due)}."
+        yield paragraph(text, width=width, hanging="    ")
 
 
 def call(action: str, arguments: Mapping[str, Value]) -> str:

@@ -63,7 +63,7 @@ class Promise:
 
     def __init__(self, promise: LeadsTo, values: tuple[int, ...], when: Node | None, then: Node) -> None:
         self.promise, self.when, self.then = promise, when, then
-        self.name = promise.name
+        self.name, self.values = promise.name, values
         self.args: dict[str, Shown] = {
             str(p.value): p.type.shown(v) for p, v in zip(promise.params, values, strict=True)
         }

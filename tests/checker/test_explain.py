@@ -130,7 +130,23 @@ def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: s
     example = told(design, machine)
     assert example.diagnosis.conjunct
     assert example.diagnosis.made_by is not None
-    assert example.diagnosis.prevented
+    assert example.diagnosis.prevented or example.diagnosis.due
+
+
+def test_where_nothing_more_happens_the_steps_are_told_that_the_sound_design_would_take() -> None:
+    example = told("head_blocks_holder", "scheduling")
+    assert example.loop == len(example.steps)
+    assert example.diagnosis.due == ("promote(r=1)",)
+    assert not example.diagnosis.prevented
+
+
+def test_of_a_broken_promise_it_is_told_what_never_comes_true_and_for_whom() -> None:
+    example = told("mirror_pins_starve", "scheduling")
+    assert example.name == "a_wanted_copy_is_made_or_given_up"
+    (wanted,) = [name for name, value in example.values.items() if value is True]
+    assert wanted.startswith("wanted[")
+    assert {p.text for p in example.diagnosis.parts} == {wanted}
+    assert example.steps[(example.diagnosis.made_by or 0) - 1].action == "finish"
 
 
 def test_an_or_is_told_as_the_implication_it_was_written_as() -> None:

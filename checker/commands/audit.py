@@ -146,7 +146,7 @@ def _audit(
         return test_of(finding, release.version, connector, folder)
 
     begin = time.monotonic()
-    rig = Vllm(release, connector, cores(), _note)
+    rig = Vllm(release, connector, 1 if replay else cores(), _note)
     try:
         rig.start()
         if replay is not None:

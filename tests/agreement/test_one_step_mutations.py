@@ -69,6 +69,11 @@ LESS: dict[str, dict[str, str]] = {
     },
 }
 
+TWO_BLOCKS = {
+    "process: Label.slots": "a label does not tell whose block it is, nor how much of it is computed"
+}
+"""What the transfer machine shows besides when it has more than one block."""
+
 
 class Runs:
     """The runs of a machine's sound design at given sizes."""
@@ -249,4 +254,5 @@ def test_a_mutation_of_one_step_is_rejected_by_ledger_and_specification_alike(
     outcomes, strict, less = compare(name, sizes)
     assert not strict, strict[:3]
     assert outcomes["rejected by both"] > 1000
-    assert set(less) == set(LESS[name]), sorted(set(less) ^ set(LESS[name]))
+    listed = set(LESS[name]) | (set(TWO_BLOCKS) if name == "transfer" and sizes["Block"] > 1 else set())
+    assert set(less) == listed, sorted(set(less) ^ listed)

@@ -28,7 +28,7 @@ from kvfence.checker.engines import Native
 from kvfence.checker.engines.gpu import Gpu, Swarm, gpu_engine
 from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import NoGpu
-from kvfence.checker.engines.gpu.search import Limits
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.spec.language import Machine
 
 HERE = Path(__file__).parent

@@ -23,11 +23,12 @@ from kvfence.checker.engines.base import (
     cell_bounds,
 )
 from kvfence.checker.engines.gpu.device import Device, NoGpu
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
 from kvfence.checker.engines.gpu.levels import available_memory
 from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.saving import Saving
-from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.spec.language import Machine
@@ -36,11 +37,13 @@ Note = Callable[[str], None]
 INTERRUPTED = "interrupted"
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Where notes go when nobody else takes them."""
     print(f"kvfence: {line}", file=sys.stderr)
 
 
-def _first_gpu() -> Device:
+def first_gpu() -> Device:
+    """The first GPU. NoGpu."""
     from kvfence.checker.engines.gpu.cuda import CudaDevice
 
     return CudaDevice()
@@ -71,8 +74,8 @@ class Gpu(Engine):
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
         self._saving: Saving | None = None
-        self.symmetry, self.note = symmetry, note or _to_stderr
-        self.device, self.instead = device or _first_gpu, instead
+        self.symmetry, self.note = symmetry, note or to_stderr
+        self.device, self.instead = device or first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
 
     def run(
@@ -231,7 +234,7 @@ def _joined() -> tuple[Ranks, Callable[[], Device]]:
         CudaDevice(local).close()
     except NoGpu as why:
         if int(os.environ.get("RANK", "0")) == 0:
-            _to_stderr(f"{why}: every rank searches on its processor, slowly")
+            to_stderr(f"{why}: every rank searches on its processor, slowly")
         room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 2
         return TorchRanks(gpu=False), lambda: HostDevice(room=room)
     return TorchRanks(gpu=True), lambda: CudaDevice(local)

@@ -21,11 +21,12 @@ from kvfence.checker.engines.base import (
     cell_bounds,
 )
 from kvfence.checker.engines.gpu.device import Device, NoGpu, Params
+from kvfence.checker.engines.gpu.expansion import C_TAKEN
 from kvfence.checker.engines.gpu.exploration import GpuModel
-from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, _first_gpu, _to_stderr
+from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, first_gpu, to_stderr
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import mix
-from kvfence.checker.engines.gpu.search import C_TAKEN, NOTHING
+from kvfence.checker.engines.gpu.search import NOTHING
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.minimise import shorten
@@ -33,6 +34,7 @@ from kvfence.spec.language import Instance, Machine
 
 WALKS, STEPS = 1 << 20, 1000
 AT_ONCE = 1 << 18  # walks between two looks at the clock and at Ctrl-C
+MOST_STEPS = 1 << 31  # in one go: each block counts the steps of an action in 32 bits
 C_STEPS = 5
 _MASK = (1 << 64) - 1
 _STEP, _INSTANCE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
@@ -60,7 +62,7 @@ class Swarm(Engine):
         if walks < 1 or not 1 <= steps < 1 << 24:
             raise CannotRun(f"{walks} walks of {steps} steps cannot be walked; give 1 or more of each")
         self.walks, self.steps, self.seed = walks, steps, seed
-        self.note, self.device = note or _to_stderr, device or _first_gpu
+        self.note, self.device = note or to_stderr, device or first_gpu
 
     def run(
         self,
@@ -87,7 +89,7 @@ class Swarm(Engine):
             done, why, reported = 0, "", start
             try:
                 while done < self.walks:
-                    n = min(AT_ONCE, self.walks - done)
+                    n = min(AT_ONCE, max(1, MOST_STEPS // self.steps), self.walks - done)
                     walks.walk(done, n)
                     done += n
                     now = time.perf_counter()

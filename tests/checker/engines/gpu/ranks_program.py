@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 from kvfence.checker.engines.gpu import Gpu, host
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
 from kvfence.spec.language import Machine
 

@@ -6,10 +6,11 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines import Native, Result, Verdict
-from kvfence.checker.engines.gpu import Gpu, search
+from kvfence.checker.engines.gpu import Gpu, expansion
 from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Int, Machine, State, ground
@@ -157,7 +158,7 @@ def test_old_levels_leave_the_device_and_counterexamples_are_still_the_shortest(
         search_again(self, depth)
 
     monkeypatch.setattr(Search, "_again", counted)
-    monkeypatch.setattr(search, "SMALLEST_SEGMENT", 2048)
+    monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 2048)
     engine = Gpu(
         device=lambda: HostDevice(room=1_250_000), limits=Limits(host_memory=kept, batch=200), queue=64
     )

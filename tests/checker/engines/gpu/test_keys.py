@@ -9,11 +9,12 @@ import pytest
 
 from kvfence.checker.engines import Native
 from kvfence.checker.engines.gpu import Gpu, state_table
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import Keys
 from kvfence.checker.engines.gpu.levels import Memory
-from kvfence.checker.engines.gpu.search import Limits, Search
+from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.state_table import StateTable
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.layout import Dense

@@ -13,10 +13,10 @@ import pytest
 
 from kvfence.checker.engines import Native, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import Keys
 from kvfence.checker.engines.gpu.ranks import Alone
-from kvfence.checker.engines.gpu.search import Limits
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import ground
 

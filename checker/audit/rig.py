@@ -350,7 +350,7 @@ class Engine:
             # An engine without requests sleeps, unless the connector keeps it awake.
             awake = bool(self.scheduler.has_requests())
             alone = alone + 1 if idle and awake else 0
-            asleep = asleep + 1 if idle and not awake else 0
+            asleep += idle and not awake
             if alone > RESTLESS:
                 self._restless(alone)
                 return
@@ -360,10 +360,11 @@ class Engine:
             self.step()
             if before != [worker.device.launched for worker in self.workers]:
                 self._moved()
-        if self.steps >= last:
+        if self.steps >= last and self.scheduler.get_num_unfinished_requests():
             left = ", ".join(f"{name} {r.status.name}" for name, r in sorted(self.scheduler.requests.items()))
             cause = "steps go on, and requests never come to an end"
             self.judge.sight("PROGRESS", cause, "stall", f"after {MOST_STEPS} more steps: {left}")
+        if self.steps >= last:
             return
         dead = [
             f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
@@ -522,26 +523,26 @@ class Rig:
 
 
 def of_vllm(error: BaseException) -> bool:
-    """Whether the exception comes from vLLM's code rather than from the rig's."""
+    """Whether the exception comes from vLLM's code rather than from the rig's, or from a hook."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and "/vllm/" in frames[-1].filename
+    return bool(frames) and frames[-1].filename.startswith(_home())
+
+
+def _home() -> str:
+    return str(Path(str(the("").__file__)).parent) + os.sep
 
 
 def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:
     """Invariant, cause, words and stack of an exception of the engine."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "kvfence" not in f.filename]
-    frames = [f for f in frames if "/vllm/" in f.filename] or frames
-    where = frames[-1] if frames else None
-    place = f"{Path(where.filename).name} {where.name}" if where else "somewhere"
-    kind = type(error).__name__
-    pool = where is not None and Path(where.filename).name in {"block_pool.py", "kv_cache_utils.py"}
-    story = tuple(f"{Path(f.filename).name}:{f.lineno} {f.name}: {f.line}" for f in frames[-6:])
-    line = where.lineno if where else 0
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_home())]
+    where = frames[-1]
+    file, kind = Path(where.filename).name, type(error).__name__
+    pool = file in {"block_pool.py", "kv_cache_utils.py"}
     return (
         "CONSERVE" if pool else "PROGRESS",
-        f"the engine breaks down with {kind} in {place}",
-        f"{kind}: {error} ({place}, line {line})",
-        story,
+        f"the engine breaks down with {kind} in {file} {where.name}",
+        f"{kind}: {error} ({file} {where.name}, line {where.lineno})",
+        tuple(f"{Path(f.filename).name}:{f.lineno} {f.name}: {f.line}" for f in frames[-6:]),
     )
 
 

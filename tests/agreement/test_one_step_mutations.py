@@ -61,6 +61,7 @@ LESS: dict[str, dict[str, str]] = {
         "admit_by_load: Queue.at": "a load need not tell which blocks of the table it fills",
         "complete: Complete.ok": "a transfer may fail although no rank says so: that errs on the safe side",
         "complete: Label left out": "what was copied need not enter an index",
+        "complete_failed: Complete after Unlabel": "what failed may be known before that is told",
         "complete_failed: Unlabel left out": "what a load failed to read may be there: it may be read again",
         "queue_lazy_store: Queue.at": "of a lazy store, nobody asks where the blocks are in a table",
         "queue_lazy_store: Queue.req": "a block that some request holds may be stored for it",
@@ -69,9 +70,7 @@ LESS: dict[str, dict[str, str]] = {
     },
 }
 
-TWO_BLOCKS = {
-    "process: Label.slots": "a label does not tell whose block it is, nor how much of it is computed"
-}
+TWO_BLOCKS = {"process: Label.slots": "a label tells neither whose block it is nor that it is computed"}
 """What the transfer machine shows besides when it has more than one block."""
 
 

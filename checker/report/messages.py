@@ -93,7 +93,65 @@ class Speaker:
             case ev.Reset():
                 text = f"reset {', '.join(e.pools)}" if e.ok else "reset refused"
                 return [Message(REQUESTS, SCHEDULER, text)]
-        return [Message(SCHEDULER, SCHEDULER, f"{tag_of(e)} {fields_of(e)}", "note")]
+        return self._rare(e) or [Message(SCHEDULER, SCHEDULER, _noted(e), "note")]
+
+    def _rare(self, e: ev.Event) -> list[Message]:
+        match e:
+            case ev.Failed():
+                text = f"rank {e.rank}: {e.op}.{e.gen} left {numbers(e.dst)} unfilled"
+                return [Message(WORKER, SCHEDULER, text, "answer")]
+            case ev.Reserve():
+                text = f"rank {e.rank}: {'reserved' if e.ok else 'no room'} for {e.op}.{e.gen}"
+                return [Message(WORKER, SCHEDULER, text, "answer")]
+            case ev.Decide():
+                return [Message(WORKER, WORKER, f"rank {e.rank}: {e.what} {e.op}.{e.gen}", "note")]
+            case ev.Describe():
+                return [
+                    Message(WORKER, WORKER, f"rank {e.rank}: {e.op}.{e.gen} in buffer {e.buffer}", "note")
+                ]
+            case ev.Ask():
+                return [
+                    Message(
+                        SCHEDULER, pool_lane(e.pool), f"question {e.ask} of {e.req}: {count(e.keys)} keys"
+                    )
+                ]
+            case ev.Answer():
+                return [Message(SCHEDULER, SCHEDULER, f"answer {e.ask} for {e.req}: {e.hits} hits", "note")]
+            case ev.Stored() | ev.Removed():
+                text = f"publish {tag_of(e)}: {count(e.keys)} keys"
+                return [Message(pool_lane(e.pool), pool_lane(e.pool), text, "note")]
+            case ev.Cleared() | ev.Published():
+                return [Message(pool_lane(e.pool), pool_lane(e.pool), f"publish {tag_of(e)}", "note")]
+            case ev.Register() | ev.Unregister():
+                failed = "" if getattr(e, "ok", True) else ", failed"
+                text = f"rank {e.rank}: {tag_of(e)} piece {e.piece}{failed}"
+                return [Message(WORKER, pool_lane(e.pool), text)]
+            case ev.Hostmem():
+                text = f"rank {e.rank}: {'pinned' if e.pinned else 'not pinned'}"
+                return [Message(WORKER, pool_lane(e.pool), text)]
+            case ev.Zero():
+                return [Message(SCHEDULER, MODEL, f"step {e.step} zeroes {e.pool} {numbers(e.slots)}")]
+        return []
+
+
+def _noted(e: ev.Event) -> str:
+    """An event that only the scheduler is concerned with."""
+    match e:
+        case ev.Complete():
+            return f"{e.op}.{e.gen} is complete{'' if e.ok else ', and failed'}"
+        case ev.Preempt():
+            return f"preempt {e.req}.{e.gen}"
+        case ev.Retire():
+            return f"{e.req}.{e.gen} is gone"
+        case ev.Withdraw():
+            return f"withdraw the promise to {e.req}.{e.gen}"
+        case ev.Cursor():
+            return f"store cursor of {e.req}.{e.gen} to {e.to}"
+        case ev.Drop():
+            return f"block {e.at} of {e.req}.{e.gen} is not stored: {e.why}"
+        case ev.Rollback():
+            return f"{e.req}.{e.gen} counts {e.computed} tokens only"
+    return f"{tag_of(e)} {fields_of(e)}".strip()
 
 
 class OrderSpeaker:
@@ -191,6 +249,11 @@ def numbers(slots: Any) -> str:
     listed = [int(s) for s in slots]
     more = len(listed) - MOST_SLOTS
     return f"[{', '.join(map(str, listed[:MOST_SLOTS]))}{f', … {more} more' if more > 0 else ''}]"
+
+
+def count(of: Any) -> int:
+    """How many slots or keys an event names; ``of`` is a list."""
+    return len(of)
 
 
 def tag_of(event: Any) -> str:

@@ -25,7 +25,8 @@ def review_text(found: Review, *, width: int) -> str:
     for machine in found.machines:
         parts += _machine(found, machine, width)
     if found.unchanged:
-        parts.append(f"The same on both sides: {', '.join(found.unchanged)}.")
+        same = f"The same on both sides: {', '.join(found.unchanged)}."
+        parts.append(paragraph(same, width=width, hanging="    "))
     parts.append(_summary(found, width))
     return "\n\n".join(part for part in parts if part)
 

@@ -109,6 +109,7 @@ class Gpu(Engine):
                 device = self.device()
                 stack.callback(device.close)
                 search = Search(model.printed, device, allowed, self.ranks, progress)
+                self.ranks.last_words = self._words_of(search)
                 self._begin(model, search, stack)
                 search.explore(until)
                 self._leaving_bounds(model, search)
@@ -162,6 +163,19 @@ class Gpu(Engine):
         again = "; run again with the same --checkpoint to go on" if self.checkpoint else ""
         text = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
         return self._untraced(text, log, search)
+
+    def _words_of(self, search: Search) -> Callable[[], str]:
+        """What there is to say where nothing more can be asked of anybody."""
+
+        def words() -> str:
+            again = ": run again with the same --checkpoint to go on" if self.checkpoint else ""
+            depth = max(0, len(search.known_levels) - 1)
+            return (
+                f"a rank was lost when {sum(search.known_levels):,} states were known, up to depth {depth}; "
+                f"undetermined{again}"
+            )
+
+        return words
 
     def _untraced(self, why: str, log: Log, search: Search | None) -> Result:
         """What was found, without the ways there: a condition that is violated stays undetermined."""

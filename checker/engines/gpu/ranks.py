@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kvfence.checker.engines.gpu.device import Words
@@ -27,6 +27,8 @@ class Ranks(Protocol):
 
     rank: int
     count: int
+    last_words: Callable[[], str] | None
+    """What a rank says that is ended from outside."""
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """Sums over the ranks, one for each position."""
@@ -48,6 +50,7 @@ class Alone:
     """One process."""
 
     rank, count = 0, 1
+    last_words: Callable[[], str] | None = None
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """See ``Ranks``."""

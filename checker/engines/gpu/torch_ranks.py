@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Sequence
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +18,7 @@ from kvfence.checker.engines.gpu.device import Words
 from kvfence.checker.engines.gpu.ranks import Lost
 from kvfence.checker.errors import CannotRun
 
+GRACE = 8.0  # seconds in which to end in good order
 PATIENCE = timedelta(minutes=10)  # a rank that does not answer for so long is lost
 _SIGN = np.uint64(1 << 63)  # torch compares 64-bit integers with a sign
 
@@ -41,7 +45,28 @@ class TorchRanks:
         self._arrived: list[Any] = []
         # torchrun ends the other processes when one is gone: end as by Ctrl-C, and say what was found
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.last_words: Callable[[], str] | None = None
+        self._watch_for_the_end()
         atexit.register(self.close)
+
+    def _watch_for_the_end(self) -> None:
+        """End, with a line on what was found, where a lost rank leaves this one waiting for ever in a call.
+
+        Python hears of a signal only between two of its own steps; the byte that it writes comes at once.
+        """
+        heard, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+
+        def watch() -> None:
+            while True:
+                if os.read(heard, 1)[0] == signal.SIGTERM:
+                    time.sleep(GRACE)
+                    if self.rank == 0 and self.last_words is not None:
+                        print(f"kvfence: {self.last_words()}", file=sys.stderr, flush=True)
+                    os._exit(3)
+
+        threading.Thread(target=watch, daemon=True).start()
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """See ``Ranks``."""

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +31,29 @@ together = _module.together
 SHAPES, KVLIFE = HERE.parent / "test_agreement.py", HERE.parents[2] / "machines" / "kvlife.py"
 
 
-def ranks(count: int, *arguments: object) -> tuple[dict[str, object], list[int]]:
-    """What the first rank found, and the exit codes of all."""
+def begun(count: int, *arguments: object) -> list[subprocess.Popen[str]]:
+    """The processes of so many ranks."""
     pytest.importorskip("torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    running = []
-    for k in range(count):
-        own = {"RANK": str(k), "LOCAL_RANK": str(k), "OMP_NUM_THREADS": "1"}
-        command = [
-            sys.executable,
-            str(HERE / "ranks_program.py"),
-            str(SHAPES),
-            str(KVLIFE),
-            *map(str, arguments),
-        ]
-        running.append(
-            subprocess.Popen(
-                command,
-                env={**os.environ, **shared, **own},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+    program = [sys.executable, *map(str, (HERE / "ranks_program.py", SHAPES, KVLIFE, *arguments))]
+    return [
+        subprocess.Popen(
+            program,
+            env={**os.environ, **shared, "RANK": str(k), "LOCAL_RANK": str(k), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        for k in range(count)
+    ]
+
+
+def ranks(count: int, *arguments: object) -> tuple[dict[str, object], list[int]]:
+    """What the first rank found, and the exit codes of all."""
+    running = begun(count, *arguments)
     texts = [process.communicate(timeout=300)[0] for process in running]
     found: dict[str, object] = json.loads(texts[0].splitlines()[-1])
     return found, [process.returncode for process in running]
@@ -138,6 +136,24 @@ def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
     found, codes = ranks(2, "faulty", folder)
     assert codes == [0, 0]
     assert found == told(shapes, native)
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_ever_says_what_was_found_when_it_is_ended(tmp_path: Path) -> None:
+    one, two = begun(2, "sound", tmp_path / "checkpoint", -12, 1)
+    written = tmp_path / "checkpoint" / "rank-0-of-2" / "checkpoint.json"
+    while not written.exists() or len(json.loads(written.read_bytes())["levels"]) < 12:
+        assert one.poll() is None
+        time.sleep(0.1)
+    time.sleep(2)
+    one.terminate()
+    assert one.wait(60) == 3
+    two.kill()
+    two.wait(60)
+    assert one.stderr is not None
+    last = one.stderr.read().splitlines()[-1]
+    assert last.startswith("kvfence: a rank was lost when ")
+    assert "run again with the same --checkpoint to go on" in last
 
 
 def test_every_state_belongs_to_one_rank_and_none_to_too_many(kvlife: object) -> None:

@@ -40,6 +40,8 @@ class Arrived:
 class ThreadRanks:
     """One of the ranks."""
 
+    last_words: Callable[[], str] | None = None
+
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.count = meeting, rank, meeting.count
 

@@ -418,6 +418,7 @@ _ROWS = (
     # ranks
     Design(
         name="one_rank_enough",
+        sizes={"Operation": 1},
         summary="The reports of the ranks are put together so that one rank's completion counts for all.",
         machines=("ranks",),
         breaks="RANKS",
@@ -425,6 +426,7 @@ _ROWS = (
     ),
     Design(
         name="decide_alone",
+        sizes={"Operation": 1},
         summary=(
             "A rank that has not heard of the decision in time takes it for a commit, while the others abort."
         ),
@@ -433,6 +435,7 @@ _ROWS = (
     ),
     Design(
         name="repeat_counts",
+        sizes={"Operation": 1},
         summary=(
             "Reports are counted, not the ranks that sent them: a repeated one stands for a rank that has "
             "not reported."
@@ -443,6 +446,7 @@ _ROWS = (
     ),
     Design(
         name="failure_after_completion",
+        sizes={"Operation": 1},
         summary=(
             "The end of a copy and its failure are told by two messages, and the failure may be the later "
             "one: the operation is good by then."
@@ -453,6 +457,7 @@ _ROWS = (
     ),
     Design(
         name="noop_flush_on_one_rank",
+        sizes={"Operation": 1},
         summary=(
             "A flush waits for the copies of all ranks but one, whose copy path it does not know: the "
             "source is given up while that rank has yet to read it."
@@ -463,6 +468,7 @@ _ROWS = (
     ),
     Design(
         name="dropped_leader_slot",
+        sizes={"Operation": 1},
         summary=(
             "The leader drops its record of an operation when the request is done; the reports of ranks "
             "that end later find none, and the operation never completes."

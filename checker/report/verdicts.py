@@ -18,6 +18,7 @@ BUILT_IN = {
     "RANGE": "no value leaves its declared range",
 }
 NOT_STATED = "-"
+OTHER_COLUMNS = 46  # the invariants, and what they mean
 
 
 def verification_text(found: Verification, *, width: int) -> str:
@@ -35,7 +36,27 @@ def verification_text(found: Verification, *, width: int) -> str:
 
 
 def _table(found: Verification, width: int) -> str:
-    machines = found.machines
+    """A row for each invariant and a column for each machine, in several tables if the width asks for it."""
+    parts = _side_by_side(found.machines, width)
+    return "\n\n".join(_table_of(part, found.not_yet if part is parts[0] else (), width) for part in parts)
+
+
+def _side_by_side(machines: tuple[MachineFacts, ...], width: int) -> list[tuple[MachineFacts, ...]]:
+    """The machines in as many parts as it takes for the columns of each to fit."""
+    parts: list[tuple[MachineFacts, ...]] = [()]
+    left = room = width - OTHER_COLUMNS
+    for machine in machines:
+        cells = (machine.machine, f"{machine.transitions:,}", str(machine.verdict))
+        needed = 2 + max(map(len, cells))
+        if needed > left and parts[-1]:
+            parts.append(())
+            left = room
+        parts[-1] = (*parts[-1], machine)
+        left -= needed
+    return parts
+
+
+def _table_of(machines: tuple[MachineFacts, ...], not_yet: tuple[str, ...], width: int) -> str:
     titles = {row.id: row.title for row in INVARIANTS} | BUILT_IN
     stated = {condition.invariant for machine in machines for condition in machine.conditions}
     rows = []
@@ -44,7 +65,7 @@ def _table(found: Verification, width: int) -> str:
             rows.append(
                 (id_, *(verdict_with_time(machine, id_) or NOT_STATED for machine in machines), title)
             )
-        elif id_ in found.not_yet:
+        elif id_ in not_yet:
             rows.append((id_, *("not yet" for _ in machines), title))
     rows.append(("", *("" for _ in machines), ""))
     if all(machine.proof for machine in machines):

@@ -8,6 +8,7 @@ Prints one JSON object: the tokens of each request, and what happened meanwhile.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -70,6 +71,7 @@ def main() -> None:
     preempted = 0
     preempt = Scheduler._preempt_request
 
+    @functools.wraps(preempt)
     def counted(self: Any, *args: Any, **named: Any) -> Any:
         nonlocal preempted
         preempted += 1

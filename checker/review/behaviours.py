@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 
+from kvfence.checker.diagnosis import false_guards
 from kvfence.checker.engines.base import FIRST, Log, Report, Stop, cell_bounds
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import CannotCompile
@@ -18,7 +19,7 @@ from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.review.differences import weaker_only
 from kvfence.checker.review.facts import Behaviour, Behaviours, Taken
 from kvfence.spec.language import Grounded, Instance, Machine, Property, ground
-from kvfence.spec.language.evaluate import Evaluator, spell
+from kvfence.spec.language.evaluate import Evaluator
 from kvfence.spec.language.expr import TRUE
 from kvfence.spec.language.nodes import Graph, Node
 
@@ -134,13 +135,8 @@ def refusals(g: Grounded, state: tuple[int, ...], step: Instance) -> tuple[str, 
     if {str(p.value) for p in action.params} != set(step.args):
         return (f"{step.name} takes other parameters: {action!r}",)
     evaluator = Evaluator(g.layout, g.sizes)
-    env = evaluator.bind(action, step.args)
-    return tuple(
-        f"{spell(part, env)} ({guard.where})" if guard.where else spell(part, env)
-        for guard in action.guards
-        for part in (guard.expr.args if guard.expr.op == "and" else (guard.expr,))
-        if not evaluator.value(part, state, env)
-    )
+    false = false_guards(evaluator, action, evaluator.bind(action, step.args), state)
+    return tuple(f"{guard.text} ({guard.where})" if guard.where else guard.text for guard in false)
 
 
 class _Moved:

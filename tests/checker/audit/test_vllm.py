@@ -1,0 +1,109 @@
+"""Real releases under audit: slow, and only where they are in the cache or can be fetched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker.audit.campaign import Finding, campaign
+from kvfence.checker.audit.case import Abort, Case, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.findings import examined, grounds_of, write
+from kvfence.checker.audit.lab import lab_environment, lab_python
+from kvfence.checker.audit.releases import fetch
+from kvfence.checker.audit.targets import VLLM, Vllm
+from kvfence.checker.audit.test_file import test_of as text_of_test
+from kvfence.checker.errors import CannotRun
+
+pytestmark = pytest.mark.slow
+
+SIMPLE = "SimpleCPUOffloadConnector"
+OLD, NEW = "0.20.2", "0.32.0"
+ORDINARY = Case(
+    Setup(gpu_blocks=24, cpu_blocks=16),
+    (Submit(20, 8, 0, 16), Step(5), Submit(24, 5, 0, 16), Step(3), Submit(10, 3, after=0), Hold(4), Abort(1),
+     Submit(30, 4, 1, 30), Step(9), Reset(True), Submit(30, 4, 1, 30)),
+)  # fmt: skip
+
+
+def opened(version: str, connector: str = SIMPLE) -> Vllm:
+    try:
+        target = Vllm(fetch(version), connector, 2)
+    except CannotRun as error:
+        pytest.skip(f"no vLLM {version} here: {error}")
+    target.start()
+    return target
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[Vllm]:
+    target = opened(OLD)
+    yield target
+    target.close()
+
+
+@pytest.fixture(scope="module")
+def new() -> Iterator[Vllm]:
+    target = opened(NEW)
+    yield target
+    target.close()
+
+
+def test_ordinary_traffic_on_a_newer_release_shows_nothing(new: Vllm) -> None:
+    outcome = new.run(ORDINARY)
+    assert outcome.sightings == ()
+    assert outcome.unchecked == ()
+    assert outcome.counts["stores"]
+    assert outcome.events
+    assert outcome.accesses
+
+
+def test_a_case_runs_alike_twice(old: Vllm) -> None:
+    first, second = old.run(ORDINARY), old.run(ORDINARY)
+    assert first.sightings
+    assert first == second
+
+
+def test_the_control_has_no_connector(old: Vllm) -> None:
+    outcome = old.control(ORDINARY)
+    assert outcome.sightings == ()
+    assert "stores" not in outcome.counts
+
+
+def test_faults_of_an_old_release_are_found_each_with_a_test_that_fails_there(
+    old: Vllm, tmp_path: Path
+) -> None:
+    found = examined(campaign(old, VLLM, budget=90, seed=1), old.control)
+    faults = {f.sighting.invariant: f for f in found.findings if grounds_of(f) == "fault"}
+    assert {"PIN", "UNIQUE", "STORE-READY", "FLUSH"} <= set(faults)
+    assert faults["PIN"].report == "vllm#39702"
+
+    def test(finding: Finding, folder: Path) -> str | None:
+        return text_of_test(finding, OLD, SIMPLE, folder)
+
+    files = write(faults["PIN"], tmp_path, old.run, test)
+    file = next(path for path in files if path.name.startswith("test_"))
+    assert "kvfence." not in file.read_text()
+    environment = lab_environment(old.release, tmp_path)
+    done = subprocess.run(
+        [lab_python(), str(file)], env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "have no holder" in done.stderr
+
+
+def test_an_unknown_connector_is_told() -> None:
+    with pytest.raises(CannotRun, match="Unsupported connector type: NoSuchConnector"):
+        opened(NEW, "NoSuchConnector")
+
+
+def test_what_is_imported_is_the_release_that_was_asked_for(old: Vllm, tmp_path: Path) -> None:
+    told = subprocess.run(
+        [lab_python(), "-c", "import vllm, kvfence.spec; print(vllm.__file__)"],
+        env=lab_environment(old.release, tmp_path), capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert str(old.release.path) in told
+    assert sys.executable != str(lab_python())

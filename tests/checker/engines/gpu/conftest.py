@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.gpu import Gpu, host
+from kvfence.checker.engines.gpu.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.host import HostDevice
 
 
@@ -29,9 +31,20 @@ def compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "FLAGS", (*host.FLAGS, "-O0"))
 
 
+def card_or_skip() -> None:
+    """Skips the test where there is no GPU."""
+    try:
+        CudaDevice().close()
+    except NoGpu as why:
+        pytest.skip(str(why))
+
+
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> Callable[..., Gpu]:
     """Makes engines: on the kernels as C++, and, with -m gpu, on the card."""
+
+    if request.param == "cuda":
+        card_or_skip()
 
     def made(*, threads: int = 1, **options: object) -> Gpu:
         if request.param == "cuda":

@@ -7,6 +7,7 @@ import pytest
 
 from kvfence.checker.engines import Result, Verdict
 from kvfence.checker.engines.gpu import Swarm
+from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import Device, NoGpu
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.interpret import Interpreter
@@ -19,6 +20,12 @@ SIZES = {"Block": 3, "Request": 2}
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def swarm(request: pytest.FixtureRequest) -> Callable[..., Swarm]:
+    if request.param == "cuda":
+        try:
+            CudaDevice().close()
+        except NoGpu as why:
+            pytest.skip(str(why))
+
     def made(threads: int = 1, **options: int) -> Swarm:
         device: Callable[[], Device] | None = None if request.param == "cuda" else lambda: HostDevice(threads)
         return Swarm(device=device, **options)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvfence.checker.engines.gpu.device import KERNELS, Kernel, NoGpu, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.source import BLOCKS, THREADS, GpuSource, Program
-from kvfence.checker.engines.native.build import _Folder
+from kvfence.checker.engines.native.build import Folder
 
 _OUT_OF_MEMORY = 2
 _STREAM_NON_BLOCKING = 1
@@ -79,7 +79,7 @@ class CudaDevice:
         ]
         key = "\n".join([f"{major}.{minor}", *(o.decode() for o in options), text])
         name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
-        with _Folder() as folder:
+        with Folder() as folder:
             path = Path(folder) / name
             if path.exists():
                 return path.read_bytes()

@@ -93,10 +93,6 @@ class Search(Expansion):
         invariants = self.looked[: self.source.invariants]
         return any(s is not None and s.depth <= depth for s in (*invariants, *self.failed, self.dead))
 
-    def close(self) -> None:
-        """Give everything back."""
-        self.device.close()
-
     def _judge(self) -> None:
         """Look at the states of the last level."""
         depth = self.levels.depth

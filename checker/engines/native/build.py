@@ -29,7 +29,7 @@ def library(source: str) -> ctypes.CDLL:
     compiler, version = _compiler()
     key = "\n".join([version, NATIVE, *FLAGS, _processor(), source])
     name = hashlib.sha256(key.encode()).hexdigest()[:32] + ".so"
-    with _Folder() as folder:
+    with Folder() as folder:
         path = folder / name
         for _ in range(2):  # another process may have forgotten the library just now
             try:
@@ -89,7 +89,7 @@ def _processor() -> str:
     return f"{platform.machine()} {flags}"
 
 
-class _Folder:
+class Folder:
     """The cache folder; a temporary one where that cannot be written or is not private."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from kvfence.checker.audit.case import Case
 from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
+from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.shrink import shrink
-from kvfence.checker.audit.workload import Reach, cases
 from kvfence.checker.errors import CannotRun
 
 HUNT: Final = 0.7
@@ -182,6 +182,8 @@ class Hunt:
         try:
             from hypothesis import HealthCheck, Phase, given, settings
             from hypothesis import seed as seeded
+
+            from kvfence.checker.audit.workload import cases
         except ImportError as error:
             raise CannotRun(
                 "an audit needs hypothesis, which is not installed: pip install 'kvfence[audit]'"

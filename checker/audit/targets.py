@@ -12,9 +12,9 @@ from typing import Final
 from kvfence.checker.audit.case import Case
 from kvfence.checker.audit.lab import Note
 from kvfence.checker.audit.outcome import Outcome
+from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.audit.rig_process import Rig
-from kvfence.checker.audit.workload import Reach
 
 REFERENCE: Final = Reach()
 VLLM: Final = Reach(

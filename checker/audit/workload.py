@@ -23,27 +23,7 @@ from kvfence.checker.audit.case import (
     Submit,
     blocks_needed,
 )
-
-
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """Which parts of a setup a target has; the others keep their plain values."""
-
-    windows: bool = True
-    lazy: bool = True
-    depths: tuple[int, ...] = (1, 2)
-    ranks: tuple[int, ...] = (1, 2)
-    stages: tuple[int, ...] = (1,)
-    unchunked: bool = False
-    priority: bool = False
-    drafts: tuple[int, ...] = (0,)
-    disk: bool = False
-    fails: bool = True
-    """Whether copies can fail."""
-    repeats: bool = True
-    """Whether ends of copies can be reported twice."""
-    launch_delay: bool = False
-    second_connector: bool = False
-
+from kvfence.checker.audit.reach import Reach
 
 _KINDS: Final = ("submit",) * 8 + ("step",) * 9 + ("abort",) * 2 + ("hold",) * 2 + ("reset", "fail")
 _FAMILIES: Final = 3

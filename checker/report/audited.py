@@ -60,7 +60,8 @@ def summary(campaign: Campaign) -> str:
     return (
         f"{campaign.target}: {verdict_of(campaign)}, {faults} fault(s). {campaign.cases:,} cases "
         f"({campaign.refused} of them not run), {campaign.steps:,} steps, {campaign.events:,} "
-        f"events, {campaign.accesses:,} accesses; {went}; seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
+        f"events, {campaign.accesses:,} accesses; {went}; "
+        f"seed {campaign.seed}, {campaign.seconds:.0f} s.{end}"
     )
 
 

@@ -10,8 +10,8 @@ from kvfence.checker.audit.campaign import Campaign, campaign
 from kvfence.checker.audit.case import Abort, Case, Setup, Submit
 from kvfence.checker.audit.findings import examined, grounds_of, slug, verdict_of
 from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
+from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.table import rows
-from kvfence.checker.audit.workload import Reach
 from kvfence.checker.report.audited import audit_text, summary, table_text
 
 

@@ -56,7 +56,6 @@ def instrument(
     sink: Callable[[Any], None] | None = None,
     *,
     open_sink: OpenSink | None = None,
-    order_sink: Callable[[Any], None] | None = None,  # noqa: ARG001
 ) -> Instrumentation:
     """Observe every engine that the vLLM of this process makes from here on.
 

@@ -213,14 +213,14 @@ class ModelRunner:
         if behind.any():
             for i in np.flatnonzero(behind).tolist():
                 self._attend(int(rows[i]), int(at[i]), int(current[i]) * size, group)
-        start = spec.first_tokens(at)
-        low = start // size
+        start = spec.first_tokens(at) if spec.forgets else None
+        low = 0 if start is None else start // size
         sample = low + (at * 40503 + rows * 7919) % np.maximum(current - low, 1)
         blocks = np.concatenate([current, np.minimum(sample, current)])
         both = np.concatenate([rows, rows])
         positions = blocks[:, None] * size + self._offsets_of[group]
         slots = self._tables[group][both, blocks]
-        lowest = np.tile(start, 2)[:, None] if spec.forgets else 0
+        lowest = 0 if start is None else np.tile(start, 2)[:, None]
         read = Read(both, group, blocks, slots, lowest, np.concatenate([at, at])[:, None])
         self._compare(read, self._oracle.at(both, positions, group))
         self._unread[group, rows] = (at + 1) // size

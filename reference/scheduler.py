@@ -179,9 +179,10 @@ class Scheduler:
         wanted = np.maximum(tables.total[rows] - computed, computed < tables.limit[rows])
         before = np.cumsum(wanted) - wanted
         tokens = np.clip(self.token_budget - before, 0, wanted)
-        short = np.zeros(rows.size, bool)
-        for group, size in self._sizes:
-            short |= -(-(computed + tokens) // size) > tables.blocks[group, rows]
+        until = computed + tokens
+        short = -(-until // self.block_size) > tables.blocks[0, rows]
+        for group, size in self._sizes[1:]:
+            short |= -(-until // size) > tables.blocks[group, rows]
         batch = list(self.running)
         for i in np.flatnonzero(short).tolist():
             request = batch[i]

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import Any, Literal, cast
 
-from kvfence.checker.engines.base import Engine, Path, Progress, Result, Verdict
+from kvfence.checker.engines.base import FIRST, Engine, Path, Progress, Result, Verdict
 from kvfence.checker.engines.smt import SMT_ENGINES, smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
@@ -155,7 +155,8 @@ def verify(
     ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
     machine.
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
-    unless something else than the invariant it is known to break was violated first. ``threads``,
+    unless something else than the invariant it is known to break was violated first, or its machine promises
+    progress, so that all verdicts say what is paid with what. ``threads``,
     ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
     and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
     smt, ``walks`` (``walks``, ``steps``, ``seed``) for engine swarm. CannotRun for names and sizes that do
@@ -210,14 +211,16 @@ def verify(
         ) -> Result:
             return runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
 
-        result = run(until or ("first" if expected else "end"))
+        # what breaks safety may buy progress, and the other way round: then all verdicts are wanted
+        all_wanted = not expected or (engine in EXPLORERS and promises_progress(built))
+        result = run(until or ("end" if all_wanted else "first"))
         promised = None
         asked = engine in EXPLORERS and (not expected or promises_progress(built))
         if asked and result.stopped != INTERRUPTED:
             promised = judged(result, built, report)
         results = [result, *([promised] if promised else [])]
-        if until is None and result.violated and not any(_breaks(r, expected or "") for r in results):
-            results[0] = run("end") if expected else result
+        if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
+            results[0] = run("end")
         facts.append(machine_facts(*results, machine=built))
         examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])

@@ -18,7 +18,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["review", "sound", "unpinned_lookp"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "did you mean unpinned_lookup?" in error
+    assert "did you mean unpinned_lookup" in error
 
 
 def test_every_format_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ SIZES = {
     "lookup": {"Block": 2, "Request": 1},
     "scheduling": {"Request": 1, "Block": 2, "Host": 1},
 }
-QUICK = ("block_pool", "lookup", "transfer")
+QUICK = ("lookup", "transfer")
 
 
 def sizes_of(name: str, machine: Machine) -> dict[str, int]:

@@ -78,7 +78,7 @@ def test_without_a_compiler_one_line_says_so(
 
 
 def test_a_promise_that_holds_is_told_like_an_invariant(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = answer(["verify", "--engine", "liveness", *SMALL], capsys)
+    code, text, _ = answer([*TRANSFER, "--engine", "liveness", *SMALL], capsys)
     assert code == 0
     assert "engine liveness" in text
     lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}

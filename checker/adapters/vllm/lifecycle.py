@@ -43,6 +43,8 @@ class EngineStream(Stream):
         total = request.num_tokens
         state.admitted = True
         state.local = local
+        if not self.tiers:
+            return  # Steps are not told either.
         self.emit(Admit(state.id, state.gen, local, external, total - local - external, total))
         if external <= 0:
             state.promised = False

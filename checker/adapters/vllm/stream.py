@@ -507,8 +507,8 @@ class Stream:
         decode steps of a batch, most of them. It has all of their tokens.
         """
         tokens = output.num_scheduled_tokens
-        if not tokens:
-            return
+        if not tokens or not self.tiers:
+            return  # Without a tier only steps use the GPU's slots, and they do so one after the other.
         if self.still is not None:
             if tokens == self.still and not output.scheduled_spec_decode_tokens:
                 self.steps.append((-1, id(output), tokens))

@@ -268,6 +268,7 @@ def output(tokens: dict[str, int]) -> Any:
 
 def test_steps_that_are_alike_are_told_as_one() -> None:
     seen = Observed()
+    seen.stream.tiers.append(seen.stream.gpu)
     for _ in range(4):
         step = output({"a": 1, "b": 1})
         seen.stream.dispatched(step)
@@ -278,8 +279,18 @@ def test_steps_that_are_alike_are_told_as_one() -> None:
     assert not seen.broken
 
 
+def test_without_a_tier_a_table_may_be_freed_under_a_step() -> None:
+    seen = Observed()
+    seen.stream.dispatched(output({"a": 1}))
+    blocks = seen.pool.get_new_blocks(1)
+    seen.pool.free_blocks(blocks)
+    assert not [event for event in seen.events if isinstance(event, Dispatch)]
+    assert not seen.broken
+
+
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:
     seen = Observed()
+    seen.stream.tiers.append(seen.stream.gpu)
     steps = [output({"a": 1}) for _ in range(3)]
     for step in steps[:2]:
         seen.stream.dispatched(step)

@@ -122,6 +122,10 @@ def test_an_action_that_the_sound_design_lacks_is_said_so() -> None:
     assert any(p.no_such_action and p.action == "ignore_report" for p in prevented)
 
 
+WRONG_FORMULA = {"aligned_window_bound"}
+"""Designs that reckon wrongly, and do nothing else."""
+
+
 @pytest.mark.parametrize(
     ("design", "machine"),
     [(d.name, m) for d in DESIGNS.values() if d.breaks for m in d.machines if m != "transfer"],
@@ -130,6 +134,12 @@ def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: s
     example = told(design, machine)
     assert example.diagnosis.conjunct
     assert example.diagnosis.made_by is not None
+    if design in WRONG_FORMULA:  # the same steps, and another formula in what is stated of them
+        stated, sound = (
+            MACHINES[machine](f).invariants[example.name] for f in (frozenset({design}), frozenset[str]())
+        )
+        assert stated.expr is not sound.expr
+        return
     assert example.diagnosis.prevented or example.diagnosis.due
 
 

@@ -205,12 +205,18 @@ class Result:
 
 
 class Progress(NamedTuple):
-    """How far an exploration is."""
+    """How far an exploration is.
+
+    ``load``: how full the table of states is, from 0 to 1; ``room``: how many more states there is memory for.
+    None where the engine does not tell.
+    """
 
     states: int
     frontier: int
     depth: int
     states_per_second: float
+    load: float | None = None
+    room: int | None = None
 
 
 Report = Callable[[Progress], None]

@@ -29,9 +29,19 @@ def machine_progress() -> Iterator[MachineProgress | None]:
                 f"{machine}: {state.states:,} states, frontier {state.frontier:,}, depth {state.depth}, "
                 f"{state.states_per_second:,.0f} states/s"
             )
-            bar.update(task, description=text)
+            bar.update(task, description=text + room_left(state))
 
         yield show
+
+
+def room_left(state: Progress) -> str:
+    """How full the table is, and when at this rate memory would be full; nothing where that is unknown."""
+    if state.load is None or state.room is None:
+        return ""
+    told = f", table {state.load:.0%} full, room for {state.room:,} more"
+    if state.states_per_second > 0:
+        told += f" (about {state.room / state.states_per_second:,.0f} s at this rate)"
+    return told
 
 
 @contextmanager

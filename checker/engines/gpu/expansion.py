@@ -274,8 +274,11 @@ class Expansion:
         now = time.perf_counter()
         if self.progress is not None and now - self.reported >= REPORT_EVERY:
             self.reported = now
-            states = self.states * self.ranks.count
-            self.progress(Progress(states, self.levels.count(depth), depth, states / self.elapsed()))
+            states, ranks = self.states * self.ranks.count, self.ranks.count
+            load = self.states / self.table.capacity(self.table.now.log2)
+            room = max(0, self.table.most() - self.states) * ranks
+            rate = states / self.elapsed()
+            self.progress(Progress(states, self.levels.count(depth), depth, rate, load, room))
 
     def _exchange(self, more: bool, full: Full | None) -> bool:
         """Send what was found for others while the next batch is expanded; whether anybody goes on."""

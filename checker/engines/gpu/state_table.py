@@ -62,6 +62,13 @@ class StateTable:
         """States at which nothing more fits."""
         return int(self.capacity(self.now.log2) * FULLEST[self.kind])
 
+    def most(self) -> int:
+        """States that the largest table would hold for which there is memory."""
+        log2 = self.now.log2
+        while self.nbytes(log2 + 1) <= (1 - LEVEL_SHARE) * self.memory.budget:
+            log2 += 1
+        return int(self.capacity(log2) * FULLEST[self.kind])
+
     def grow(self, states: int, levels: Levels, counters: int) -> bool:
         """A larger table, for so many states if possible; false when there is no memory."""
         log2 = self.now.log2 + 1

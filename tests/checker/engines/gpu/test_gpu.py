@@ -6,12 +6,14 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines import Native, Result, Verdict
+from kvfence.checker.engines.base import Progress
 from kvfence.checker.engines.gpu import Gpu, expansion
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.layout import Dense
+from kvfence.checker.report.progress import room_left
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Int, Machine, State, ground
 from kvfence.spec.machines import MACHINES
@@ -43,6 +45,22 @@ def test_the_benchmark_machine_has_its_known_states(
     engine = gpu(threads=threads, limits=Limits(narrow=narrow))
     r = agree(shapes.facts, engine, kvlife(), {"Block": 3, "Request": 3})
     assert (r.states, r.transitions, r.depth) == (110_400, 740_994, 21)
+
+
+def test_progress_tells_how_full_the_table_is_and_how_many_states_still_fit(
+    gpu: Made, kvlife: Kvlife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "REPORT_EVERY", 0.0)
+    seen: list[Progress] = []
+    gpu().run(kvlife(), {"Block": 3, "Request": 2}, memory=64 << 20, progress=seen.append)
+    assert len(seen) > 3
+    assert all(0 < state.load <= 1 for state in seen if state.load is not None)
+    rooms = [state.room for state in seen if state.room is not None]
+    assert len(rooms) == len(seen)
+    assert rooms == sorted(rooms, reverse=True)
+    told = room_left(seen[-1])
+    assert f"room for {rooms[-1]:,} more" in told
+    assert room_left(Progress(1, 1, 1, 1.0)) == ""
 
 
 @pytest.mark.parametrize("until", ["first", "end"])

@@ -44,7 +44,7 @@ lint: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python docs/generate_file_list.py
-	for page in trace_format invariants designs machines mutation; do \
+	for page in trace_format order_format invariants designs machines mutation; do \
 	  $(BIN)/python docs/generate_$$page.py > out.md && mv out.md docs/$$(echo $$page | tr _ -).md || exit 1; done
 
 bench: .venv/.dev

@@ -93,7 +93,9 @@ class EngineStream(Stream):
         self.emit(Finish(state.id, state.gen, why, self.confirmed(state, request)))
 
     def confirmed(self, state: RequestState, request: Any) -> int:
-        """Tokens of a request whose KV is written."""
+        """Tokens of a request whose KV is written by the steps that were told: none without a tier."""
+        if not self.tiers:
+            return 0
         if state.open_loads:
             return state.local
         return max(int(request.num_computed_tokens) - self.in_flight(state.id), 0)

@@ -288,6 +288,44 @@ def test_without_a_tier_a_table_may_be_freed_under_a_step() -> None:
     assert not seen.broken
 
 
+def request(computed: int) -> Any:
+    return types.SimpleNamespace(
+        request_id="a",
+        num_tokens=8,
+        num_computed_tokens=computed,
+        status=types.SimpleNamespace(name="FINISHED_ABORTED"),
+    )
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_without_a_tier_a_finished_request_has_no_tokens_to_count(steps: int) -> None:
+    seen = Observed()
+    made = request(8 * steps)
+    seen.stream.submit(made)
+    for _ in range(steps):
+        seen.stream.dispatched(output({"a": 8}))
+        seen.stream.processed(output({"a": 8}))
+    seen.stream.finishing(made)
+    seen.stream.gone(made)
+    assert not seen.broken
+
+
+@pytest.mark.parametrize(("computed", "broken"), [(8, {}), (6, {"COUNT": 1})])
+def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
+    computed: int, broken: dict[str, int]
+) -> None:
+    seen = Observed()
+    seen.stream.tiers.append(seen.stream.gpu)
+    made = request(computed)
+    seen.stream.submit(made)
+    seen.stream.admit(seen.stream.request("a"), request(0), (), {})
+    step = output({"a": 8})
+    seen.stream.dispatched(step)
+    seen.stream.processed(step)
+    seen.stream.finishing(made)
+    assert {name: count for name, count in seen.broken.items() if name == "COUNT"} == broken
+
+
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:
     seen = Observed()
     seen.stream.tiers.append(seen.stream.gpu)

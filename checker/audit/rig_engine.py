@@ -208,23 +208,17 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
             "use_page_cache": True,
         }
     # Copies make the engine a consumer, too: it loads what it stored.
+    name, _, module = connector.partition("@")
+    named = {"kv_connector": name, "kv_role": "kv_both"}
+    if module:
+        named["kv_connector_module_path"] = module
     if not setup.second_connector:
-        name, _, module = connector.partition("@")
-        return only(
-            config,
-            kv_connector=name,
-            kv_role="kv_both",
-            kv_connector_extra_config=extra,
-            **({"kv_connector_module_path": module} if module else {}),
-        )
+        return only(config, **named, kv_connector_extra_config=extra)
     if not _both_can_be():
         raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
     smaller = {**extra, "cpu_bytes_to_use": extra["cpu_bytes_to_use"] // 2 or 1}
     smaller["cpu_bytes_to_use_per_rank"] = each // 2 or 1
-    both = [
-        {"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": one}
-        for one in (extra, smaller)
-    ]
+    both = [{**named, "kv_connector_extra_config": one} for one in (extra, smaller)]
     return only(
         config,
         kv_connector="MultiConnector",

@@ -58,6 +58,10 @@ class Rig:
             "KVFENCE_SCRATCH": self._scratch.name,
             "VLLM_CACHE_ROOT": str(cache_folder("vllm") / self.release.version),
         }
+        if self.connector and "@" in self.connector:
+            # Its module is where the user's Python finds it.
+            own = [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+            environment["PYTHONPATH"] = os.pathsep.join((environment["PYTHONPATH"], *own))
         self._log = (Path(self._scratch.name) / "log").open("ab")
         # In a session of its own: Ctrl-C is for the audit, which then ends the rig.
         self._process = subprocess.Popen(

@@ -6,6 +6,7 @@ when asked for, so that everything else works without torch.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -161,7 +162,8 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
     kept: list[Event] = []
     judge = Judge(kept.append if record is not None else None)
     judge.begin(header(options))
-    judge.begin_order(replay_header(options))
+    if options.tiers == 2:
+        judge.begin_order(replay_header(options))
     engine = _scripted(case, options, judge)
     rounds = 0
     try:
@@ -193,15 +195,26 @@ def _options(case: Case, design: str) -> Any:
 
     setup = case.setup
     windows = [window for window in setup.windows if window]
+    several, disk = setup.ranks > 1, setup.tier == "disk"
+    # What a case has no word for is drawn by its seed.
+    draw = random.Random(setup.seed)
+    kinds = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
     return Options(
         block_size=setup.block_size,
         gpu_blocks=setup.gpu_blocks,
         cpu_blocks=setup.cpu_blocks,
-        groups="full+sliding" if windows else "full",
+        groups=draw.choice(kinds) if windows else "full",
         window=windows[0] if windows else 1024,
+        zero_fill=draw.random() < 0.3 and not disk,
         mode="lazy" if setup.lazy else "eager",
         async_depth=min(setup.depth, 2),
         ranks=setup.ranks,
+        late_rank=draw.choice((0, 0, 2, 5)) if several else 0,
+        refusing_ranks=draw.choice((0, 0, 1)) if several else 0,
+        refuse_rate=draw.choice((0.0, 0.1)) if several else 0.0,
+        tiers=3 if disk else 2,
+        disk_blocks=4 * setup.cpu_blocks,
+        lose_rate=0.1 if disk else 0.0,
         token_budget=setup.token_budget,
         max_running=setup.max_running,
         max_waiting=1_000_000,
@@ -210,6 +223,8 @@ def _options(case: Case, design: str) -> Any:
         seed=setup.seed,
         fail_rate=setup.fail_rate,
         fail_stores=True,
+        on_failure=draw.choice(("recompute", "recompute", "fail")),
+        publish=draw.random() < 0.5,
         repeat_rate=setup.repeat_rate,
         design=design,
     )
@@ -224,7 +239,8 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
 
     class Scripted(Engine):
         def __init__(self) -> None:
-            super().__init__(options, iter(()), design_named(options.design), judge.event, judge.order_event)
+            order = judge.order_event if options.tiers == 2 else None  # told of two tiers only
+            super().__init__(options, iter(()), design_named(options.design), judge.event, order)
             self._script = list(reversed(case.actions))
             self._specs = _specs(case)
             self._requests: list[Request] = []

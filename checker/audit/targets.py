@@ -16,7 +16,7 @@ from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.audit.rig_process import Rig
 
-REFERENCE: Final = Reach()
+REFERENCE: Final = Reach(ranks=(1, 2, 4), disk=True)
 VLLM: Final = Reach(
     ranks=(1, 1, 2),
     stages=(1, 1, 1, 2),

@@ -77,7 +77,6 @@ def test_every_case_drawn_for_the_reference_keeps_to_what_it_has(case: Case) -> 
     assert problem_of(case) == ""
     setup = case.setup
     assert setup.stages == 1
-    assert setup.tier == "cpu"
     assert setup.drafts == 0
     assert not setup.priority
     assert not setup.second_connector

@@ -207,8 +207,8 @@ class Result:
 class Progress(NamedTuple):
     """How far an exploration is.
 
-    ``load``: how full the table of states is, from 0 to 1; ``room``: how many more states there is memory for.
-    None where the engine does not tell.
+    ``load``: how full the table of states is, from 0 to 1; ``room``: for how many more states there is
+    memory. None where the engine does not tell.
     """
 
     states: int

@@ -191,14 +191,14 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
 
 
 def _options(case: Case, design: str) -> Any:
-    from kvfence.reference.options import Options
+    from kvfence.reference.options import Groups, Options
 
     setup = case.setup
     windows = [window for window in setup.windows if window]
     several, disk = setup.ranks > 1, setup.tier == "disk"
     # What a case has no word for is drawn by its seed.
     draw = random.Random(setup.seed)
-    kinds = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
+    kinds: tuple[Groups, ...] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
     return Options(
         block_size=setup.block_size,
         gpu_blocks=setup.gpu_blocks,

@@ -100,6 +100,24 @@ def test_an_unknown_connector_is_told() -> None:
         opened(NEW, "NoSuchConnector")
 
 
+@pytest.mark.parametrize("second", [False, True])
+def test_a_connector_of_ones_own_is_found_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: bool
+) -> None:
+    module = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
+    (tmp_path / "own.py").write_text(f"from {module} import {SIMPLE}\n\n\nclass Mine({SIMPLE}):\n    pass\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    target = opened(NEW, "Mine@own")
+    try:
+        outcome = target.run(Case(Setup(second_connector=second), ORDINARY.actions))
+    finally:
+        target.close()
+    assert not outcome.refused
+    assert outcome.unchecked == ()
+    # Within MultiConnector the ends of stores are told in another form, which is not counted.
+    assert outcome.accesses if second else outcome.counts["stores"]
+
+
 def test_what_is_imported_is_the_release_that_was_asked_for(old: Vllm, tmp_path: Path) -> None:
     told = subprocess.run(
         [lab_python(), "-c", "import vllm, kvfence.spec; print(vllm.__file__)"],

@@ -78,7 +78,7 @@ def twin_accepted(design: str) -> None:
         example = story(design, machine).counterexamples[0]
         sizes = next(one.sizes for one in story(design, machine).machines)
         sound = Interpreter(MACHINES[machine](frozenset()), dict(sizes))
-        state, taken, refused = sound.initial(), [], 0
+        state, taken = sound.initial(), []
         numbered = Numbering()
         events: list[Any] = []
         for step in example.steps:
@@ -86,7 +86,6 @@ def twin_accepted(design: str) -> None:
                 instance = sound.find(step.action, **step.arguments)
                 after, failures = sound.step(state, instance)
             except (LookupError, ValueError):
-                refused += 1
                 continue
             assert failures == []
             assert sound.violated(after) == []
@@ -94,8 +93,11 @@ def twin_accepted(design: str) -> None:
             taken.append((instance.name, after))
             state = after
         assert taken, "the sound design refuses the whole story: it is no twin"
-        told = [value for step in example.steps for value in step.changes]
-        assert refused or told != [] or events, "nothing was done"
+        if DESIGNS[design].breaks == "PROGRESS":  # which no one run shows to be kept
+            kept = {
+                c.invariant: c.verdict for one in story("sound", machine).machines for c in one.conditions
+            }
+            assert kept["PROGRESS"] == "holds"
         if example.header is None:
             continue
         if machine == ORDER:

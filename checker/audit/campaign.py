@@ -190,12 +190,13 @@ class Hunt:
             ) from error
 
         def over() -> bool:
-            share = HUNT if self.seen else 1.0
+            share = HUNT if self.seen and not self.until else 1.0
             many = self.most is not None and self.cases >= self.most
             return many or self.seconds > share * self.budget or self.enough()
 
         batch = 0
         drawn: list[Case] = []
+        known: set[int] = set()
         while not over():
             drawn.clear()
 
@@ -209,7 +210,10 @@ class Hunt:
             )
             @given(cases(self.reach))
             def draw(case: Case) -> None:
-                drawn.append(case)
+                mark = hash(case)
+                if mark not in known:
+                    known.add(mark)
+                    drawn.append(case)
 
             draw()
             batch += 1

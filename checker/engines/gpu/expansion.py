@@ -122,27 +122,25 @@ class Expansion:
         return self.before + time.perf_counter() - self.start
 
     def _fill_next(self) -> None:
+        """Expand the last level into a new one. The ranks have yet to agree whether any of them is full."""
         depth = self.levels.depth
         self.levels.begin()
         batches = self._batches(self.levels.levels[depth])
         more = True
         while more:
             self._report(depth)
-            trouble = None
             try:
-                if self._full is None:
-                    more = next(batches, False)
+                more = self._full is None and next(batches, False)
             except Full as full:
-                trouble = full
-            more = self._exchange(more, trouble) if self.ranks.count > 1 else self._alone(more, trouble)
+                self._full, more = full, False
+            if self.ranks.count > 1:
+                more = self._exchange(more)
+            elif self._full is not None:
+                self._agree()
 
-    def _alone(self, more: bool, full: Full | None) -> bool:
-        self._agree(full)
-        return more
-
-    def _agree(self, full: Full | None) -> None:
+    def _agree(self) -> None:
         """Ask all ranks whether any is full."""
-        self._agreed(*self.ranks.total(_kinds(full)))
+        self._agreed(*self.ranks.total(kinds_of(self._full)))
 
     def _agreed(self, memory: int, too_many: int) -> None:
         """Stop, on all ranks, when any of them is full."""
@@ -176,14 +174,14 @@ class Expansion:
         return active * (self.source.instances + 3) + 64
 
     def _batches(self, pieces: list[Piece]) -> Iterator[bool]:
-        """Expands pieces launch by launch; true after each."""
-        for piece in pieces:
+        """Expands pieces launch by launch; after each, whether anything is left."""
+        for k, piece in enumerate(pieces):
             at = 0
             while at < piece.count:
                 at += self._expand(piece, at, min(self.limits.batch, piece.count - at))
                 if at >= piece.count:
                     self.levels.expanded += 1
-                yield True
+                yield at < piece.count or k + 1 < len(pieces)
 
     def _expand(self, piece: Piece, at: int, count: int) -> int:
         """Expand ``count`` states of a piece from ``at`` on, or fewer; how many."""
@@ -280,31 +278,34 @@ class Expansion:
             rate = states / self.elapsed()
             self.progress(Progress(states, self.levels.count(depth), depth, rate, load, room))
 
-    def _exchange(self, more: bool, full: Full | None) -> bool:
+    def _exchange(self, more: bool) -> bool:
         """Send what was found for others while the next batch is expanded; whether anybody goes on."""
-        full = self._full = self._full or full
-        sent = sum(self._box_counts)
-        going, memory, too_many = self.ranks.total(
-            [
-                int(more and full is None) + sent + int(self._pending is not None and self._pending.size > 0),
-                *_kinds(full),
-            ]
+        counts, self._box_counts = self._box_counts, [0] * self.ranks.count
+        (going, sent, *full), coming = self.ranks.agree(
+            [int(more), sum(counts), *kinds_of(self._full)], counts
         )
-        self._agreed(memory, too_many)
+        self._agreed(*full)
+        arrived, self._pending = self._pending, None
+        if sent:
+            self._pending = self.ranks.exchange(self._which, counts, coming)
+            self._which = 1 - self._which
+        self._enter_arrived(arrived)
         if not going:
-            return False
-        begun = self.ranks.exchange(self._which, self._box_counts)
-        self._box_counts = [0] * self.ranks.count
-        self._which = 1 - self._which
-        arrived, self._pending = self._pending, begun
-        if arrived is not None:
-            try:
-                for address, count in arrived.wait():
+            arrived, self._pending = self._pending, None
+            self._enter_arrived(arrived)
+        return going > 0
+
+    def _enter_arrived(self, arrived: Transfer | None) -> None:
+        if arrived is None:
+            return
+        try:
+            for address, count in arrived.wait():
+                if self._full is None:
                     self._enter_from(address, count)
-            except Full as failed:
-                self._full = failed
-        return True
+        except Full as full:
+            self._full = full
 
 
-def _kinds(full: Full | None) -> list[int]:
+def kinds_of(full: Full | None) -> list[int]:
+    """Two numbers, of which the ranks' sums say whether any is full, and how."""
     return [int(full is not None and full.memory), int(full is not None and not full.memory)]

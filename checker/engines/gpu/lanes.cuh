@@ -30,7 +30,7 @@ FUNCTION inline void block_fence() { __syncthreads(); }
 FUNCTION inline u64 swap_if(u64 *at, u64 was, u64 x) { return atomicCAS(at, was, x); }
 FUNCTION inline u32 swap_if(u32 *at, u32 was, u32 x) { return atomicCAS(at, was, x); }
 FUNCTION inline u64 add_to(u64 *at, u64 x) { return atomicAdd(at, x); }
-FUNCTION inline void add_to(u32 *at, u32 x) { atomicAdd(at, x); }
+FUNCTION inline u32 add_to(u32 *at, u32 x) { return atomicAdd(at, x); }
 FUNCTION inline void lower_to(u64 *at, u64 x) { atomicMin(at, x); }
 FUNCTION inline void fence() { __threadfence(); }
 FUNCTION inline u64 fresh_look(const u64 *at) { return *(const volatile u64 *)at; }
@@ -154,6 +154,7 @@ typedef struct {
   u32 n_fresh;
   u64 n;       /* successors that wait */
   u32 *taken;
+  u32 *boxed; /* for each rank: keys that wait to be sent to it, then where they go */
   V next[WORDS];
   u64 walk, depth, random, least; /* of a walk: its number, its length, and what is drawn in this step */
 } Worker;

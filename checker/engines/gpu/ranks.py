@@ -15,9 +15,6 @@ class Lost(Exception):  # noqa: N818 (a reason to stop)
 class Transfer(Protocol):
     """States on their way between ranks."""
 
-    size: int
-    """Keys that were sent or will come."""
-
     def wait(self) -> list[tuple[int, int]]:
         """Address and number of the keys that came, from each rank. Lost."""
 
@@ -33,6 +30,9 @@ class Ranks(Protocol):
     def total(self, numbers: Sequence[int]) -> list[int]:
         """Sums over the ranks, one for each position."""
 
+    def agree(self, numbers: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Sums of the ``numbers``, and what each rank has in ``counts`` for this one: one number for each rank."""
+
     def largest(self, number: int) -> int:
         """The largest number that a rank gave."""
 
@@ -42,8 +42,8 @@ class Ranks(Protocol):
     def boxes(self, room: int, words: int) -> list[int]:
         """Addresses of two buffers, each of ``count`` boxes of ``room`` keys."""
 
-    def exchange(self, which: int, counts: Sequence[int]) -> Transfer:
-        """Send the boxes of one buffer to their ranks: ``counts`` keys of each."""
+    def exchange(self, which: int, counts: Sequence[int], coming: Sequence[int]) -> Transfer:
+        """Send the boxes of one buffer to their ranks: ``counts`` keys of each. From each, ``coming`` arrive."""
 
 
 class Alone:
@@ -55,6 +55,10 @@ class Alone:
     def total(self, numbers: Sequence[int]) -> list[int]:
         """See ``Ranks``."""
         return list(numbers)
+
+    def agree(self, numbers: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See ``Ranks``."""
+        return list(numbers), list(counts)
 
     def largest(self, number: int) -> int:
         """See ``Ranks``."""
@@ -68,6 +72,6 @@ class Alone:
         """See ``Ranks``."""
         raise AssertionError(room, words)
 
-    def exchange(self, which: int, counts: Sequence[int]) -> Transfer:
+    def exchange(self, which: int, counts: Sequence[int], coming: Sequence[int]) -> Transfer:
         """See ``Ranks``."""
-        raise AssertionError(which, counts)
+        raise AssertionError(which, counts, coming)

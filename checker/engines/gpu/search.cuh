@@ -3,6 +3,7 @@
 
 #define MY_QUEUE (shared_words + WARP_OF_BLOCK * WARP_WORDS)
 #define MY_FRESH (MY_QUEUE + WORDS * QUEUE)
+#define MY_BOXED ((u32 *)(MY_FRESH + KEY_WORDS * 2 * WARP))
 
 FUNCTION inline u64 owner_of(const Params *p, const u64 *key) {
   return high_product(mix(hash_key(key) + 0x632BE59BD9B4E019ull), p->ranks);
@@ -37,28 +38,34 @@ FUNCTION inline void keep_fresh(Worker *t, bool is_new, const u64 *key) {
   if (t->n_fresh >= WARP) flush_fresh(t, WARP);
 }
 
-/* Hands keys to the rank that owns them, unless they were sent a moment ago. */
-FUNCTION inline void send(Worker *t, bool mine, const u64 *key, u64 owner) {
-  const Params *p = t->p;
+/* Whether a key was sent a moment ago; it counts as sent from now on. */
+FUNCTION inline bool sent_lately(const Params *p, const u64 *key) {
 #if KEY_WORDS == 1
-  if (mine && p->sent) {
-    u64 *at = p->sent + (mix(key[0]) >> (64 - SENT_LOG2));
-    if (fresh_look(at) == key[0] + 1)
-      mine = false;
-    else
-      publish(at, key[0] + 1);
-  }
+  if (!p->sent) return false;
+  u64 *at = p->sent + (mix(key[0]) >> (64 - SENT_LOG2));
+  if (fresh_look(at) == key[0] + 1) return true;
+  publish(at, key[0] + 1);
 #endif
-  for (u64 r = 0; r < p->ranks; r++) {
-    const u32 votes = vote(mine && owner == r);
-    if (!votes) continue;
-    u64 base = 0;
-    if (LANE == 0) base = add_to(p->counters + C_BOXES + r, (u64)count_bits(votes));
-    base = from_first(base);
-    if (mine && owner == r)
-      for (int k = 0; k < KEY_WORDS; k++)
-        p->boxes[(r * p->box_room + base + before_me(votes)) * KEY_WORDS + k] = key[k];
+  return false;
+}
+
+/* Hands the n keys at the front of the queue to the ranks that own them. ``boxed`` says how many are whose: room for
+ * all of them is asked for at once, as every warp of the device asks at the same few addresses. */
+FUNCTION inline void send(Worker *t, u32 n) {
+  const Params *p = t->p;
+  warp_fence();
+  for (u64 r = LANE; r < p->ranks; r += WARP)
+    if (t->boxed[r]) t->boxed[r] = (u32)add_to(p->counters + C_BOXES + r, (u64)t->boxed[r]);
+  warp_fence();
+  for (u32 i = LANE; i < n; i += WARP) {
+    u64 key[KEY_WORDS];
+    for (int k = 0; k < KEY_WORDS; k++) key[k] = t->queue[k * QUEUE + i];
+    const u64 r = owner_of(p, key), at = r * p->box_room + add_to(t->boxed + r, 1u);
+    for (int k = 0; k < KEY_WORDS; k++) p->boxes[at * KEY_WORDS + k] = key[k];
   }
+  warp_fence();
+  for (u64 r = LANE; r < p->ranks; r += WARP) t->boxed[r] = 0;
+  warp_fence();
 }
 
 /* Enters the successors that wait, as many as fill whole warps, or all; how many are left. */
@@ -66,6 +73,7 @@ FUNCTION NOINLINE u64 drain(Worker *t, u64 n, bool all) {
   const Params *p = t->p;
   warp_fence();
   const u64 end = all ? n : n / WARP * WARP;
+  u32 foreign = 0; /* keys of other ranks, in the queue's places that were looked at */
   for (u64 i = 0; i < end; i += WARP) {
     bool valid = i + LANE < end;
     u64 key[KEY_WORDS];
@@ -77,12 +85,20 @@ FUNCTION NOINLINE u64 drain(Worker *t, u64 n, bool all) {
     }
     if (p->ranks > 1) {
       const u64 owner = valid ? owner_of(p, key) : p->rank;
-      send(t, owner != p->rank, key, owner);
+      const bool sending = owner != p->rank && !sent_lately(p, key);
+      const u32 votes = vote(sending);
+      if (sending) {
+        const u32 at = foreign + before_me(votes);
+        for (int k = 0; k < KEY_WORDS; k++) t->queue[k * QUEUE + at] = key[k];
+        add_to(t->boxed + owner, 1u);
+      }
+      foreign += count_bits(votes);
       valid = valid && owner == p->rank;
     }
     const bool is_new = valid && enter_key(p, key);
     keep_fresh(t, is_new, key);
   }
+  if (foreign) send(t, foreign);
   if (end < n && end > 0) {
     if (LANE < n - end)
       for (int k = 0; k < WORDS; k++) t->queue[k * QUEUE + LANE] = t->queue[k * QUEUE + end + LANE];
@@ -126,6 +142,8 @@ KERNEL(expand_level) {
   t->queue = MY_QUEUE;
   t->fresh = MY_FRESH;
   t->n_fresh = 0;
+  t->boxed = MY_BOXED;
+  for (u32 r = LANE; r < MOST_RANKS; r += WARP) t->boxed[r] = 0;
   t->taken = (u32 *)(shared_words + WARP_WORDS * WARPS);
   for (u32 i = WARP_OF_BLOCK * WARP + LANE; i < INSTANCES; i += WARP * WARPS) t->taken[i] = 0;
   block_fence();

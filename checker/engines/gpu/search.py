@@ -8,7 +8,7 @@ import numpy as np
 
 from kvfence.checker.engines.base import FIRST, Stop, Until
 from kvfence.checker.engines.gpu.device import Words
-from kvfence.checker.engines.gpu.expansion import C_DEAD, C_TAKEN, UPLOAD, Expansion, Full
+from kvfence.checker.engines.gpu.expansion import C_DEAD, C_TAKEN, UPLOAD, Expansion, Full, kinds_of
 from kvfence.checker.engines.gpu.keys import mix
 from kvfence.checker.engines.gpu.levels import Piece
 from kvfence.checker.engines.gpu.source import SENT_LOG2
@@ -24,6 +24,10 @@ class Search(Expansion):
     """
 
     at_level_end: Callable[[Search], None] | None = None
+    fresh = 0
+    """States of the last level, of all ranks, and whether any property may be seen in one for the first time."""
+    something_seen = 0
+    _taken_by_all: list[int]
 
     def begin(self, initial: Sequence[int]) -> None:
         """Enter the initial state, given as dense words, as level 0."""
@@ -31,12 +35,11 @@ class Search(Expansion):
         key = self.source.keys.encode(initial)
         mine = self.source.keys.owner(key, self.ranks.count) == self.ranks.rank
         self.first = np.array(key if mine else (), np.uint64)
-        full = None
         try:
             self._enter(self.first)
-        except Full as error:
-            full = error
-        self._agree(full)
+        except Full as full:
+            self._full = full
+        self._agree()
         self._judge()
 
     def explore(self, until: Until) -> None:
@@ -49,9 +52,9 @@ class Search(Expansion):
             self.expand_level()
             if until == "first" and self.seen_up_to(depth):
                 raise Stop(FIRST)
-            if not self.total_of(depth + 1):
+            if not self.fresh:
                 self.finished = True
-            else:
+            elif self.something_seen:
                 self._judge()
             self.complete, self.complete_taken = len(self.levels.levels), self.taken
             self._agree_on_totals()
@@ -77,16 +80,17 @@ class Search(Expansion):
         self._gather(depth)
         if self.levels.depth == depth:  # what was seen on the way took searching again up to this level
             self._fill_next()
+            self._agree()
 
     def _agree_on_totals(self) -> None:
         """Know what all ranks have found, should one of them be lost."""
+        if len(self.known_levels) == len(self.levels.levels) - 1:
+            self.known_levels.append(self.fresh)
+            self.known_taken = self._taken_by_all
+            return
         levels = [self.levels.count(d) for d in range(len(self.levels.levels))]
         told = self.ranks.total([*levels, *self.taken])
         self.known_levels, self.known_taken = told[: len(levels)], told[len(levels) :]
-
-    def total_of(self, depth: int) -> int:
-        """States of a level, of all ranks."""
-        return self.ranks.total([self.levels.count(depth)])[0]
 
     def seen_up_to(self, depth: int) -> bool:
         """Whether something is violated in a state up to this depth, or in a step out of one."""
@@ -96,7 +100,7 @@ class Search(Expansion):
     def _judge(self) -> None:
         """Look at the states of the last level."""
         depth = self.levels.depth
-        self.device.write(self.closed, np.array([s is not None for s in self.looked], np.uint8))
+        self._close_what_was_seen()
         found = self._sightings(
             "judge_level", depth, len(self.looked), rounds=self.dense_words, closed=self.closed
         )
@@ -104,8 +108,19 @@ class Search(Expansion):
             if sight is not None and self.looked[k] is None:
                 self.looked[k] = sight
 
+    def _close_what_was_seen(self) -> None:
+        self.device.write(self.closed, np.array([s is not None for s in self.looked], np.uint8))
+
+    def _something_seen(self) -> bool:
+        """Whether this rank's share of the last level has a state that is worth another look of all ranks."""
+        self._close_what_was_seen()
+        self._clear_sights()
+        self._offer("judge_level", self.levels.depth, round=0, closed=self.closed)
+        first = self.device.read(self.sights, self.sight * len(self.looked))[:: self.sight]
+        return bool((first != NOTHING).any())
+
     def _gather(self, depth: int) -> None:
-        """What the steps out of a level did."""
+        """What the steps out of a level did, and what the new level has: as much as one question can ask."""
         source = self.source
         counters = self._read(self._counted)
         checks = C_TAKEN + source.instances
@@ -113,8 +128,13 @@ class Search(Expansion):
         self.taken = [int(x) for x in counters[C_TAKEN:checks]]
         flags = [int(counters[C_DEAD]), *(int(x) for x in counters[checks : checks + source.checks])]
         outside = [int(x) for x in counters[cells : cells + source.cells]]
-        told = self.ranks.total([*flags, *outside])
-        self.outside = [k for k, left in enumerate(told[len(flags) :]) if left]
+        more = [*kinds_of(self._full), self.levels.count(depth + 1), int(self._something_seen())]
+        told = self.ranks.total([*more, *flags, *outside, *self.taken])
+        memory, too_many, self.fresh, self.something_seen = told[: len(more)]
+        self._agreed(memory, too_many)
+        del told[: len(more)]
+        self.outside = [k for k, left in enumerate(told[len(flags) : len(flags) + len(outside)]) if left]
+        self._taken_by_all = told[len(flags) + len(outside) :]
         known = [self.dead, *self.failed]
         if any(flag and s is None for flag, s in zip(told, known, strict=False)):
             self._trace()
@@ -155,12 +175,12 @@ class Search(Expansion):
         self, kernel: str, depth: int, count: int, *, rounds: int, closed: int, **more: int
     ) -> list[Sight | None]:
         """The smallest sights that a kernel offers in the states of a level, one component a round."""
-        self.device.clear(self.sights, 8 * self.sight * self.most_sights, 0xFF)
+        if self.ranks.total([int(not self.levels.has(depth))])[0]:
+            self._again(depth)
+        self._clear_sights()
         rows = np.empty((0, self.sight), np.uint64)
         for k in range(rounds):
-            for address, n in self._where(depth):
-                params = self._params(into=address, in_count=n, closed=closed, round=k, **more)
-                self.device.launch(kernel, params, n)  # type: ignore[arg-type]
+            self._offer(kernel, depth, round=k, closed=closed, **more)
             rows = self.device.read(self.sights, self.sight * count).reshape(count, self.sight)
             if self.ranks.count > 1:
                 rows = self.ranks.lowest(rows, self.sight)
@@ -174,10 +194,16 @@ class Search(Expansion):
             for row in rows
         ]
 
+    def _clear_sights(self) -> None:
+        self.device.clear(self.sights, 8 * self.sight * self.most_sights, 0xFF)
+
+    def _offer(self, kernel: str, depth: int, **more: int) -> None:
+        """Let a kernel look at this rank's states of a level once."""
+        for address, n in self._where(depth):
+            self.device.launch(kernel, self._params(into=address, in_count=n, **more), n)  # type: ignore[arg-type]
+
     def _where(self, depth: int) -> Iterator[tuple[int, int]]:
         """Address and number of the states of a level, copied back to the device where they left it."""
-        if self.ranks.total([int(not self.levels.has(depth))])[0]:
-            self._again(depth)
         for piece in self.levels.levels[depth]:
             if piece.segment.address:
                 yield piece.segment.address + 8 * self.key_words * piece.start, piece.count
@@ -202,3 +228,4 @@ class Search(Expansion):
         self._enter(self.first)
         for _ in range(depth):
             self._fill_next()
+            self._agree()

@@ -47,7 +47,7 @@ class GpuSource:
         return 8 * (threads // 32) * self._warp_words(32) + 4 * self.instances
 
     def _warp_words(self, warp: int) -> int:
-        return self.words * self.queue + self.keys.words * 2 * warp
+        return self.words * self.queue + self.keys.words * 2 * warp + MOST_RANKS // 2
 
     def text(
         self, program: Program, *, host: bool = False, threads: int = THREADS, blocks: int = BLOCKS

@@ -100,17 +100,23 @@ class TorchRanks:
         self._boxes, self._arrived = [made[0], made[1]], [made[2], made[3]]
         return [int(b.data_ptr()) for b in self._boxes]
 
-    def exchange(self, which: int, counts: Sequence[int]) -> TorchTransfer:
+    def agree(self, numbers: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
         """See ``Ranks``."""
-        torch, dist = self._torch, self._dist
-        out = torch.tensor(list(counts), dtype=torch.int64, device=self.device)
-        come = torch.empty_like(out)
-        self._wait(lambda: dist.all_to_all_single(come, out))
-        coming = [int(x) for x in come.tolist()]
+        torch = self._torch
+        own = torch.tensor([*numbers, *counts], dtype=torch.int64, device=self.device)
+        every = torch.empty(self.count * len(own), dtype=torch.int64, device=self.device)
+        self._wait(lambda: self._dist.all_gather_into_tensor(every, own))
+        rows = np.array(every.tolist(), np.int64).reshape(self.count, -1)
+        return (
+            [int(x) for x in rows[:, : len(numbers)].sum(axis=0)],
+            [int(x) for x in rows[:, len(numbers) + self.rank]],
+        )
+
+    def exchange(self, which: int, counts: Sequence[int], coming: Sequence[int]) -> TorchTransfer:
+        """See ``Ranks``."""
         sends = [self._boxes[which][r, : n * self._words] for r, n in enumerate(counts)]
         takes = [self._arrived[which][r, : n * self._words] for r, n in enumerate(coming)]
-        work = self._begin(takes, sends)
-        return TorchTransfer(self, work, takes, coming, sum(counts) + sum(coming))
+        return TorchTransfer(self, self._begin(takes, sends), takes, coming)
 
     def _begin(self, takes: list[Any], sends: list[Any]) -> list[Any]:
         """Start all transfers between two ranks each; empty ones are left out on both sides."""
@@ -144,11 +150,8 @@ class TorchRanks:
 class TorchTransfer:
     """Keys on their way."""
 
-    def __init__(
-        self, ranks: TorchRanks, work: list[Any], takes: list[Any], coming: list[int], size: int
-    ) -> None:
+    def __init__(self, ranks: TorchRanks, work: list[Any], takes: list[Any], coming: Sequence[int]) -> None:
         self._ranks, self._work, self._takes, self._coming = ranks, work, takes, coming
-        self.size = size
 
     def wait(self) -> list[tuple[int, int]]:
         """See ``Transfer``."""

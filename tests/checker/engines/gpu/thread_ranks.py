@@ -30,8 +30,8 @@ class Meeting:
 class Arrived:
     """Keys that are there already."""
 
-    def __init__(self, came: list[tuple[int, int]], size: int) -> None:
-        self.came, self.size = came, size
+    def __init__(self, came: list[tuple[int, int]]) -> None:
+        self.came = came
 
     def wait(self) -> list[tuple[int, int]]:
         return self.came
@@ -49,6 +49,11 @@ class ThreadRanks:
         every = self.meeting.share(self.rank, list(numbers))
         return [sum(column) for column in zip(*every, strict=True)]  # type: ignore[call-overload]
 
+    def agree(self, numbers: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+        every = self.meeting.share(self.rank, (list(numbers), list(counts)))
+        sums = [sum(column) for column in zip(*(e[0] for e in every), strict=True)]  # type: ignore[index]
+        return sums, [e[1][self.rank] for e in every]  # type: ignore[index]
+
     def largest(self, number: int) -> int:
         return max(self.meeting.share(self.rank, number))  # type: ignore[type-var]
 
@@ -63,17 +68,17 @@ class ThreadRanks:
         self.theirs = [np.zeros((self.count, room * words), np.uint64) for _ in range(2)]
         return [b.ctypes.data for b in self.mine]
 
-    def exchange(self, which: int, counts: Sequence[int]) -> Arrived:
+    def exchange(self, which: int, counts: Sequence[int], coming: Sequence[int]) -> Arrived:
         sent = [self.mine[which][r, : n * self.words].copy() for r, n in enumerate(counts)]
-        came, size = [], sum(counts)
+        came = []
         for r, boxes in enumerate(self.meeting.share(self.rank, sent)):
             keys = boxes[self.rank]  # type: ignore[index]
             place = self.theirs[which][r]
+            assert len(keys) == coming[r] * self.words
             place[: len(keys)] = keys
             if len(keys):
                 came.append((place.ctypes.data, len(keys) // self.words))
-                size += len(keys)
-        return Arrived(came, size)
+        return Arrived(came)
 
 
 def together(count: int, run: Callable[[ThreadRanks], Result]) -> list[Result]:

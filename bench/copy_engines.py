@@ -24,8 +24,9 @@ from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
 from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.crossover import crossover
 from kvfence.reference.copy.engine import CopyEngine
-from kvfence.reference.copy.kernel import DEFAULT_SHAPES, KernelCopy, Kernels, Shape
+from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
+from kvfence.reference.copy.shapes import BY_THREADS, IN_BULK, Bulk, Shape, best_shapes
 from kvfence.reference.device.driver import Driver
 from kvfence.reference.device.host_pool import HostPool
 from kvfence.spec.events import Kind
@@ -35,6 +36,12 @@ SIZES: Final = (4096, 16384, 65536, 262144, 2**20, 2**22)
 COUNTS: Final = (64, 512, 8192)
 PIECE: Final = 16384
 """Block size of the measurements beside a matrix product."""
+OTHER_SHAPES: Final[Mapping[Kind, tuple[Shape, ...]]] = {
+    "store": (Bulk(3, 2, 16384, 3, 2, bound=True), Bulk(2, 4, 16384, 3, 1, bound=True)),
+    "load": (Bulk(2, 4, 8192, 5, 1, bound=False), Bulk(3, 2, 16384, 3, 1, bound=False)),
+}
+"""Measured beside the product for comparison, where the card has bulk copies."""
+ROUNDS: Final = 11
 SIDE: Final = 8192
 PRODUCTS: Final = 40
 AHEAD: Final = 10
@@ -233,33 +240,33 @@ def beside(
 def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product) -> list[dict[str, Any]]:
     """The product alone, beside the kernel copy, and beside plain DMA of 1 MiB pieces at the same GB/s.
 
-    Rounds alternate; medians are compared.
+    The shapes take turns in each round; medians over the rounds are compared.
     """
+    best = best_shapes(kernels.driver.card)
+    tried = [(kind, best[kind]) for kind in KINDS]
+    if best is IN_BULK:
+        tried += [(kind, shape) for kind in KINDS for shape in (*OTHER_SHAPES[kind], BY_THREADS[kind])]
+    engines = [KernelCopy(kernels, {kind: shape}) for kind, shape in tried]
+    rounds = np.empty((ROUNDS, len(tried), 5))
+    for turn in range(ROUNDS):
+        for number, ((kind, _), engine) in enumerate(zip(tried, engines, strict=True)):
+            begin, end = products.launch()
+            torch.cuda.synchronize()
+            alone = begin.elapsed_time(end)
+            copied, rate = beside(products, pools, engine, kind, PIECE, None)
+            plain, reached = beside(products, pools, dma, kind, 2**20, rate)
+            rounds[turn, number] = alone, copied, plain, rate, reached
     found = []
-    for kind in KINDS:
-        threads = DEFAULT_SHAPES[kind].threads
-        for grid in (2, 3, 4, 8):
-            engine = KernelCopy(kernels, {kind: Shape(grid, threads)})
-            alone, copied, plain, rates = [], [], [], []
-            for _ in range(5):
-                begin, end = products.launch()
-                torch.cuda.synchronize()
-                alone.append(begin.elapsed_time(end))
-                took, rate = beside(products, pools, engine, kind, PIECE, None)
-                copied.append(took)
-                by_dma, reached = beside(products, pools, dma, kind, 2**20, rate)
-                plain.append(by_dma)
-                rates.append((rate, reached))
-            base = float(np.median(alone))
-            found.append({
-                "kind": kind, "blocks": grid, "threads": threads, "alone_ms": base,
-                "kernel_ms": float(np.median(copied)), "dma_ms": float(np.median(plain)),
-                "kernel_gbs": float(np.median([r for r, _ in rates])),
-                "dma_gbs": float(np.median([r for _, r in rates])),
-                "kernel_slower": float(np.median(copied)) / base - 1,
-                "dma_slower": float(np.median(plain)) / base - 1,
-            })  # fmt: skip
-    return found
+    for number, (kind, shape) in enumerate(tried):
+        alone, copied, plain, rate, reached = (float(value) for value in np.median(rounds[:, number], axis=0))
+        each = (rounds[:, number, 1] - rounds[:, number, 2]) / rounds[:, number, 0]
+        found.append({
+            "kind": kind, "shape": str(shape), "default": shape == best[kind], "alone_ms": alone,
+            "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
+            "kernel_slower": copied / alone - 1, "dma_slower": plain / alone - 1,
+            "more_quartiles": [float(value) for value in np.quantile(each, (0.25, 0.75))],
+        })  # fmt: skip
+    return sorted(found, key=lambda row: (-KINDS.index(row["kind"]), row["default"]), reverse=True)
 
 
 def told(found: dict[str, Any]) -> str:
@@ -306,26 +313,31 @@ def told(found: dict[str, Any]) -> str:
     rows = [[what, *(f"{rates[kind]:.1f}" for kind in KINDS)] for what, rates in found["both_ways"].items()]
     parts.append("## Both ways at once, GB/s\n\n" + table(["", *KINDS], rows) + "\n")
     rows = [
-        [r["kind"], f"{r['blocks']} x {r['threads']}",
+        [r["kind"], ("**" if r["default"] else "") + r["shape"] + ("**" if r["default"] else ""),
          f"{r['alone_ms']:.2f}", f"{r['kernel_ms']:.2f}", f"{r['dma_ms']:.2f}",
          f"{r['kernel_slower']:.1%}", f"{r['dma_slower']:.1%}",
          f"{r['kernel_slower'] - r['dma_slower']:+.1%}",
+         " to ".join(f"{value:+.1%}" for value in r["more_quartiles"]),
          f"{r['kernel_gbs']:.1f}", f"{r['dma_gbs']:.1f}"]
         for r in found["product"]
     ]  # fmt: skip
     head = [
         "",
-        "thread blocks x threads",
+        "shape",
         "alone ms",
         "+ kernel ms",
         "+ dma ms",
         "kernel slows",
         "dma slows",
         "more",
+        "quartiles of rounds",
         "kernel GB/s",
         "dma GB/s",
     ]
-    parts.append(f"## {PRODUCTS} bf16 products of side {SIDE} beside copies\n\n" + table(head, rows))
+    parts.append(
+        f"## {PRODUCTS} bf16 products of side {SIDE} beside copies of {PIECE // 1024} KiB blocks\n\n"
+        f"Medians of {ROUNDS} rounds; `auto` uses the shape in bold.\n\n" + table(head, rows)
+    )
     return "\n".join(parts)
 
 

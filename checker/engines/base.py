@@ -208,7 +208,7 @@ class Progress(NamedTuple):
     """How far an exploration is.
 
     ``load``: how full the table of states is, from 0 to 1; ``room``: for how many more states there is
-    memory. None where the engine does not tell.
+    memory. None where the engine does not tell. ``unit``: what is counted where it is not states.
     """
 
     states: int
@@ -217,6 +217,7 @@ class Progress(NamedTuple):
     states_per_second: float
     load: float | None = None
     room: int | None = None
+    unit: str = "states"
 
 
 Report = Callable[[Progress], None]

@@ -25,23 +25,28 @@ def machine_progress() -> Iterator[MachineProgress | None]:
         task = bar.add_task("")
 
         def show(machine: str, state: Progress) -> None:
-            text = (
-                f"{machine}: {state.states:,} states, frontier {state.frontier:,}, depth {state.depth}, "
-                f"{state.states_per_second:,.0f} states/s"
-            )
-            bar.update(task, description=text + room_left(state))
+            bar.update(task, description=f"{machine}: {told(state)}")
 
         yield show
+
+
+def told(state: Progress) -> str:
+    """How far the work is, in a line."""
+    rate = f"{state.states_per_second:,.0f} {state.unit}/s"
+    if state.unit != "states":
+        return f"{state.states:,} {state.unit}, {rate}"
+    place = f"frontier {state.frontier:,}, depth {state.depth}"
+    return f"{state.states:,} states, {place}, {rate}{room_left(state)}"
 
 
 def room_left(state: Progress) -> str:
     """How full the table is, and when at this rate memory would be full; nothing where that is unknown."""
     if state.load is None or state.room is None:
         return ""
-    told = f", table {state.load:.0%} full, room for {state.room:,} more"
+    text = f", table {state.load:.0%} full, room for {state.room:,} more"
     if state.states_per_second > 0:
-        told += f" (about {state.room / state.states_per_second:,.0f} s at this rate)"
-    return told
+        text += f" (about {state.room / state.states_per_second:,.0f} s at this rate)"
+    return text
 
 
 @contextmanager

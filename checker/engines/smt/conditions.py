@@ -48,7 +48,8 @@ class Question:
     """Whether ``goal`` follows from ``given``; ``fixed`` are the constants in them.
 
     ``of`` is the name of the condition or check that it is about, ``case`` the action it is asked for, or
-    ``start``. ``counts`` pairs each count after the step with the one before it.
+    ``start``. ``counts`` pairs each count after the step with the one before it. ``sources`` names the
+    condition that each of ``given`` is, and is empty for a guard.
     """
 
     of: str
@@ -57,6 +58,7 @@ class Question:
     goal: Expr
     fixed: tuple[Expr, ...]
     counts: tuple[tuple[Expr, Expr], ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -176,24 +178,33 @@ def step_question(c: Condition, action: Action, given: Sequence[Condition]) -> Q
     goal = after(body, action, counts)
     if goal is body:
         return None
-    assumed = [*(g.expr for g in action.guards), *(d.expr for d in given)]
+    assumed, sources = _assumed(action, given)
     if c.kind == "range":
         for d in given:
             pairs: list[tuple[Expr, Expr]] = []
             then = after(d.expr, action, pairs)
             if pairs and d.kind != "range":
                 assumed.append(then)
+                sources.append(d.name)
                 counts += pairs
-    return Question(c.name, action.name, tuple(assumed), goal, (*action.params, *fixed), tuple(counts))
+    constants = (*action.params, *fixed)
+    return Question(c.name, action.name, tuple(assumed), goal, constants, tuple(counts), tuple(sources))
+
+
+def _assumed(action: Action, given: Sequence[Condition]) -> tuple[list[Expr], list[str]]:
+    """What is known before a step of ``action``, and which condition each of it is."""
+    guards = [g.expr for g in action.guards]
+    return [*guards, *(d.expr for d in given)], [*("" for _ in guards), *(d.name for d in given)]
 
 
 def check_questions(machine: Machine, given: Sequence[Condition]) -> Iterator[Question]:
     """Whether each check of each action holds whenever the action is taken."""
     for action in machine.actions.values():
-        assumed = (*(g.expr for g in action.guards), *(d.expr for d in given))
+        assumed, sources = _assumed(action, given)
         for check in action.checks:
             goal, fixed = arbitrary(check.expr)
-            yield Question(check.name, action.name, assumed, goal, (*action.params, *fixed))
+            constants = (*action.params, *fixed)
+            yield Question(check.name, action.name, tuple(assumed), goal, constants, sources=tuple(sources))
 
 
 def deadlock_question(machine: Machine, given: Sequence[Condition]) -> Question:
@@ -202,7 +213,8 @@ def deadlock_question(machine: Machine, given: Sequence[Condition]) -> Question:
     for action in machine.actions.values():
         enabled = And(*(g.expr for g in action.guards))
         ways.append(some(action.params, enabled))
-    return Question(DEADLOCK, "any state", tuple(d.expr for d in given), Or(*ways), ())
+    known, names = tuple(d.expr for d in given), tuple(d.name for d in given)
+    return Question(DEADLOCK, "any state", known, Or(*ways), (), sources=names)
 
 
 def some(variables: Sequence[Expr], body: Expr) -> Expr:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import z3
@@ -25,22 +26,29 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question; ``reason`` says why it is unknown, ``text`` is the question in SMT-LIB 2."""
+    """The answer to a question; ``reason`` says why it is unknown, ``text`` is the question in SMT-LIB 2.
+
+    ``used``, where it was asked for and the answer is yes: the places of what is enough among what is given.
+    """
 
     question: Question
     outcome: Outcome
     seconds: float
     reason: str = ""
     text: str = ""
+    used: tuple[int, ...] | None = None
 
 
-def ask(question: Question, seconds: float = SECONDS) -> Answer:
-    """Whether the goal follows from what is given, for sorts of any size. KeyboardInterrupt for Ctrl-C."""
+def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) -> Answer:
+    """Whether the goal follows from what is given, for sorts of any size. KeyboardInterrupt for Ctrl-C.
+
+    ``track``: find out, too, what of it is used.
+    """
     start = time.perf_counter()
     reason, text = "", ""
     for options in ATTEMPTS:
         try:
-            solver = _solver(question, options, seconds)
+            solver, labels = _solver(question, options, seconds, track)
         except Unsupported as problem:
             return Answer(question, Outcome.unknown, time.perf_counter() - start, str(problem))
         text = text or solver.to_smt2()
@@ -51,18 +59,49 @@ def ask(question: Question, seconds: float = SECONDS) -> Answer:
             continue
         if found != z3.unknown:
             outcome = Outcome.yes if found == z3.unsat else Outcome.no
-            return Answer(question, outcome, time.perf_counter() - start, "", text)
+            used = None
+            if track and found == z3.unsat:
+                used = tuple(sorted(labels[label.get_id()] for label in solver.unsat_core()))
+            return Answer(question, outcome, time.perf_counter() - start, "", text, used)
         reason = solver.reason_unknown()
         if "interrupt" in reason:
             raise KeyboardInterrupt
     return Answer(question, Outcome.unknown, time.perf_counter() - start, f"z3 gave up: {reason}", text)
 
 
-def _solver(question: Question, options: dict[str, object], seconds: float) -> z3.Solver:
+def with_only(question: Question, used: Sequence[int]) -> Question:
+    """The question with less given: what is at the places ``used``."""
+    return replace(
+        question,
+        given=tuple(question.given[k] for k in used),
+        sources=tuple(question.sources[k] for k in used),
+    )
+
+
+def text_of(question: Question) -> str:
+    """The question in SMT-LIB 2; its answer is yes where this is unsatisfiable."""
+    solver, _ = _solver(question, {}, SECONDS, track=False)
+    return str(solver.to_smt2())
+
+
+def _solver(
+    question: Question, options: dict[str, object], seconds: float, track: bool
+) -> tuple[z3.Solver, dict[int, int]]:
+    """A solver that is told the question; if tracked, the place of what is given by the id of its label."""
     translator = Translator()
     solver = z3.Solver(ctx=translator.context)
     solver.set("timeout", int(seconds * 1000))
     for name, value in options.items():
         solver.set(name, value)
-    solver.add(translator.formulas(question))
-    return solver
+    if not track:
+        solver.add(translator.formulas(question))
+        return solver, {}
+    bounds, given, rest = translator.parts(question)
+    solver.add(bounds)
+    labels = {}
+    for place, term in given.items():
+        label = z3.Bool(f"given {place}", translator.context)
+        labels[label.get_id()] = place
+        solver.assert_and_track(term, label)
+    solver.add(rest)
+    return solver, labels

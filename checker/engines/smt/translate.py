@@ -49,12 +49,17 @@ class Translator:
 
     def formulas(self, question: Question) -> list[Term]:
         """Terms that cannot all be true together exactly when the question's answer is yes."""
-        told = [*question.given, *facts(question)]
-        terms = [self.term(e) for e in told if e.op != "const" or not e.value]
+        bounds, given, rest = self.parts(question)
+        return [*bounds, *given.values(), *rest]
+
+    def parts(self, question: Question) -> tuple[list[Term], dict[int, Term], list[Term]]:
+        """These terms: bounds of the constants, what is given by its place among the question's, the rest."""
+        given = {k: self.term(e) for k, e in enumerate(question.given) if not _is_true(e)}
+        told = [self.term(e) for e in facts(question) if not _is_true(e)]
         bounds = [self.term(inside) for v in question.fixed for inside in _inside(v)]
         goal = z3.Not(self.term(question.goal), self.context)
         sizes = [size >= 1 for size in self._used_sizes.values()]
-        return [*bounds, *terms, *sizes, goal]
+        return bounds, given, [*told, *sizes, goal]
 
     def term(self, e: Expr) -> Term:
         """The z3 term of ``e``. Unsupported for what only finite engines can read."""
@@ -167,6 +172,10 @@ class _Sizes(dict[str, Any]):
 
     def __missing__(self, sort: str) -> Term:
         return self.translator.size(sort)
+
+
+def _is_true(e: Expr) -> bool:
+    return e.op == "const" and bool(e.value)
 
 
 def _values(t: Type) -> list[Expr] | None:

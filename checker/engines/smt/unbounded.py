@@ -294,7 +294,7 @@ class Attempt:
         self.done += 1
         if self.progress is not None:
             rate = self.done / max(time.perf_counter() - self.started, 1e-9)
-            self.progress(Progress(self.done, 0, 0, rate))
+            self.progress(Progress(self.done, 0, 0, rate, unit="questions"))
 
     def _settled(self, answer: Answer) -> bool:
         if answer.outcome is Outcome.yes:

@@ -1,0 +1,137 @@
+"""Proofs of some conditions: they lean on what is proved, say on what, and fail when that is taken away."""
+
+import time
+from types import ModuleType
+
+import pytest
+
+from kvfence.checker.engines.smt import needed, recheck
+from kvfence.checker.engines.smt.needed import Prover, named
+from kvfence.spec.language import Elem, Expr, ForAll, Machine, Not, State
+from kvfence.spec.machines import MACHINES
+
+
+@pytest.mark.parametrize("name", ["block_pool", "tiers"])
+def test_every_invariant_of_a_machine_is_proved_with_less_than_all_of_it(name: str) -> None:
+    machine = MACHINES[name](frozenset())
+    prover = Prover(machine)
+    ids = {p.id for p in machine.invariants.values()} | {"DEADLOCK"}
+    everything = {*machine.invariants, *machine.lemmas}
+    leant_on = []
+    for id_ in sorted(ids):
+        found = prover.prove(named(machine, id_))
+        assert found.open == ""
+        assert found.questions > 0
+        assert {n for n in found.needs if not n.startswith("range of ")} <= everything
+        leant_on.append(len(found.needs))
+    assert min(leant_on) < len(everything)
+
+
+def test_the_lemma_that_a_proof_needs_is_named(small: ModuleType) -> None:
+    found = Prover(small.with_the_lemma(small.lock())).prove(["one_client_has_it"])
+    assert found.open == ""
+    assert set(found.needs) == {"one_client_has_it", "nobody_has_a_free_lock"}
+    assert found.questions == 6  # each holds initially, and both actions keep it
+
+
+def test_without_its_lemma_it_is_open_and_a_smallest_state_says_why(small: ModuleType) -> None:
+    found = Prover(small.lock()).prove(["one_client_has_it"])
+    assert "one_client_has_it is not kept by take(c=" in found.open
+    assert found.questions == 0
+
+
+def test_a_lemma_that_is_not_kept_is_leant_on_by_nothing(small: ModuleType) -> None:
+    m: Machine = small.lock()
+
+    @m.lemma
+    def it_is_always_free(s: State) -> Expr:
+        """It is not."""
+        return s.free == True  # noqa: E712
+
+    found = Prover(m).prove(["one_client_has_it"])
+    assert "one_client_has_it" in found.open
+    assert "lemmas that are not kept: it_is_always_free" in found.open
+
+
+def test_what_is_known_to_be_false_is_leant_on_by_nothing(small: ModuleType) -> None:
+    machine = small.with_the_lemma(small.lock())
+    found = Prover(machine, false=["nobody_has_a_free_lock"]).prove(["one_client_has_it"])
+    assert found.open
+
+
+def test_a_condition_that_fails_leaves_what_does_not_lean_on_it_proved(small: ModuleType) -> None:
+    m: Machine = small.with_the_lemma(small.lock())
+
+    @m.invariant("WRONG")
+    def nobody_ever_has_it(s: State) -> Expr:
+        return ForAll(m.sorts["Client"], lambda c: Not(s.has[c]))
+
+    prover = Prover(m)
+    assert "nobody_ever_has_it" in prover.prove(["nobody_ever_has_it"]).open
+    assert prover.prove(["one_client_has_it"]).open == ""
+
+
+def test_counts_of_any_size_are_proved_and_wrong_ones_are_not(small: ModuleType) -> None:
+    assert Prover(small.counted()).prove(["the_counter_counts"]).open == ""
+    assert Prover(small.counted(wrong_by=1)).prove(["the_counter_counts"]).open
+
+
+def test_a_state_without_a_successor_is_not_proved_away(small: ModuleType) -> None:
+    assert Prover(small.stuck()).prove(["deadlock"]).open
+    assert Prover(small.stuck()).prove(["not_negative"]).open == ""
+
+
+def test_a_step_that_a_check_forbids_is_not_proved_away() -> None:
+    def walker(most: int) -> Machine:
+        m = Machine("walker")
+        place = m.sort("Place", default=2)
+        m.relation("been", place)
+
+        @m.action(p=place)
+        def go(s: State, p: Elem) -> None:
+            if most:
+                s.require(Not(s.been[p]))
+            s.check("ONCE", Not(s.been[p]))
+            s.been[p] = True
+
+        return m
+
+    assert Prover(walker(1)).prove(["go.ONCE"]).open == ""
+    assert "go.ONCE" in Prover(walker(0)).prove(["go.ONCE"]).open
+
+
+def test_what_time_does_not_suffice_for_is_open(small: ModuleType) -> None:
+    machine = small.with_the_lemma(small.lock())
+    found = Prover(machine, deadline=time.perf_counter()).prove(["one_client_has_it"])
+    assert found.open == "the time for proofs was over"
+
+
+def test_an_answer_that_a_fresh_z3_does_not_confirm_proves_nothing(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needed.recheck, "by_z3", lambda _text, _seconds: None)
+    found = Prover(small.with_the_lemma(small.lock())).prove(["one_client_has_it"])
+    assert "a fresh z3 did not confirm" in found.open
+
+
+def test_cvc5_decides_the_questions_again(small: ModuleType) -> None:
+    pytest.importorskip("cvc5")
+    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
+    assert (found.open, found.second_open) == ("", ())
+
+
+def test_a_second_solver_that_objects_leaves_nothing_proved(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: False)
+    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
+    assert "cvc5 says that" in found.open
+
+
+def test_what_the_second_solver_does_not_decide_is_told(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: None)
+    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
+    assert found.open == ""
+    assert len(found.second_open) == found.questions

@@ -256,6 +256,11 @@ class Clocks:
             self._shortened.add(event)
         del records[:at]
 
+    def forget_event(self, event: int) -> None:
+        """An event exists no more; its number may stand for another one from here on."""
+        self._records.pop(event, None)
+        self._shortened.discard(event)
+
     def _bound(self, thread: Thread, event: int) -> tuple[int, int, Clock] | None:
         """What a wait for ``event`` called now surely waits for, as a clock.
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ from kvfence.spec.order import Header as OrderHeader
 from kvfence.spec.order import OrderEvent
 
 Progress = Callable[[int, float], None]
+
+
+_GROUPS: Final[tuple[Any, ...]] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
 
 
 class _StopRun(KeyboardInterrupt):
@@ -191,19 +194,22 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
 
 
 def _options(case: Case, design: str) -> Any:
-    from kvfence.reference.options import Groups, Options
+    from kvfence.reference.options import Options
 
     setup = case.setup
     windows = [window for window in setup.windows if window]
     several, disk = setup.ranks > 1, setup.tier == "disk"
     # What a case has no word for is drawn by its seed.
     draw = random.Random(setup.seed)
-    kinds: tuple[Groups, ...] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
+    groups = draw.choice(_GROUPS) if windows else "full"
+    count = groups.count("+") + 1
+    sizes = tuple(draw.choice((1, 2)) * setup.block_size for _ in range(count)) if draw.random() < 0.4 else ()
     return Options(
         block_size=setup.block_size,
+        block_sizes=sizes if count > 1 else (),
         gpu_blocks=setup.gpu_blocks,
         cpu_blocks=setup.cpu_blocks,
-        groups=draw.choice(kinds) if windows else "full",
+        groups=groups,
         window=windows[0] if windows else 1024,
         zero_fill=draw.random() < 0.3 and not disk,
         mode="lazy" if setup.lazy else "eager",

@@ -172,22 +172,19 @@ def vllm_config(setup: Setup, connector: str | None) -> Any:
     return made
 
 
+@lru_cache(maxsize=8)
 def _drafting(drafts: int) -> Any:
-    """What the scheduler asks of a configuration for n-gram drafting."""
-
-    class Drafting:
-        num_speculative_tokens = drafts
-        method = "ngram"
-        num_speculative_tokens_per_batch_size = None
-        disable_padded_drafter_batch = False
-        parallel_drafting = False
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("use") or name.startswith("uses"):
-                return lambda *_: False
-            return None
-
-    return Drafting()
+    """N-gram drafting, which needs no model of its own."""
+    config = the("config")
+    return only(
+        config.SpeculativeConfig,
+        method="ngram",
+        num_speculative_tokens=drafts,
+        prompt_lookup_max=2,
+        prompt_lookup_min=1,
+        target_model_config=model_config(),
+        target_parallel_config=config.ParallelConfig(),
+    )
 
 
 def _transfer_config(setup: Setup, connector: str) -> Any:

@@ -7,7 +7,7 @@ identity of its prefix; attention reads every token that it would read and compa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,12 @@ OVERRUN: Final = 24
 """Tokens known beyond the end: steps in flight go on when a request has ended already."""
 _SPAN: Final = 1 << 12
 Ids = npt.NDArray[np.int64]
+Work: TypeAlias = "tuple[Text, list[list[int]], int, int, int]"
 Garbled = Callable[[str, str], None]
+Span: TypeAlias = tuple[int, int, int]
+"""What a step computes of a request: from a token, up to another, and from where on it is a wrong guess."""
+JUNK: Final = -1
+"""The identity of what a wrong guess computes."""
 
 
 class Text:
@@ -70,6 +75,24 @@ def texts_of(case: Case) -> list[Text]:
     return texts
 
 
+def starts_of(output: Any) -> dict[str, int]:
+    """The first token that each request computes in a step, as the scheduler says."""
+    starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return starts
+
+
+def resumed_in(output: Any) -> set[str]:
+    """The requests that go on in a step after they were preempted; releases tell it in two ways."""
+    cached = output.scheduled_cached_reqs
+    resumed = getattr(cached, "resumed_req_ids", None)
+    if resumed is None:
+        flags = cached.resumed_from_preemption
+        return {name for name, flag in zip(cached.req_ids, flags, strict=True) if flag}
+    return set(resumed)
+
+
 class Runner:
     """One worker's model runner over the memory ``cells`` ([blocks, tokens] identities)."""
 
@@ -82,47 +105,39 @@ class Runner:
         self.tables: dict[str, list[list[int]]] = {}
         self.reads = 0
 
-    def launch(self, output: Any) -> None:
+    def launch(self, output: Any, spans: dict[str, Span]) -> None:
         """Launches the kernel of the step that ``output`` describes."""
-        starts = self._follow(output)
-        work = []
-        for name, count in output.num_scheduled_tokens.items():
-            tables = [list(table) for table in self.tables[name]]
-            work.append((self.texts[int(name)], tables, starts[name], starts[name] + count))
+        self._follow(output)
+        work = [
+            (self.texts[int(name)], [list(table) for table in self.tables[name]], *spans[name])
+            for name in output.num_scheduled_tokens
+        ]
         if not work:
             return
         reads, writes = self._ranges(work)
         self.device.kernel(lambda: self._step(work), reads, writes, "step")
 
-    def _follow(self, output: Any) -> dict[str, int]:
-        """Brings the block tables up to date; where each request's new tokens begin."""
-        starts: dict[str, int] = {}
+    def _follow(self, output: Any) -> None:
+        """Brings the block tables up to date."""
         for name in output.finished_req_ids:
             self.tables.pop(name, None)
         for new in output.scheduled_new_reqs:
             self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
-            starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
-        resumed = getattr(cached, "resumed_req_ids", None)
-        if resumed is None:
-            flags = cached.resumed_from_preemption
-            resumed = {name for name, flag in zip(cached.req_ids, flags, strict=True) if flag}
-        for i, name in enumerate(cached.req_ids):
-            starts[name] = cached.num_computed_tokens[i]
-            new_ids = cached.new_block_ids[i]
+        resumed = resumed_in(output)
+        for name, new_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if name in resumed:
                 self.tables[name] = [list(ids) for ids in new_ids]
             elif new_ids is not None:
                 for table, ids in zip(self.tables[name], new_ids, strict=True):
                     table.extend(ids)
-        return starts
 
-    def _ranges(self, work: list[tuple[Text, list[list[int]], int, int]]) -> tuple[list[Range], list[Range]]:
+    def _ranges(self, work: list[Work]) -> tuple[list[Range], list[Range]]:
         """What the step reads and writes, in bytes."""
         size = self.setup.block_size
         read: set[int] = set()
         written: set[tuple[int, int]] = set()
-        for _, tables, start, end in work:
+        for _, tables, start, end, _ in work:
             for table, window in zip(tables, self.setup.windows, strict=True):
                 first = max(0, start - window + 1) if window else 0
                 read.update(table[first // size : -(-start // size)])
@@ -142,13 +157,13 @@ class Runner:
                 writes.append((self.region, at, 8))
         return reads, writes
 
-    def _step(self, work: list[tuple[Text, list[list[int]], int, int]]) -> None:
+    def _step(self, work: list[Work]) -> None:
         """The kernel: writes the new tokens of all requests, then attends."""
         places = []
-        for text, tables, start, end in work:
+        for text, tables, start, end, known in work:
             for group, (table, window) in enumerate(zip(tables, self.setup.windows, strict=True)):
                 first = max(0, start - window + 1) if window else 0
-                blocks, cells, wanted = self._cells(text, table, first, end, group)
+                blocks, cells, wanted = self._cells(text, table, first, end, known, group)
                 new = start - first
                 here = blocks[new:] != 0
                 self.cells[blocks[new:][here], cells[new:][here]] = wanted[new:][here]
@@ -164,12 +179,15 @@ class Runner:
                     continue
                 self._tell(text, group, first + at, int(blocks[at]), int(found[at]), wrong.size)
 
-    def _cells(self, text: Text, table: list[int], first: int, end: int, group: int) -> tuple[Ids, Ids, Ids]:
+    def _cells(
+        self, text: Text, table: list[int], first: int, end: int, known: int, group: int
+    ) -> tuple[Ids, Ids, Ids]:
         """Blocks and cells of the tokens ``first`` up to ``end``, and what they must contain."""
         end = min(end, len(table) * self.setup.block_size)
         positions = np.arange(first, end)
         blocks = np.array(table, np.int64)[positions // self.setup.block_size]
-        return blocks, positions % self.setup.block_size, text.identity[first:end] * 8 + group
+        wanted = np.where(positions < known, text.identity[first:end], JUNK) * 8 + group
+        return blocks, positions % self.setup.block_size, wanted
 
     def _tell(self, text: Text, group: int, position: int, block: int, found: int, count: int) -> None:
         whose = "nothing was ever written there" if not found else self._owner(found)

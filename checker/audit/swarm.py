@@ -53,6 +53,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     returning: bool = False
     """Whether prompts are prefixes of the same few texts."""
     small_tier: bool = False
+    weight: int = 1
+    """How often it is drawn, beside the others."""
 
 
 TRAFFIC: Final = (
@@ -65,6 +67,7 @@ TRAFFIC: Final = (
         delays=(1, 4, 12),
         hold=12,
         returning=True,
+        weight=2,
     ),
     Traffic(
         name="long",
@@ -108,6 +111,7 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
     Pools are drawn around what the longest request needs, so that most cases are tight.
     """
     block = draw.choice((2, 4, 4, 8))
+    drafts = _one_of(reach.drafts, "drafts" in on, draw)
     blocks = draw.randint(*traffic.blocks)
     setup = Setup(
         block_size=block,
@@ -115,12 +119,13 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
         lazy="lazy" in on,
         depth=_one_of(reach.depths, "ahead" in on, draw),
         ranks=_one_of(reach.ranks, "ranks" in on, draw),
-        stages=_one_of(reach.stages, "stages" in on, draw),
-        token_budget=draw.choice(traffic.budgets) * block,
+        # Pipelines do not draft.
+        stages=_one_of(reach.stages, "stages" in on and not drafts, draw),
+        token_budget=max(draw.choice(traffic.budgets) * block, drafts + 1),
         max_running=draw.randint(1, 6),
         chunked="unchunked" not in on,
         priority="priority" in on,
-        drafts=_one_of(reach.drafts, "drafts" in on, draw),
+        drafts=drafts,
         tier="disk" if "disk" in on else "cpu",
         delay=draw.choice(traffic.delays),
         launch_delay=draw.choice((2, 6)) if "late launches" in on else 0,
@@ -137,6 +142,9 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
         roomy = traffic.returning or draw.random() < 0.5
         gpu = fits + draw.randint(0, blocks if tight else 3 * blocks)
         cpu = draw.randint(fits, 6 * fits) if roomy else draw.randint(1, fits)
+        if "disk" in on:
+            # Files come into play when memory does not have everything any more.
+            cpu = draw.randint(-(-blocks // 2), 2 * fits)
     return msgspec.structs.replace(setup, gpu_blocks=gpu, cpu_blocks=cpu), blocks * block
 
 

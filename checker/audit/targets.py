@@ -18,10 +18,11 @@ from kvfence.checker.audit.rig_process import Rig
 
 REFERENCE: Final = Reach(ranks=(1, 2, 4), disk=True)
 VLLM: Final = Reach(
-    ranks=(1, 1, 2),
-    stages=(1, 1, 1, 2),
+    ranks=(1, 2),
+    stages=(1, 2),
     unchunked=True,
     priority=True,
+    drafts=(0, 1, 3),
     disk=True,
     launch_delay=True,
     # A worker reports each end once, by the code under test.

@@ -163,6 +163,10 @@ class Checked(Hooks):
         if getattr(meta, "store_event", -1) >= 0:
             self.stores[meta.store_event] = list(meta.store_gpu_blocks)
 
+    def draft(self, names, count):
+        guesses = [[5] * count for _ in names]
+        self.scheduler.update_draft_token_ids(the("v1.outputs").DraftTokenIds(names, guesses))
+
     def update(self, sampled, loaded, stored):
         output = self.in_flight.pop(0)
         outputs = the("v1.outputs")

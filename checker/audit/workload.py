@@ -15,7 +15,8 @@ from kvfence.checker.audit.case import Abort, Action, Case, Fail, Hold, Reset, S
 from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.swarm import TRAFFIC, Traffic, features, setup_of
 
-_STEPS: Final = (1, 1, 2, 3, 5, 8, 16)
+_STEPS: Final = ((1, 1, 2, 3), (1, 1, 2, 3, 5, 8, 16))
+"""Steps between two other actions: where much happens at a time, and where there is time in between."""
 
 
 def cases(reach: Reach) -> st.SearchStrategy[Case]:
@@ -30,26 +31,27 @@ def cases(reach: Reach) -> st.SearchStrategy[Case]:
 
 def case_of(reach: Reach, draw: random.Random) -> Case:
     """One case within ``reach``."""
-    traffic = draw.choice(TRAFFIC)
+    traffic = draw.choices(TRAFFIC, [kind.weight for kind in TRAFFIC])[0]
     on = features(reach, draw)
     setup, longest = setup_of(reach, traffic, on, draw)
     weights = {
         "submit": draw.choice((3, 5, 8)),
         "step": draw.choice((4, 8)),
-        "abort": draw.choice((1, 3)) if "aborts" in on else 0,
+        "abort": draw.choice((1, 4)) if "aborts" in on else 0,
         "hold": draw.choice((1, 3)) if "holds" in on else 0,
         "reset": draw.choice((1, 2)) if "resets" in on else 0,
         "fail": draw.choice((1, 3)) if "failures" in on else 0,
     }
     kinds = draw.choices(tuple(weights), tuple(weights.values()), k=draw.randint(*traffic.actions))
-    families = draw.randint(1, 4)
+    families = draw.randint(2, 5) if traffic.returning else draw.randint(1, 4)
+    steps = draw.choice(_STEPS)
     actions: list[Action] = []
     lengths: list[int] = []
     for kind in kinds:
         if kind == "submit" or not lengths:
             actions.append(_submit(setup, longest, lengths, families, traffic, draw))
         elif kind == "step":
-            actions.append(Step(draw.choice(_STEPS)))
+            actions.append(Step(draw.choice(steps)))
         elif kind == "abort":
             actions.append(Abort(draw.randrange(max(0, len(lengths) - 4), len(lengths))))
         elif kind == "hold":
@@ -79,7 +81,8 @@ def _submit(
     blocks = max(1, room // block)
     least = 1 if traffic.name == "mixed" else -(-blocks // 2)
     whole = draw.random() < 0.5 and room >= block
-    prompt = draw.randint(least, blocks) * block if whole else draw.randint(1, room)
+    short = room // 2 if traffic.returning else 1
+    prompt = draw.randint(least, blocks) * block if whole else draw.randint(max(1, short), room)
     shared = prompt if traffic.returning else draw.choice((prompt, prompt // 2, 0))
     lengths.append(prompt + output)
     return Submit(prompt, output, draw.randrange(families), shared, priority=priority)

@@ -1,0 +1,90 @@
+"""One rank of the rig: a virtual GPU, the worker side of the connector, and a model runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.judge import Judge
+from kvfence.checker.audit.rig_engine import LAYER, page_bytes, the, worker_connector
+from kvfence.checker.audit.rig_runner import Runner, Text
+from kvfence.checker.audit.virtual_cuda import Device, VirtualEvent
+
+
+class Worker:
+    """One rank: a virtual GPU, the connector's worker side, and a model runner."""
+
+    def __init__(
+        self, rank: int, case: Case, made: Any, caches: Any, texts: list[Text], judge: Judge
+    ) -> None:
+        import torch
+
+        setup = case.setup
+        self.judge = judge
+        self.vllm_config = made
+        order = judge.order_event if rank == 0 else None
+        self.device = Device(setup.seed * 31 + rank, setup.delay, setup.launch_delay, order)
+        self.device.fail_rate = setup.fail_rate
+        memory = torch.zeros((setup.gpu_blocks, page_bytes(setup)), dtype=torch.int8)
+        self.device.gpu = (memory.data_ptr(), memory.numel())
+        cells = memory.numpy().view(np.int64)
+        self.region = self.device.region(memory, "gpu")
+        self.runner = Runner(setup, texts, self.device, cells, self.region, self._garbled)
+        self.connector: Any = None
+        self.ends: dict[int, VirtualEvent] = {}
+        if made.kv_transfer_config is not None:
+            with self.device.current():
+                self.connector = worker_connector(made, caches)
+                self.connector.register_kv_caches(
+                    {LAYER.format(g): memory for g in range(len(setup.windows))}
+                )
+
+    def _garbled(self, cause: str, told: str) -> None:
+        self.judge.sight("USE-READY", cause, "content", told)
+
+    def execute(self, step: Any) -> Any:
+        """Executes a step as the release's model runner does; its part of the connector's output.
+
+        ``step``: a :class:`kvfence.checker.audit.rig_loop.Launched`.
+        """
+        output = step.output
+        with self.device.current(), self._agent():
+            told = None
+            if self.connector is not None:
+                mixin = the("v1.worker.kv_connector_model_runner_mixin")
+                if output.preempted_req_ids:
+                    self.connector.handle_preemptions(output.kv_connector_metadata)
+                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as told:
+                    self.runner.launch(output, step.spans)
+            else:
+                self.runner.launch(output, step.spans)
+            event = self.ends[step.number] = VirtualEvent()
+            event.record(self.device.compute)
+        return told
+
+    def finish(self, number: int) -> None:
+        """Waits for the step's kernels, as whoever wants its sampled tokens does."""
+        with self.device.current():
+            self.ends.pop(number).synchronize()
+
+    @contextmanager
+    def _agent(self) -> Iterator[None]:
+        state = the("distributed.kv_transfer.kv_transfer_state")
+        state._KV_CONNECTOR_AGENT = self.connector
+        try:
+            yield
+        finally:
+            state._KV_CONNECTOR_AGENT = None
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self.device.held = 0
+        for thread in self.device.threads:
+            thread.alive = False
+        if self.connector is not None and hasattr(self.connector, "shutdown"):
+            with self.device.current():
+                self.connector.shutdown()

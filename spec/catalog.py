@@ -247,7 +247,8 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="UNIQUE",
         title="no slot twice, no store twice",
         statement=(
-            "A slot appears at most once in a transfer; at most one store in flight per (content key, tier)."
+            "A slot appears at most once in a transfer, and at most one transfer in flight fills it; at most "
+            "one store in flight per (content key, tier)."
         ),
         machines=("block_pool", "transfer", "scheduling", "loads", "tiers"),
         asserted=True,

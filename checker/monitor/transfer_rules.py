@@ -150,6 +150,9 @@ class TransferRules:
                         slot=slot,
                         op=event.op,
                     )
+        found = self.filled_twice(event, dst, destinations)
+        if found is not None:
+            return found
         tags = tags_of(ints(event.keys, WIDE), event.group)
         for slot, tag in zip(sources, tags, strict=True):
             word = src.words[slot]
@@ -181,6 +184,22 @@ class TransferRules:
                     (slot,),
                     slot=slot,
                     op=event.op,
+                )
+        return None
+
+    def filled_twice(self, event: Queue, dst: PoolState, slots: Sequence[int]) -> Violation | None:
+        """Whether another open transfer fills one of the destinations: which content stays is chance."""
+        for slot in slots:
+            if dst.words[slot] & FILLING:
+                other = self.books.writer_of(dst, slot)
+                return self.books.fail(
+                    "UNIQUE",
+                    "at most one open transfer fills a slot",
+                    dst,
+                    (slot,),
+                    slot=slot,
+                    op=event.op,
+                    open_transfer=None if other is None else other.id,
                 )
         return None
 

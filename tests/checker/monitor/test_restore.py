@@ -16,7 +16,7 @@ from kvfence.checker.monitor.extra_state import Extra
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.snapshots import snapshot_of
-from kvfence.spec.events import Event, Header
+from kvfence.spec.events import Admit, Alloc, Event, Group, Header, Label, Lookup, Pool, Submit, Touch
 from kvfence.spec.snapshot import KnownHolder, KnownPool, KnownRequest, KnownTransfer, Rarer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trace-format.md").read_text(encoding="utf-8")
@@ -42,6 +42,30 @@ def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) ->
             one, two = ledger.apply(event), other.apply(event)
             assert (one and (one.invariant, one.condition)) == (two and (two.invariant, two.condition)), split
         assert one is not None
+
+
+def test_a_promise_by_groups_is_known_after_a_snapshot() -> None:
+    """Of 32 promised tokens 16 are accepted, behind which a block is read that was not promised."""
+    groups = (Group("gpu", 16), Group("gpu", 16, 17, "sliding"))
+    header = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 8)), groups=groups)
+    ledger = Ledger(header)
+    promised: list[Event] = [
+        Alloc("cpu", "op:9.0", [0, 1]),
+        Label("cpu", [0, 1], [11, 12]),
+        Alloc("cpu", "op:8.0", [2]),
+        Label("cpu", [2], [12], group=1),
+        Submit("7", 0, 48),
+        Touch("cpu", "hit:7.0", [0, 1, 2]),
+        Lookup("7", 0, 0, 32, "cpu", [0, 1, 2], counts=[2, 1]),
+    ]
+    assert [ledger.apply(event) for event in promised] == [None] * len(promised)
+    told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.books))
+    other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
+    assert other.books.extra.promised == ledger.books.extra.promised == {"7.0": (0, 32, (2, 1))}
+    for external, broken in ((32, None), (16, "GEOMETRY")):
+        for judge in (ledger.copy(), other.copy()):
+            found = judge.apply(Admit("7", 0, 0, external, 48 - external, 48))
+            assert (found and found.invariant) == broken
 
 
 WRONG = {

@@ -36,7 +36,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
     "loads": ({"Block": 3, "Group": 1}, {"Request": 3, "Block": 3, "Group": 1}, {}),
     "lookup": ({"Block": 2}, {}),
     "ranks": ({"Operation": 1, "Rank": 1}, {"Operation": 1}, {}),
-    "scheduling": ({"Request": 1}, {"Request": 2}),
+    "scheduling": ({"Request": 1, "Block": 1}, {"Request": 1}, {"Request": 2}),
     "stream_order": ({"Slot": 1, "Operation": 1}, {"Slot": 1}, {"Operation": 1}, {}),
     "tiers": ({"Operation": 1}, {}),
     "transfer": (

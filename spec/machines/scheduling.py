@@ -9,8 +9,9 @@ A request waits in the order of arrival. Its turn comes when no request ahead of
   and when the answer is there it is tried again.
 
 A short request needs one block, a long one two at once, and a growing one a second block before its second
-token. Running requests come first: nobody is admitted while one of them lacks a block. If no block is free
-and none is about to come free, the last of them in the order of arrival is preempted.
+token; one that needs more blocks than there are is turned away when it arrives. Running requests come first:
+nobody is admitted while one of them lacks a block. If no block is free and none is about to come free, the
+last of them in the order of arrival is preempted.
 
 Steps are dispatched ahead of their output, two at most. A preempted request's steps in flight still use its
 blocks: a **fence** keeps them until the last of these steps is processed. The tokens of steps in flight are
@@ -130,10 +131,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Arrival and admission.
 
+    def fits(need: Expr) -> Expr:
+        """There are as many blocks as the request needs."""
+        return Or(need == Need.short, Exists(Block, Block, lambda b, c: b != c))
+
     @m.action(r=Request, need=Need, event=events.submit)
     def submit(s: State, r: Elem, need: Expr) -> None:
-        """The request arrives and waits behind all others."""
-        s.require(s.status[r] == Status.new)
+        """The request arrives and waits behind all others. One that can never run is not taken on."""
+        s.require(s.status[r] == Status.new, fits(need))
+        s.check("PROGRESS", fits(need), "a request is taken on only if it fits into the pool")
         s.ahead.update(lambda q, x: s.ahead[q, x] | And(x == r, s.status[q] != Status.new))
         s.need[r] = need
         s.status[r] = Status.waiting

@@ -120,6 +120,15 @@ def test_what_is_not_rolled_back_is_counted_wrongly_long_before_the_halt() -> No
     assert [(path.id, len(path)) for path in found.violated] == [("COUNT", 6)]
 
 
+def test_a_request_that_can_never_fit_is_not_taken_on() -> None:
+    one_block = {"Request": 2, "Block": 1}
+    run = Interpreter(scheduling.build(), one_block)
+    taken = {i.args["need"] for i in run.enabled(run.initial()) if i.name == "submit"}
+    assert taken == {"short"}
+    kept = Liveness().run(scheduling.build(), one_block)
+    assert (kept.violated, kept.stopped) == ((), None), "everybody who is taken on gets on"
+
+
 def test_freeing_a_fenced_victim_at_once_buys_progress_with_safety() -> None:
     twin = {"free_fenced_victim"}
     assert promised(twin).verdict is Verdict.holds

@@ -24,9 +24,8 @@ from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
 from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.crossover import crossover
 from kvfence.reference.copy.engine import CopyEngine
-from kvfence.reference.copy.kernel import KernelCopy, Kernels
+from kvfence.reference.copy.kernel import DEFAULT_SHAPES, KernelCopy, Kernels, Shape
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.copy.shapes import BY_THREADS, IN_BULK, Bulk, Shape, best_shapes
 from kvfence.reference.device.driver import Driver
 from kvfence.reference.device.host_pool import HostPool
 from kvfence.spec.events import Kind
@@ -37,10 +36,10 @@ COUNTS: Final = (64, 512, 8192)
 PIECE: Final = 16384
 """Block size of the measurements beside a matrix product."""
 OTHER_SHAPES: Final[Mapping[Kind, tuple[Shape, ...]]] = {
-    "store": (Bulk(3, 2, 16384, 3, 2, bound=True), Bulk(2, 4, 16384, 3, 1, bound=True)),
-    "load": (Bulk(2, 4, 8192, 5, 1, bound=False), Bulk(3, 2, 16384, 3, 1, bound=False)),
+    "store": (Shape(2, 1024), Shape(2, 512), Shape(3, 768)),
+    "load": (Shape(3, 1024), Shape(2, 1024), Shape(8, 1024)),
 }
-"""Measured beside the product for comparison, where the card has bulk copies."""
+"""Measured beside the product for comparison."""
 ROUNDS: Final = 11
 SIDE: Final = 8192
 PRODUCTS: Final = 40
@@ -242,10 +241,7 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
 
     The shapes take turns in each round; medians over the rounds are compared.
     """
-    best = best_shapes(kernels.driver.card)
-    tried = [(kind, best[kind]) for kind in KINDS]
-    if best is IN_BULK:
-        tried += [(kind, shape) for kind in KINDS for shape in (*OTHER_SHAPES[kind], BY_THREADS[kind])]
+    tried = [(kind, shape) for kind in KINDS for shape in (DEFAULT_SHAPES[kind], *OTHER_SHAPES[kind])]
     engines = [KernelCopy(kernels, {kind: shape}) for kind, shape in tried]
     rounds = np.empty((ROUNDS, len(tried), 5))
     for turn in range(ROUNDS):
@@ -261,12 +257,12 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
         alone, copied, plain, rate, reached = (float(value) for value in np.median(rounds[:, number], axis=0))
         each = (rounds[:, number, 1] - rounds[:, number, 2]) / rounds[:, number, 0]
         found.append({
-            "kind": kind, "shape": str(shape), "default": shape == best[kind], "alone_ms": alone,
-            "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
+            "kind": kind, "shape": f"{shape.grid} x {shape.threads}", "default": shape == DEFAULT_SHAPES[kind],
+            "alone_ms": alone, "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
             "kernel_slower": copied / alone - 1, "dma_slower": plain / alone - 1,
             "more_quartiles": [float(value) for value in np.quantile(each, (0.25, 0.75))],
         })  # fmt: skip
-    return sorted(found, key=lambda row: (-KINDS.index(row["kind"]), row["default"]), reverse=True)
+    return found
 
 
 def told(found: dict[str, Any]) -> str:
@@ -323,7 +319,7 @@ def told(found: dict[str, Any]) -> str:
     ]  # fmt: skip
     head = [
         "",
-        "shape",
+        "thread blocks x threads",
         "alone ms",
         "+ kernel ms",
         "+ dma ms",

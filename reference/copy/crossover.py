@@ -14,7 +14,6 @@ import torch
 
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.copy.shapes import best_shapes
 from kvfence.reference.device.driver import Card, Driver
 from kvfence.reference.device.host_pool import HostPool
 from kvfence.reference.errors import OptionsError
@@ -127,8 +126,7 @@ def _rate(engine: CopyEngine, segment: Segment, kind: Kind, stream: torch.cuda.S
 
 def key_of(card: Card) -> str:
     """What a measurement holds for."""
-    kernels = ", ".join(" ".join((shape.kernel, *shape.defines)) for shape in best_shapes(card).values())
-    return f"{card.name}, CUDA {card.driver}, {kernels}"
+    return f"{card.name}, CUDA {card.driver}"
 
 
 def crossover(driver: Driver, engines: Mapping[str, CopyEngine], again: bool = False) -> Crossover:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from pathlib import Path
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -16,14 +18,30 @@ import torch
 from kvfence.reference.copy.descriptors import Buffer, DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
-from kvfence.reference.copy.shapes import Shape, best_shapes
 from kvfence.reference.device.driver import Driver, NoDevice
 from kvfence.spec.events import Kind
 
+SOURCE: Final = Path(__file__).with_name("kernels.cu")
 QUAD: Final = 16
 """Bytes of the smallest access: blocks begin and end at multiples of it."""
 
+_NAME = "copy_blocks"
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Thread blocks of a kernel copy, and threads in each.
+
+    Two multiprocessors come near the link's limit when each has a thousand threads with 128 bytes in flight.
+    """
+
+    grid: int
+    threads: int = 1024
+
+
+DEFAULT_SHAPES: Final[Mapping[Kind, Shape]] = {"store": Shape(2, 768), "load": Shape(4)}
+"""More threads store no faster, and their writes, queued for the link, hold up what compute writes."""
 
 
 class Kernels:
@@ -33,16 +51,8 @@ class Kernels:
         if not driver.maps_host_memory:
             raise NoDevice("kernels of this device cannot reach registered host memory under its own address")
         self.driver = driver
+        self._copy = driver.compile(SOURCE.read_text(encoding="utf-8"), _NAME)
         self._pool = DescriptorPool(driver)
-        self._compiled: dict[tuple[str, ...], Any] = {}
-
-    def function(self, shape: Shape) -> Any:
-        """The kernel of ``shape``, compiled at the first call. Raises NoDevice without NVRTC."""
-        key = (shape.kernel, *shape.defines)
-        if key not in self._compiled:
-            source = shape.source.read_text(encoding="utf-8")
-            self._compiled[key] = self.driver.compile(source, shape.kernel, shape.defines, shape.shared)
-        return self._compiled[key]
 
     def stage(self, work: Plan, shape: Shape, stream: torch.cuda.Stream) -> Callable[[], None]:
         """Send the addresses of ``work`` ahead. What is returned launches a kernel for each size of piece."""
@@ -53,12 +63,11 @@ class Kernels:
         return partial(self._launch, sent, shape, stream)
 
     def _launch(self, sent: list[tuple[Plan, Buffer]], shape: Shape, stream: torch.cuda.Stream) -> None:
-        function = self.function(shape)
         for part, buffer in sent:
             at, count = buffer.device.data_ptr(), part.src.size
             arguments = (at, at + 8 * count, count, int(part.nbytes[0]))
             self.driver.launch(
-                function, shape.grid, shape.threads, stream.cuda_stream, arguments, _ARGUMENTS, shape.shared
+                self._copy, shape.grid, shape.threads, stream.cuda_stream, arguments, _ARGUMENTS
             )
         for _, buffer in sent:
             self._pool.give_back(buffer, stream)
@@ -70,11 +79,9 @@ class KernelCopy(CopyEngine):
     name: ClassVar[str] = "kernel"
     merges: ClassVar[bool] = False
 
-    def __init__(self, kernels: Kernels, shapes: Mapping[Kind, Shape] | None = None) -> None:
+    def __init__(self, kernels: Kernels, shapes: Mapping[Kind, Shape] = DEFAULT_SHAPES) -> None:
         self._kernels = kernels
-        self._shapes = best_shapes(kernels.driver.card) if shapes is None else shapes
-        for shape in self._shapes.values():
-            kernels.function(shape)
+        self._shapes = shapes
 
     def stage(self, work: Plan, stream: torch.cuda.Stream) -> Callable[[], None]:
         """Raises CopyError for blocks that are no multiple of 16 bytes."""

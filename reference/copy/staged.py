@@ -14,9 +14,8 @@ import numpy.typing as npt
 import torch
 
 from kvfence.reference.copy.engine import CopyEngine
-from kvfence.reference.copy.kernel import Kernels, check_aligned
+from kvfence.reference.copy.kernel import Kernels, Shape, check_aligned
 from kvfence.reference.copy.plan import CopyError, Plan, Segment, plan
-from kvfence.reference.copy.shapes import Threads
 from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Addresses
 from kvfence.spec.events import Kind
 from kvfence.spec.order import SourceOrder
@@ -37,8 +36,7 @@ class StagedCopy(CopyEngine):
         self._kernels = kernels
         self._driver = kernels.driver
         self._room = room
-        self._shape = Threads(grid)
-        kernels.function(self._shape)
+        self._shape = Shape(grid)
         self._staging = [self._driver.new_buffer(room) for _ in range(2)]
         self._side = self._driver.new_stream()
         self._moved = [self._driver.new_event() for _ in range(2)]

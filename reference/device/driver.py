@@ -217,17 +217,10 @@ class Driver:
 
     # Kernels.
 
-    def compile(self, source: str, name: str, defines: Sequence[str] = (), shared: int = 0) -> Any:
-        """The kernel ``name`` of CUDA C++ ``source``, which may ask for ``shared`` bytes of shared memory.
-
-        Raises NoDevice without NVRTC.
-        """
-        module = self._call("cuModuleLoadData", compile_cuda(source, self.card.capability, defines))
-        function = self._call("cuModuleGetFunction", module, name.encode())
-        if shared:
-            attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._call("cuFuncSetAttribute", function, attribute, shared)
-        return function
+    def compile(self, source: str, name: str) -> Any:
+        """The kernel ``name`` of CUDA C++ ``source``. Raises NoDevice without NVRTC."""
+        module = self._call("cuModuleLoadData", compile_cuda(source, self.card.capability))
+        return self._call("cuModuleGetFunction", module, name.encode())
 
     def launch(
         self,
@@ -237,11 +230,10 @@ class Driver:
         stream: int,
         arguments: Sequence[int],
         types: Sequence[Any],
-        shared: int = 0,
     ) -> None:
-        """Launch ``function`` on ``grid`` thread blocks of ``threads`` threads and ``shared`` bytes."""
+        """Launch ``function`` on ``grid`` thread blocks of ``threads`` threads."""
         parameters = (tuple(arguments), tuple(types))
-        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, shared, stream, parameters, 0)
+        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
 
 
 def compile_cuda(source: str, capability: tuple[int, int], defines: Sequence[str] = ()) -> bytes:

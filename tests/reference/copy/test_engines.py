@@ -14,11 +14,9 @@ from kvfence.reference.copy.batched import BatchedDMA, lane_edges
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import CopyError, Segment, View, plan
-from kvfence.reference.copy.shapes import BY_THREADS, IN_BULK, best_shapes
 from kvfence.reference.copy.staged import StagedCopy, fitting
-from kvfence.reference.device.driver import Card
 
-NAMES = ("dma", "lanes", "kernel", "threads", "staged", "loop")
+NAMES = ("dma", "lanes", "kernel", "staged", "loop")
 
 
 def engine_named(name, driver) -> CopyEngine:
@@ -29,8 +27,6 @@ def engine_named(name, driver) -> CopyEngine:
             return BatchedDMA(driver, lanes=3)
         case "kernel":
             return KernelCopy(Kernels(driver))
-        case "threads":
-            return KernelCopy(Kernels(driver), BY_THREADS)
         case "staged":
             return StagedCopy(Kernels(driver), room=640)
         case _:
@@ -219,13 +215,3 @@ def test_lanes_share_the_bytes_and_staging_parts_fit():
     assert edges[0] == 0
     assert edges[-1] == sizes.size
     assert all(sizes[a:b].sum() <= 100 for a, b in pairwise(edges))
-
-
-def test_a_card_without_bulk_copies_gets_the_kernel_that_threads_run():
-    assert best_shapes(Card("older", (8, 0), 108, "13.0")) == BY_THREADS
-    assert best_shapes(Card("newer", (9, 0), 132, "13.0")) == IN_BULK
-
-
-def test_a_bulk_shape_refills_a_buffer_only_when_its_write_is_over():
-    assert all(shape.behind < shape.stages for shape in IN_BULK.values())
-    assert IN_BULK["store"].bound

@@ -257,8 +257,8 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
         alone, copied, plain, rate, reached = (float(value) for value in np.median(rounds[:, number], axis=0))
         each = (rounds[:, number, 1] - rounds[:, number, 2]) / rounds[:, number, 0]
         found.append({
-            "kind": kind, "shape": f"{shape.grid} x {shape.threads}", "default": shape == DEFAULT_SHAPES[kind],
-            "alone_ms": alone, "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
+            "kind": kind, "shape": f"{shape.grid} x {shape.threads}",
+            "default": shape == DEFAULT_SHAPES[kind], "alone_ms": alone, "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
             "kernel_slower": copied / alone - 1, "dma_slower": plain / alone - 1,
             "more_quartiles": [float(value) for value in np.quantile(each, (0.25, 0.75))],
         })  # fmt: skip

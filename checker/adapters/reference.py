@@ -201,7 +201,7 @@ def _options(case: Case, design: str) -> Any:
     several, disk = setup.ranks > 1, setup.tier == "disk"
     # What a case has no word for is drawn by its seed.
     draw = random.Random(setup.seed)
-    groups = draw.choice(_GROUPS) if windows else "full"
+    groups: Any = draw.choice(_GROUPS) if windows else "full"
     count = groups.count("+") + 1
     sizes = tuple(draw.choice((1, 2)) * setup.block_size for _ in range(count)) if draw.random() < 0.4 else ()
     return Options(

@@ -22,7 +22,8 @@ from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.rig_end import End
 from kvfence.checker.audit.rig_engine import CUDA_USERS, NotInThisRelease, the
 from kvfence.checker.audit.rig_loop import Engine
-from kvfence.checker.audit.virtual_cuda import Deadlock, install, order_header
+from kvfence.checker.audit.virtual_cuda import install
+from kvfence.checker.audit.virtual_device import Deadlock, order_header
 from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Header

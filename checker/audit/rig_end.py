@@ -10,8 +10,10 @@ from kvfence.checker.audit.rig_loop import Engine
 MOST_STEPS: Final = 1500
 QUIET: Final = 60
 """Steps without progress after which the engine stalls; copies land within fewer."""
-RESTLESS: Final = 300
-"""Steps without any request after which copies should have come to an end."""
+RESTLESS: Final = 60
+"""Steps without any request after which copies should have come to an end, if they land at once."""
+COPIES: Final = 6
+"""Copies that may follow each other for a longer time than that."""
 
 
 class End:
@@ -29,6 +31,7 @@ class End:
         self.engine.draining = True
         last = self.engine.steps + MOST_STEPS
         alone = asleep = 0
+        restless = RESTLESS + COPIES * (self.setup.delay + self.setup.launch_delay)
         while self.engine.steps < last and self.engine.steps - self.engine.last_progress <= patience:
             idle = not self.scheduler.get_num_unfinished_requests()
             quiet = not self.engine.queue and not self._pending()
@@ -38,10 +41,10 @@ class End:
             awake = bool(self.scheduler.has_requests())
             alone = alone + 1 if idle and awake else 0
             asleep += idle and not awake
-            if alone > RESTLESS:
+            if alone > restless:
                 self._restless(alone)
                 return
-            if asleep > RESTLESS:
+            if asleep > restless:
                 return
             before = [dict(worker.device.launched) for worker in self.workers]
             self.engine.step()

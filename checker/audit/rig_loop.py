@@ -19,7 +19,7 @@ from kvfence.checker.audit.rig_engine import (
 )
 from kvfence.checker.audit.rig_runner import OVERRUN, STOP, Span, resumed_in, starts_of, texts_of
 from kvfence.checker.audit.rig_worker import Worker
-from kvfence.checker.audit.virtual_cuda import order_header
+from kvfence.checker.audit.virtual_device import order_header
 
 WRONG: Final = 5
 """A drafted token. Whether it is taken for right is drawn, and not decided by looking at it."""

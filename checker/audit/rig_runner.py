@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.audit.case import Case, Setup, Submit
-from kvfence.checker.audit.virtual_cuda import Device
+from kvfence.checker.audit.virtual_device import Device
 from kvfence.spec.order import Range
 
 STOP: Final = 3

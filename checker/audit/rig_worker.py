@@ -12,7 +12,8 @@ from kvfence.checker.audit.case import Case
 from kvfence.checker.audit.judge import Judge
 from kvfence.checker.audit.rig_engine import LAYER, page_bytes, the, worker_connector
 from kvfence.checker.audit.rig_runner import Runner, Text
-from kvfence.checker.audit.virtual_cuda import Device, VirtualEvent
+from kvfence.checker.audit.virtual_device import Device
+from kvfence.checker.audit.virtual_streams import VirtualEvent, VirtualStream
 
 
 class Worker:
@@ -63,7 +64,7 @@ class Worker:
             else:
                 self.runner.launch(output, step.spans)
             event = self.ends[step.number] = VirtualEvent()
-            event.record(self.device.compute)
+            event.record(VirtualStream.compute(self.device))
         return told
 
     def finish(self, number: int) -> None:

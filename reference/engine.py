@@ -53,6 +53,9 @@ class Engine:
     be: what the scheduler frees too early is gone when the kernel reads it.
     """
 
+    patience = PATIENCE
+    """Rounds without any progress after which this engine is stalled."""
+
     def __init__(
         self,
         options: Options,
@@ -119,9 +122,9 @@ class Engine:
             self._step()
             after = (self.stats.steps, self.stats.finished.total(), len(self.connector.transfers.open))
             idle = 0 if before != after else idle + 1
-            if idle > PATIENCE:
+            if idle > self.patience:
                 raise Stalled(
-                    f"no step, end or transfer in {PATIENCE} rounds: {len(self.scheduler.waiting)} requests "
+                    f"no step, end or transfer in {self.patience} rounds: {len(self.scheduler.waiting)} requests "
                     f"wait, {len(self.scheduler.parked)} are parked, {self.gpu.num_free} of "
                     f"{self.gpu.usable} GPU slots are free"
                 )

@@ -30,6 +30,10 @@ from kvfence.spec.order import OrderEvent
 Progress = Callable[[int, float], None]
 
 
+_PATIENCE: Final = 500
+"""Rounds without any progress after which a case stalls: it takes fewer until a copy lands."""
+_FILES_LAST: Final = 30
+"""Ticks after which a file that gets lost is gone, at most: cases are short."""
 _GROUPS: Final[tuple[Any, ...]] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
 
 
@@ -220,7 +224,7 @@ def _options(case: Case, design: str) -> Any:
         refuse_rate=draw.choice((0.0, 0.1)) if several else 0.0,
         tiers=3 if disk else 2,
         disk_blocks=4 * setup.cpu_blocks,
-        lose_rate=0.1 if disk else 0.0,
+        lose_rate=draw.choice((0.0, 0.2, 0.6)) if disk else 0.0,
         token_budget=setup.token_budget,
         max_running=setup.max_running,
         max_waiting=1_000_000,
@@ -244,6 +248,8 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
     from kvfence.reference.request import Request
 
     class Scripted(Engine):
+        patience = _PATIENCE
+
         def __init__(self) -> None:
             order = judge.order_event if options.tiers == 2 else None  # told of two tiers only
             super().__init__(options, iter(()), design_named(options.design), judge.event, order)
@@ -254,6 +260,8 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
             self._submit = self.device.submit
             setattr(self.device, "submit", self._start)  # noqa: B010 - a method of the protocol
             self._fail_next = False
+            if hasattr(self.device, "files") and self.device.files is not None:
+                self.device.files.lasts = _FILES_LAST
 
         def _feed(self) -> bool:
             if self._pause:

@@ -61,7 +61,7 @@ TRAFFIC: Final = (
     Traffic(name="mixed", actions=(4, 40), blocks=(2, 10), budgets=(1, 2, 4, 16), delays=(1, 4, 12), hold=12),
     Traffic(
         name="returning",
-        actions=(10, 45),
+        actions=(12, 60),
         blocks=(2, 10),
         budgets=(1, 2, 4, 16),
         delays=(1, 4, 12),
@@ -144,7 +144,7 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
         cpu = draw.randint(fits, 6 * fits) if roomy else draw.randint(1, fits)
         if "disk" in on:
             # Files come into play when memory does not have everything any more.
-            cpu = draw.randint(-(-blocks // 2), 2 * fits)
+            cpu = draw.randint(-(-blocks // 2), fits)
     return msgspec.structs.replace(setup, gpu_blocks=gpu, cpu_blocks=cpu), blocks * block
 
 

@@ -29,6 +29,7 @@ class FileStore:
         self._folder = TemporaryDirectory(prefix="kvfence-disk-")
         self._cells = cells
         self._lose_rate = lose_rate
+        self.lasts = LASTS
         self._random = random.Random(seed)
         self._file = np.full(slots, -1, np.int64)
         self._row = np.zeros(slots, np.int64)
@@ -65,7 +66,7 @@ class FileStore:
         self._row[slots] = np.arange(slots.size)
         self._alive[number] = slots.size
         if self._lose_rate and self._random.random() < self._lose_rate:
-            heapq.heappush(self._doomed, (self._now + self._random.randint(1, LASTS), number))
+            heapq.heappush(self._doomed, (self._now + self._random.randint(1, self.lasts), number))
 
     def _forget(self, number: int, blocks: int) -> None:
         self._alive[number] -= blocks

@@ -124,8 +124,8 @@ class Engine:
             idle = 0 if before != after else idle + 1
             if idle > self.patience:
                 raise Stalled(
-                    f"no step, end or transfer in {self.patience} rounds: {len(self.scheduler.waiting)} requests "
-                    f"wait, {len(self.scheduler.parked)} are parked, {self.gpu.num_free} of "
+                    f"no step, end or transfer in {self.patience} rounds: {len(self.scheduler.waiting)} "
+                    f"requests wait, {len(self.scheduler.parked)} are parked, {self.gpu.num_free} of "
                     f"{self.gpu.usable} GPU slots are free"
                 )
             yield self.round

@@ -218,7 +218,7 @@ def beside(
     work = engine.plan(kind, [pools.segment(kind, size, count)])
     engine.launch(work, pools.stream)
     torch.cuda.synchronize()
-    marks = []
+    marks: list[torch.cuda.Event] = []
     ahead = 3  # transfers in the stream beyond the running one, so that it never runs dry
     begin, end = products.launch()
     start = time.perf_counter()
@@ -258,7 +258,8 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
         each = (rounds[:, number, 1] - rounds[:, number, 2]) / rounds[:, number, 0]
         found.append({
             "kind": kind, "shape": f"{shape.grid} x {shape.threads}",
-            "default": shape == DEFAULT_SHAPES[kind], "alone_ms": alone, "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
+            "default": shape == DEFAULT_SHAPES[kind],
+            "alone_ms": alone, "kernel_ms": copied, "dma_ms": plain, "kernel_gbs": rate, "dma_gbs": reached,
             "kernel_slower": copied / alone - 1, "dma_slower": plain / alone - 1,
             "more_quartiles": [float(value) for value in np.quantile(each, (0.25, 0.75))],
         })  # fmt: skip

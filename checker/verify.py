@@ -71,9 +71,12 @@ def engine_named(
         asked = {"walks": WALKS, "steps": STEPS, "seed": 0, **(walks or {})}
         return Swarm(walks=asked["walks"], steps=asked["steps"], seed=asked["seed"], note=note)
     if name == "gpu":
+        from kvfence.checker.adapters.pinned_levels import pinned_levels
         from kvfence.checker.engines.gpu import gpu_engine
 
-        return gpu_engine(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
+        return gpu_engine(
+            threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note, store=pinned_levels
+        )
     if symmetry or checkpoint is not None:
         option = "--symmetry" if symmetry else "--checkpoint"
         raise CannotRun(f"engine {name} has no {option}: use --engine native or gpu")

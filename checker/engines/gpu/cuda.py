@@ -40,6 +40,7 @@ class CudaDevice:
         status, count = driver.cuDeviceGetCount()
         if int(status) or ordinal >= count:
             raise NoGpu(f"there is no GPU number {ordinal}")
+        self.ordinal = ordinal
         self._device = self._call("cuDeviceGet", ordinal)
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxSetCurrent", self._context)

@@ -14,23 +14,25 @@ from kvfence.checker.engines.gpu.levels import Levels, Memory, Piece, Segment
 from kvfence.checker.engines.gpu.ranks import Alone, Ranks, Transfer
 from kvfence.checker.engines.gpu.source import MOST_RANKS, SENT_LOG2, GpuSource
 from kvfence.checker.engines.gpu.state_table import StateTable
+from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
 from kvfence.checker.engines.native.library import Sight
 
 USABLE = 0.96  # of the memory that is free
 BATCH = 1 << 26  # states expanded between two looks at the clock and at Ctrl-C
 SMALLEST_SEGMENT, LARGEST_SEGMENT = 1 << 14, 1 << 27  # states
 BOX_ROOM = 1 << 25  # keys on their way to another rank, besides those that may come in any case
-UPLOAD = 1 << 14  # states of old levels copied back to the device at a time
+UPLOAD = 1 << 22  # states copied back to the device at a time, at most,
+UPLOAD_SHARE = 512  # or as many as fill this part of the memory
 C_WORK, C_OUT, C_SPILL, C_LOST, C_DEAD, C_BOXES = 0, 1, 2, 3, 4, 8
 C_TAKEN = C_BOXES + MOST_RANKS
 
 
 @dataclass
 class Limits:
-    """What a search may take. ``memory`` of the device and ``host_memory``, for old levels, in bytes.
+    """What a search may take. ``memory`` of the device and ``host_memory``, for levels, in bytes.
 
-    Levels that have no place are let go. To search up to them again takes no longer than to copy them would
-    have, and is only needed for a counterexample.
+    Old levels that have no place are let go. To search up to them again takes no longer than to copy them
+    would have, and is only needed for a counterexample.
     """
 
     memory: int | None = None
@@ -57,6 +59,7 @@ class Expansion:
         limits: Limits | None = None,
         ranks: Ranks | None = None,
         progress: Report | None = None,
+        store: MakeStore = PlainStore,
     ) -> None:
         self.source, self.device, self.ranks = source, device, ranks or Alone()
         self.limits, self.progress = limits or Limits(), progress
@@ -74,7 +77,8 @@ class Expansion:
         self._box_counts = [0] * self.ranks.count
         budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
-        self.levels = Levels(self.memory, self.key_words, self.limits.host_memory)
+        self.store = store(device, self.limits.host_memory)
+        self.levels = Levels(self.memory, self.key_words, self.store)
         self.table = StateTable(device, self.memory, source, self.limits.narrow)
         self.states = 0
         self.taken = [0] * source.instances
@@ -92,13 +96,14 @@ class Expansion:
         self.known_taken = self.taken
         self._full: Full | None = None
         self.first = np.empty(0, np.uint64)
+        self.upload_room = max(1024, min(UPLOAD, self.memory.budget // UPLOAD_SHARE // (8 * self.key_words)))
         try:
             self.counters = self.memory.take(8 * self._counted)
             self.sights = self.memory.take(8 * self.sight * self.most_sights)
             self.closed = self.memory.take(properties)
             self.trace_closed = self.memory.take(checks + 1)
             self.targets = self.memory.take(8 * self.key_words * self.most_sights)
-            self.upload = self.memory.take(8 * self.key_words * UPLOAD)
+            self.upload = self.memory.take(8 * self.key_words * self.upload_room)
             self.sent = 0
             if self.ranks.count > 1 and self.key_words == 1:
                 self.sent = self.memory.take(8 << SENT_LOG2)
@@ -185,6 +190,9 @@ class Expansion:
 
     def _expand(self, piece: Piece, at: int, count: int) -> int:
         """Expand ``count`` states of a piece from ``at`` on, or fewer; how many."""
+        if not piece.segment.address:
+            count = min(count, self.upload_room)
+            self.levels.copy_back(Piece(piece.segment, piece.start + at, count), self.upload)
         slack = self._slack(count)
         segment, limit = self._room(slack, count)
         self.device.clear(self.counters, 16)
@@ -192,8 +200,9 @@ class Expansion:
         if self.ranks.count > 1:
             boxes = self._boxes[self._which]
             self.device.clear(self.counters + 8 * C_BOXES, 8 * self.ranks.count)
+        there = piece.segment.address + 8 * self.key_words * (piece.start + at)
         params = self._params(
-            into=piece.segment.address + 8 * self.key_words * (piece.start + at),
+            into=there if piece.segment.address else self.upload,
             in_count=count,
             out=segment.address + 8 * self.key_words * segment.used,
             out_limit=limit,

@@ -29,6 +29,7 @@ from kvfence.checker.engines.gpu.levels import available_memory
 from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
+from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.spec.language import Machine
@@ -53,7 +54,8 @@ class Gpu(Engine):
     """Breadth-first exploration on a GPU. States are exact, and the answer is that of the native engine.
 
     ``symmetry`` searches up to a renaming of interchangeable elements. ``device`` makes the device to search
-    on; without one, ``instead`` explores, and ``note`` gets a line that says so.
+    on; without one, ``instead`` explores, and ``note`` gets a line that says so. ``store`` makes the place on
+    the host for levels that do not fit the device.
     """
 
     name = "gpu"
@@ -70,7 +72,9 @@ class Gpu(Engine):
         queue: int | None = None,
         checkpoint: FilePath | str | None = None,
         checkpoint_every: float = 30.0,
+        store: MakeStore = PlainStore,
     ) -> None:
+        self.store = store
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
         self._saving: Saving | None = None
@@ -108,7 +112,8 @@ class Gpu(Engine):
             try:
                 device = self.device()
                 stack.callback(device.close)
-                search = Search(model.printed, device, allowed, self.ranks, progress)
+                search = Search(model.printed, device, allowed, self.ranks, progress, self.store)
+                stack.callback(search.store.close)
                 self.ranks.last_words = self._words_of(search)
                 self._begin(model, search, stack)
                 search.explore(until)
@@ -218,12 +223,21 @@ def _no_path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
     raise AssertionError((sighting, id_, name, text))
 
 
-def gpu_engine(*, threads: int, symmetry: bool, checkpoint: FilePath | None, note: Note | None) -> Gpu:
+def gpu_engine(
+    *,
+    threads: int,
+    symmetry: bool,
+    checkpoint: FilePath | None,
+    note: Note | None,
+    store: MakeStore = PlainStore,
+) -> Gpu:
     """The engine of the command line: on the first GPU, or, under torchrun, on one GPU a rank.
 
-    Without a GPU the native engine searches with so many ``threads``, or, under torchrun, the kernels run on
-    the processor.
+    Levels that do not fit there go to a ``store``, in up to half of the host's free memory. Without a GPU the
+    native engine searches with so many ``threads``, or, under torchrun, the kernels run on the processor.
     """
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    limits = Limits(host_memory=available_memory() // 2 // ranks_here)
 
     def native() -> Engine:
         from kvfence.checker.engines.native import Native
@@ -231,9 +245,19 @@ def gpu_engine(*, threads: int, symmetry: bool, checkpoint: FilePath | None, not
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Gpu(symmetry=symmetry, checkpoint=checkpoint, note=note, instead=native)
+        return Gpu(
+            symmetry=symmetry, checkpoint=checkpoint, note=note, instead=native, limits=limits, store=store
+        )
     ranks, device = _joined()
-    return Gpu(symmetry=symmetry, checkpoint=checkpoint, note=note, ranks=ranks, device=device)
+    return Gpu(
+        symmetry=symmetry,
+        checkpoint=checkpoint,
+        note=note,
+        ranks=ranks,
+        device=device,
+        limits=limits,
+        store=store,
+    )
 
 
 @cache
@@ -249,6 +273,6 @@ def _joined() -> tuple[Ranks, Callable[[], Device]]:
     except NoGpu as why:
         if int(os.environ.get("RANK", "0")) == 0:
             to_stderr(f"{why}: every rank searches on its processor, slowly")
-        room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 2
+        room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 4
         return TorchRanks(gpu=False), lambda: HostDevice(room=room)
     return TorchRanks(gpu=True), lambda: CudaDevice(local)

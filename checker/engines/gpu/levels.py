@@ -1,4 +1,4 @@
-"""Levels of a search: segments of device memory. Old ones move to the host, or are let go."""
+"""Levels of a search: segments of device memory. Where it is short they move to the host, or are let go."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
+from kvfence.checker.engines.gpu.store import LevelStore
+
+FEWEST = 8  # times the states that one launch may add: a segment for which others leave the device
 
 
 @dataclass
 class Segment:
-    """Room for so many states. ``address`` is 0 once it left the device; ``kept`` is its copy on the host."""
+    """Room for so many states. ``address`` is 0 once it left the device; ``kept`` is its copy's number."""
 
     address: int
     room: int
     used: int = 0
-    kept: Words | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,12 @@ class Memory:
 
 
 class Levels:
-    """The levels found so far; the last one is being filled. ``host_bytes`` may be kept on the host."""
+    """The levels found so far, of states of so many words; the last one is being filled."""
 
-    def __init__(self, memory: Memory, words: int, host_bytes: int) -> None:
-        self.memory, self.words, self.host_bytes = memory, words, host_bytes
+    def __init__(self, memory: Memory, words: int, store: LevelStore) -> None:
+        self.memory, self.words, self.store = memory, words, store
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
-        self.on_host = 0
         self.expanded = 0  # pieces of the last level but one that are not needed any more
         self.save_first: Callable[[], None] | None = None  # called before states are let go
 
@@ -81,16 +83,20 @@ class Levels:
         self.expanded = 0
 
     def room(self, least: int, wanted: int) -> Segment:
-        """A segment with room for ``least`` more states, ``wanted`` if there is memory. OutOfMemory."""
+        """A segment with room for ``least`` more states, ``wanted`` if there is memory. OutOfMemory.
+
+        States that will be needed again soon leave the device only for a segment that is not too small.
+        """
         if self.segments:
             last = self.segments[-1]
             if last.address and last.room - last.used >= least:
                 return last
-        for size in (max(least, wanted), least):
+        wanted = max(least, wanted)
+        for size, even_new in ((wanted, False), (min(wanted, FEWEST * least), True), (least, True)):
             try:
                 return self._new(size)
             except OutOfMemory:
-                if self.make_space(8 * self.words * size):
+                if self.make_space(8 * self.words * size, even_new=even_new):
                     return self._new(size)
         raise OutOfMemory
 
@@ -110,29 +116,61 @@ class Levels:
             level.append(Piece(segment, segment.used, count))
         segment.used += count
 
-    def make_space(self, nbytes: int) -> bool:
-        """Move the oldest segments off the device until ``nbytes`` are free; whether they are.
+    def make_space(self, nbytes: int, *, even_new: bool = True) -> bool:
+        """Move segments off the device until ``nbytes`` are free; whether they are.
 
-        What is still to be expanded and the level being filled stay.
+        The oldest go first. With ``even_new`` those of the level being filled follow, then what is to be
+        expanded last; these have to find room on the host. What is being expanded and written to stays.
         """
-        ahead = list(self.levels[-1])
-        if len(self.levels) > 1:
-            ahead += self.levels[-2][self.expanded :]
-        needed = {id(p.segment) for p in ahead}
-        for s in self.segments:
+        filling, waiting = self._ahead()
+        needed = {id(s) for s in (*filling, *waiting)}
+        for s in self.segments[:-1]:
             if self.memory.left() >= nbytes:
-                break
-            if not s.address or id(s) in needed or s is self.segments[-1]:
+                return True
+            if s.address and id(s) not in needed and not self._move(s):
+                if self.save_first is not None:
+                    self.save_first()
+                self._leave(s)
+        new = [*filling, *reversed(waiting[1:])]
+        for s in new if even_new else ():
+            if self.memory.left() >= nbytes:
+                return True
+            if not s.address or s is self.segments[-1] or s in waiting[:1]:
                 continue
-            size = 8 * self.words * s.used
-            if self.on_host + size <= self.host_bytes:
-                s.kept = self.memory.device.read(s.address, self.words * s.used)
-                self.on_host += size
-            elif self.save_first is not None:
-                self.save_first()
-            self.memory.give(s.address)
-            s.address = 0
+            while not self._move(s):
+                if not self._forget_oldest(needed):
+                    return False
         return self.memory.left() >= nbytes
+
+    def _ahead(self) -> tuple[list[Segment], list[Segment]]:
+        """Segments of the level being filled, and those to be expanded; the first of these is in work."""
+        filling = [p.segment for p in self.levels[-1]]
+        waiting = [p.segment for p in self.levels[-2][self.expanded :]] if len(self.levels) > 1 else []
+        return filling, waiting
+
+    def _move(self, s: Segment) -> bool:
+        """Move a segment to the host, if there is room."""
+        if s.used:
+            s.kept = self.store.keep(s.address, 8 * self.words * s.used)
+            if s.kept is None:
+                return False
+        self._leave(s)
+        return True
+
+    def _leave(self, s: Segment) -> None:
+        self.memory.give(s.address)
+        s.address = 0
+
+    def _forget_oldest(self, needed: set[int]) -> bool:
+        """Let go of the oldest states on the host that are not needed ahead; whether there were any."""
+        for s in self.segments:
+            if s.kept is not None and id(s) not in needed:
+                if self.save_first is not None:
+                    self.save_first()
+                self.store.drop(s.kept)
+                s.kept = None
+                return True
+        return False
 
     def has(self, depth: int) -> bool:
         """Whether the states of a level are still known."""
@@ -142,15 +180,23 @@ class Levels:
         """The keys of a piece, one after another, on the host."""
         first, size = self.words * piece.start, self.words * piece.count
         if piece.segment.kept is not None:
-            return piece.segment.kept[first : first + size]
+            return self.store.look(piece.segment.kept, 8 * first, 8 * size)
         return self.memory.device.read(piece.segment.address + 8 * first, size)
+
+    def copy_back(self, piece: Piece, address: int) -> None:
+        """Copy a piece that left the device back to it."""
+        assert piece.segment.kept is not None, "these states were let go"
+        first, size = self.words * piece.start, self.words * piece.count
+        self.store.copy_back(piece.segment.kept, 8 * first, 8 * size, address)
 
     def clear(self) -> None:
         """Forget everything."""
         for s in self.segments:
             if s.address:
-                self.memory.give(s.address)
-        self.segments, self.levels, self.on_host = [], [], 0
+                self._leave(s)
+            if s.kept is not None:
+                self.store.drop(s.kept)
+        self.segments, self.levels = [], []
 
 
 def available_memory() -> int:

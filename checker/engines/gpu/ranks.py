@@ -31,7 +31,7 @@ class Ranks(Protocol):
         """Sums over the ranks, one for each position."""
 
     def agree(self, numbers: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Sums of the ``numbers``, and what each rank has in ``counts`` for this one: one number for each rank."""
+        """Sums of the ``numbers``, and what each rank has in ``counts`` for this one."""
 
     def largest(self, number: int) -> int:
         """The largest number that a rank gave."""
@@ -43,7 +43,7 @@ class Ranks(Protocol):
         """Addresses of two buffers, each of ``count`` boxes of ``room`` keys."""
 
     def exchange(self, which: int, counts: Sequence[int], coming: Sequence[int]) -> Transfer:
-        """Send the boxes of one buffer to their ranks: ``counts`` keys of each. From each, ``coming`` arrive."""
+        """Send the boxes of one buffer to their ranks: ``counts`` keys of each; ``coming`` arrive."""
 
 
 class Alone:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvfence.checker.engines.base import FIRST, Stop, Until
 from kvfence.checker.engines.gpu.device import Words
-from kvfence.checker.engines.gpu.expansion import C_DEAD, C_TAKEN, UPLOAD, Expansion, Full, kinds_of
+from kvfence.checker.engines.gpu.expansion import C_DEAD, C_TAKEN, Expansion, Full, kinds_of
 from kvfence.checker.engines.gpu.keys import mix
 from kvfence.checker.engines.gpu.levels import Piece
 from kvfence.checker.engines.gpu.source import SENT_LOG2
@@ -25,8 +25,9 @@ class Search(Expansion):
 
     at_level_end: Callable[[Search], None] | None = None
     fresh = 0
-    """States of the last level, of all ranks, and whether any property may be seen in one for the first time."""
+    """States of the last level, of all ranks."""
     something_seen = 0
+    """Ranks that have a state there in which a property is seen for the first time."""
     _taken_by_all: list[int]
 
     def begin(self, initial: Sequence[int]) -> None:
@@ -208,10 +209,9 @@ class Search(Expansion):
             if piece.segment.address:
                 yield piece.segment.address + 8 * self.key_words * piece.start, piece.count
                 continue
-            for at in range(0, piece.count, UPLOAD):
-                n = min(UPLOAD, piece.count - at)
-                part = Piece(piece.segment, piece.start + at, n)
-                self.device.write(self.upload, self.levels.states(part))
+            for at in range(0, piece.count, self.upload_room):
+                n = min(self.upload_room, piece.count - at)
+                self.levels.copy_back(Piece(piece.segment, piece.start + at, n), self.upload)
                 yield self.upload, n
 
     def _again(self, depth: int) -> None:

@@ -79,22 +79,33 @@ class StateTable:
             largest += 1
         if self.nbytes(log2) + self.nbytes(largest) > BOTH * self.memory.budget:
             log2 = largest  # which could not be reached from that one: the old and the new must both fit
-        if self.nbytes(log2) + self.nbytes(self.now.log2) > self.memory.budget:
+        fresh = None
+        while fresh is None and log2 > self.now.log2:
+            fresh = self._new_beside_levels(log2, levels)
+            log2 -= 1
+        if fresh is None:
             return False
-        try:
-            fresh = self._new(log2)
-        except OutOfMemory:
-            levels.make_space(self.nbytes(log2) + (SECTOR << self._spill_log2(log2)))
-            try:
-                fresh = self._new(log2)
-            except OutOfMemory:
-                return False
         self.device.clear(counters + 8 * 2, 8)  # C_SPILL
         params = Params(table=fresh, old=self.now, counters=counters)
         self.device.launch("move_table", params, self.capacity(self.now.log2))
         self._drop()
         self.now = fresh
         return True
+
+    def _new_beside_levels(self, log2: int, levels: Levels) -> Table | None:
+        """A new table, for which states may have to leave the device; None where even that makes no room."""
+        needed = self.nbytes(log2) + (SECTOR << self._spill_log2(log2))
+        if needed + self.nbytes(self.now.log2) > self.memory.budget:
+            return None
+        try:
+            return self._new(log2)
+        except OutOfMemory:
+            pass
+        levels.make_space(needed)
+        try:
+            return self._new(log2)
+        except OutOfMemory:
+            return None
 
     def clear(self) -> None:
         """Forget every state."""

@@ -178,7 +178,7 @@ def test_old_levels_leave_the_device_and_counterexamples_are_still_the_shortest(
     monkeypatch.setattr(Search, "_again", counted)
     monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 2048)
     engine = Gpu(
-        device=lambda: HostDevice(room=1_250_000), limits=Limits(host_memory=kept, batch=200), queue=64
+        device=lambda: HostDevice(room=1_120_000), limits=Limits(host_memory=kept, batch=200), queue=64
     )
     agree(shapes.facts, engine, kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})
     assert bool(again) == (kept == 0)

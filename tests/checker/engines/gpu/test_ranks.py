@@ -82,7 +82,7 @@ def test_ranks_find_together_what_one_finds(shapes: object, kvlife: object, coun
 
 def test_a_rank_without_memory_stops_them_all(kvlife: object) -> None:
     def run(ranks: Any) -> Result:
-        room = 9_400_000 if ranks.rank else 1 << 28
+        room = 9_050_000 if ranks.rank else 1 << 28
         engine = Gpu(device=lambda: HostDevice(room=room), ranks=ranks, limits=Limits(batch=900))
         return engine.run(kvlife(), {"Block": 3, "Request": 3})  # type: ignore[operator]
 

@@ -1,0 +1,84 @@
+"""A search whose levels do not fit the device goes on with states on the host."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from kvfence.checker.adapters.pinned_levels import pinned_levels
+from kvfence.checker.engines import Native
+from kvfence.checker.engines.gpu import Gpu, expansion
+from kvfence.checker.engines.gpu.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.gpu.expansion import Limits
+from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.gpu.levels import Levels, Piece
+from kvfence.spec.language import Machine
+
+Kvlife = Callable[..., Machine]
+FAULT = frozenset({"evict_referenced"})
+BEING_EXPANDED = 1  # level above the one being filled
+
+
+@pytest.fixture
+def came_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each time that states came back from the host, how many levels above the last one they belong."""
+    seen: list[int] = []
+    copy_back = Levels.copy_back
+
+    def holds(pieces: list[Piece], part: Piece) -> bool:
+        inside = (p for p in pieces if p.segment is part.segment)
+        return any(p.start <= part.start < p.start + p.count for p in inside)
+
+    def watched(self: Levels, piece: Piece, address: int) -> None:
+        depth = next(d for d, pieces in enumerate(self.levels) if holds(pieces, piece))
+        seen.append(self.depth - depth)
+        copy_back(self, piece, address)
+
+    monkeypatch.setattr(Levels, "copy_back", watched)
+    return seen
+
+
+@pytest.mark.parametrize("kept", [0, 150_000, 1 << 20])
+def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
+    kvlife: Kvlife,
+    shapes: ModuleType,
+    came_back: list[int],
+    kept: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 1024)
+    monkeypatch.setattr(expansion, "LARGEST_SEGMENT", 1024)
+    m, sizes = kvlife(FAULT), {"Block": 3, "Request": 2}
+    limits = Limits(host_memory=kept, batch=200)
+    found = Gpu(device=lambda: HostDevice(room=860_000), limits=limits, queue=64).run(m, sizes)
+    if not kept:
+        assert "ran out of memory" in str(found.stopped)
+        return
+    native = Native().run(m, sizes)
+    assert shapes.facts(found) == shapes.facts(native)
+    assert [str(p) for p in found.violated] == [str(p) for p in native.violated]
+    assert BEING_EXPANDED in came_back
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_card_with_little_memory_searches_on_and_finds_the_same(
+    kvlife: Kvlife, shapes: ModuleType, came_back: list[int], pinned: bool
+) -> None:
+    try:
+        CudaDevice().close()
+    except NoGpu as why:
+        pytest.skip(str(why))
+    m, sizes = kvlife(FAULT), {"Block": 4, "Request": 2}
+    engine = Gpu(
+        device=lambda: CudaDevice(threads=64, blocks=1),
+        limits=Limits(host_memory=4 << 30, batch=1 << 18),
+        queue=96,
+        **({"store": pinned_levels} if pinned else {}),
+    )
+    found = engine.run(m, sizes, memory=32 << 20)
+    native = Native().run(m, sizes)
+    assert shapes.facts(found) == shapes.facts(native)
+    assert [str(p) for p in found.violated] == [str(p) for p in native.violated]
+    assert BEING_EXPANDED in came_back

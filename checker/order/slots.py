@@ -1,7 +1,7 @@
 """The race checker for running engines: memory as pools of slots, and many slots judged at once.
 
 It judges like :class:`kvfence.checker.order.races.OrderChecker` does if every access is of whole slots. What
-is remembered of a slot is a few numbers in arrays, so that memory is flat and a row of thousands of slots costs
+is remembered of a slot is a few numbers in arrays: memory is flat, and a row of thousands of slots costs
 some microseconds.
 """
 

@@ -11,17 +11,25 @@ from kvfence.checker.adapters.vllm.engine import Engines
 from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
 from kvfence.checker.adapters.vllm.hooks_scheduler import hook_scheduler
 from kvfence.checker.adapters.vllm.hooks_simple import hook_simple
+from kvfence.checker.adapters.vllm.hooks_worker import (
+    Workers,
+    hook_scheduler_steps,
+    hook_steps,
+    hook_worker,
+)
 from kvfence.checker.adapters.vllm.patching import Patches
 from kvfence.checker.adapters.vllm.stream import OpenSink, Sink
+from kvfence.checker.order.races import Race
 from kvfence.spec.events import Header
 
 
 class Instrumentation:
     """Hooks in place. ``coverage`` says of each whether it is checked."""
 
-    def __init__(self, patches: Patches, engines: Engines) -> None:
+    def __init__(self, patches: Patches, engines: Engines, workers: Workers) -> None:
         self._patches = patches
         self._engines = engines
+        self.workers = workers
 
     @property
     def coverage(self) -> Coverage:
@@ -31,7 +39,9 @@ class Instrumentation:
     @property
     def undetermined(self) -> bool:
         """Whether something that a verdict needs was not observed, or could not be followed."""
-        return self.coverage.undetermined or any(stream.trouble_count for stream in self._engines.streams)
+        if self.coverage.undetermined or self.workers.unchecked:
+            return True
+        return any(stream.trouble_count for stream in self._engines.streams)
 
     @property
     def engines(self) -> Engines:
@@ -45,6 +55,7 @@ class Instrumentation:
     def remove(self) -> None:
         """Take all hooks out again."""
         self._engines.on = False
+        self.workers.remove()
         for stream in self._engines.streams:
             if not stream.off and stream.sink is not None:
                 stream.tell_repeats()
@@ -56,12 +67,19 @@ def instrument(
     sink: Callable[[Any], None] | None = None,
     *,
     open_sink: OpenSink | None = None,
+    order_sink: Callable[[Any], None] | None = None,
+    on_race: Callable[[Race], None] | None = None,
+    not_checked: Callable[[str], None] = lambda _: None,
 ) -> Instrumentation:
     """Observe every engine that the vLLM of this process makes from here on.
 
     ``sink`` gets the events of all engines, each engine's header before its first event. ``open_sink`` is
     called with each engine's header instead, and returns what gets its events. An InvariantViolation that the
     sink raises goes through to vLLM; no other exception of ours does.
+
+    Worker sides are observed if somebody asks for it: ``order_sink`` gets the order events of the first
+    worker side, their header first; ``on_race`` gets the races of every one, judged as it goes, and
+    ``not_checked`` what could not be judged.
 
     Raises ImportError when there is no vLLM.
     """
@@ -79,6 +97,7 @@ def instrument(
     coverage = Coverage()
     patches = Patches(coverage)
     engines = Engines(open_sink, f"vllm {release}")
+    workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)
     try:
         pool = _module(coverage, "vllm.v1.core.block_pool", "BlockPool")
         if pool is not None:
@@ -91,10 +110,15 @@ def instrument(
         coordinator = _module(coverage, "vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator")
         if simple is not None and coordinator is not None:
             hook_simple(patches, simple, coordinator, engines)
+        if on_race is not None or order_sink is not None:
+            hook_steps(patches)
+            if scheduler is not None:
+                hook_scheduler_steps(patches, scheduler)
+            hook_worker(patches, workers)
     except BaseException:
         patches.remove()
         raise
-    return Instrumentation(patches, engines)
+    return Instrumentation(patches, engines, workers)
 
 
 def _module(coverage: Coverage, name: str, kind: str) -> Any:

@@ -1,0 +1,376 @@
+"""Hooks on the worker side of SimpleCPUOffloadConnector: steps, launches of copies, streams and events."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from kvfence.checker.adapters.vllm.coverage import Coverage
+from kvfence.checker.adapters.vllm.observed_cuda import Observed, here, on_behalf_of
+from kvfence.checker.adapters.vllm.order_events import OrderTeller
+from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.worker_order import WorkerOrder
+from kvfence.checker.adapters.vllm.worker_tables import group_kinds
+from kvfence.checker.order.races import Race
+from kvfence.checker.order.slots import SlotChecker
+
+ORDER: Final = "_kvfence_order"
+"""Attribute of a worker side under observation."""
+PACKAGE: Final = "vllm.v1.simple_kv_offload"
+USED: Final[dict[str, tuple[str, ...]]] = {
+    "worker": ("torch",),
+    "copy_backend": ("torch", "queue", "threading", "build_params", "copy_blocks"),
+    "disk_backend": ("torch", "queue", "threading", "build_params", "copy_blocks"),
+}
+"""By module: the names through which it uses CUDA and threads."""
+NEWER: Final = frozenset({"disk_backend"})
+"""Modules that not every release has."""
+
+
+IN_FLIGHT: Final = "kvfence_in_flight"
+"""Attribute of the scheduler's output of a step: the earlier steps whose output it had not processed yet."""
+
+
+class _Step(threading.local):
+    output: Any = None
+    """The scheduler's output that the worker of this thread works on."""
+
+
+STEP: Final = _Step()
+
+
+class Workers:
+    """The worker sides of this process.
+
+    ``on_race`` gets each worker's races. ``order_sink`` is told the order events of the first worker, their
+    header first. ``not_checked`` gets what is not judged, in words.
+    """
+
+    def __init__(
+        self,
+        producer: str,
+        *,
+        on_race: Callable[[Race], None] | None = None,
+        order_sink: Callable[[Any], None] | None = None,
+        not_checked: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.producer = producer
+        self.on_race = on_race
+        self.order_sink = order_sink
+        self.on_not_checked = not_checked
+        self.on = True
+        self.seen = 0
+        self.unchecked: list[str] = []
+        self.observed = Observed()
+        self.after_step: Callable[[], None] = lambda: None
+        """Called at the end of each step, on the thread that launches: may raise what is to be raised."""
+        self._checkers: list[SlotChecker] = []
+        self._orders: list[WorkerOrder] = []
+
+    def not_checked(self, why: str) -> None:
+        """Something is not judged."""
+        if why not in self.unchecked:
+            self.unchecked.append(why)
+            self.on_not_checked(why)
+
+    @property
+    def events(self) -> int:
+        """Events judged so far."""
+        return sum(checker.events for checker in self._checkers)
+
+    @property
+    def accesses(self) -> int:
+        """Slots judged so far, each time they were."""
+        return sum(checker.accesses for checker in self._checkers)
+
+    def new(self) -> WorkerOrder:
+        """What observes one more worker side."""
+        self.seen += 1
+        teller = None
+        if self.order_sink is not None and self.seen == 1:
+            teller = OrderTeller(self.order_sink, self.producer)
+        order = WorkerOrder(on_race=self.on_race, teller=teller, not_checked=self.not_checked)
+        self._orders.append(order)
+        if order.checker is not None:
+            self._checkers.append(order.checker)
+        if len(self._orders) > 64:
+            self._orders.pop(0).off = True
+            del self._checkers[:1]
+        return order
+
+    def after_each_step(self) -> None:
+        """A step is over."""
+        self.after_step()
+
+    def remove(self) -> None:
+        """Observe no more."""
+        self.on = False
+        for order in self._orders:
+            order.off = True
+        self.observed.remove()
+
+
+def order_of(handler: Any) -> WorkerOrder | None:
+    """What observes a worker side, if anything does."""
+    order: WorkerOrder | None = handler.__dict__.get(ORDER)
+    return order if order is not None and not order.off else None
+
+
+def hook_scheduler_steps(patches: Patches, scheduler: Any) -> None:
+    """Let workers know which steps were over when one was scheduled: only the scheduler knows."""
+    owner = scheduler.Scheduler
+
+    def schedule(original: Method) -> Method:
+        def schedule(self: Any, *args: Any, **named: Any) -> Any:
+            output = original(self, *args, **named)
+            running = self.__dict__.get(IN_FLIGHT, 0)
+            with contextlib.suppress(Exception):
+                setattr(output, IN_FLIGHT, running)
+            if output.num_scheduled_tokens:
+                self.__dict__[IN_FLIGHT] = running + 1
+            return output
+
+        return schedule
+
+    def update(original: Method) -> Method:
+        def update_from_output(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
+            if scheduler_output.num_scheduled_tokens:
+                self.__dict__[IN_FLIGHT] = max(self.__dict__.get(IN_FLIGHT, 1) - 1, 0)
+            return original(self, scheduler_output, *args, **named)
+
+        return update_from_output
+
+    patches.wrap(owner, "schedule", schedule)
+    patches.wrap(owner, "update_from_output", update, parameters=("scheduler_output",))
+
+
+def hook_steps(patches: Patches) -> None:
+    """Know which output of the scheduler a worker works on, whichever model runner it has."""
+    runner = _class(
+        patches.coverage, "vllm.v1.worker.kv_connector_model_runner_mixin", "KVConnectorModelRunnerMixin"
+    )
+    if runner is not None:
+
+        def remember(original: Method) -> Method:
+            def _get_kv_connector_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
+                STEP.output = scheduler_output
+                return original(scheduler_output, *args, **named)
+
+            return _get_kv_connector_output
+
+        patches.wrap(runner, "_get_kv_connector_output", remember, parameters=("scheduler_output",))
+    try:
+        other = importlib.import_module("vllm.v1.worker.gpu.kv_connector").ActiveKVConnector
+    except (ImportError, AttributeError):
+        return  # A release with one model runner only.
+
+    def remember_too(original: Method) -> Method:
+        def pre_forward(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
+            STEP.output = scheduler_output
+            return original(self, scheduler_output, *args, **named)
+
+        return pre_forward
+
+    patches.wrap(other, "pre_forward", remember_too, parameters=("scheduler_output",))
+
+
+def hook_worker(patches: Patches, workers: Workers) -> None:
+    """Observe all worker sides that get their KV caches from here on."""
+    coverage = patches.coverage
+    handler = _class(coverage, f"{PACKAGE}.worker", "SimpleCPUOffloadWorker")
+    backend = _class(coverage, f"{PACKAGE}.copy_backend", "DmaCopyBackend")
+    if handler is None or backend is None:
+        return
+    modules = _modules(coverage)
+
+    def register(original: Method) -> Method:
+        def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
+            if not workers.on:
+                return original(self, kv_caches, *args, **named)
+            order = workers.new()
+            try:
+                _prepare(self, order, workers, modules)
+            except Exception as error:
+                order.lose(f"{type(error).__name__}: {error}")
+            with on_behalf_of(order):
+                result = original(self, kv_caches, *args, **named)
+            try:
+                _registered(self, order, workers)
+            except Exception as error:
+                order.lose(f"{type(error).__name__}: {error}")
+            return result
+
+        return register_kv_caches
+
+    patches.wrap(handler, "register_kv_caches", register, parameters=("kv_caches",))
+    patches.wrap(handler, "bind_connector_metadata", _bind, parameters=("metadata",))
+    patches.wrap(handler, "start_load_kv", _within(False))
+    patches.wrap(handler, "wait_for_save", _within(True))
+    after = workers.after_each_step
+    patches.wrap(handler, "get_finished", _within(True, after), parameters=("finished_req_ids",))
+    patches.wrap(handler, "handle_preemptions", _within(False), parameters=("kv_connector_metadata",))
+    launch = ("src_blocks", "dst_blocks", "is_store", "event_idx", "events_list")
+    patches.wrap(backend, "launch_copy", _launch_copy, parameters=launch)
+    disk = getattr(modules.get("disk_backend"), "DiskBackend", None)
+    if disk is not None:
+        patches.wrap(disk, "launch_copy", _launch_copy, parameters=launch)
+        patches.wrap(disk, "_writev_slot", _touches_buffer(True), parameters=("buf_slot",))
+        patches.wrap(disk, "_readv_slot", _touches_buffer(False), parameters=("buf_slot",))
+
+
+def _class(coverage: Coverage, module: str, name: str) -> Any:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        coverage.missing(name, f"{module} cannot be imported: {error}")
+        return None
+    if found is None:
+        coverage.missing(name, f"{module} has no {name}")
+    return found
+
+
+def _modules(coverage: Coverage) -> dict[str, Any]:
+    """The modules of the worker side, each judged by whether it has the names that are observed."""
+    found = {}
+    for name, used in USED.items():
+        try:
+            module = importlib.import_module(f"{PACKAGE}.{name}")
+        except ImportError as error:
+            if name not in NEWER:
+                coverage.missing(f"{name}.py", f"it cannot be imported: {error}")
+            continue
+        found[name] = module
+        missing = [each for each in used if each not in vars(module)]
+        if missing:
+            coverage.missing(f"{name}.py", f"it does not use {', '.join(missing)} any more")
+        else:
+            coverage.checked(f"{name}.py")
+    return found
+
+
+def _prepare(handler: Any, order: WorkerOrder, workers: Workers, modules: dict[str, Any]) -> None:
+    """Before the streams of a worker side are made."""
+    handler.__dict__[ORDER] = order
+    for name, module in modules.items():
+        missing = workers.observed.observe(module, USED[name])
+        if missing:
+            order.lose(f"{name}.py does not use {', '.join(missing)}")
+    torch = modules["worker"].torch
+    order.current = torch.cuda.current_stream
+    order.event_type = torch.Event
+
+    def name_of(stream: Any) -> str:
+        for name in ("load", "store"):
+            if getattr(handler, f"{name}_stream", None) is stream:
+                return name
+        return ""
+
+    order.stream_names = name_of
+    config = handler.kv_cache_config
+    parallel = getattr(handler.vllm_config, "parallel_config", None)
+    order.depth = steps_in_flight(handler.vllm_config)
+    widened = 1
+    for which in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        widened *= max(int(getattr(parallel, which, 1) or 1), 1)
+    kinds, unknown = group_kinds(config, widened)
+    for why in unknown:
+        workers.not_checked(why)
+    # The pools are known once the connector has looked at its caches: before its first copies are prepared.
+    order.on_pools = lambda: order.use(handler.gpu_kv_caches, kinds)
+
+
+def steps_in_flight(config: Any) -> int:
+    """Steps that an engine of this configuration keeps in flight at most."""
+    most = getattr(config, "max_concurrent_batches", None)
+    if isinstance(most, int):
+        return most
+    ahead = 2 if getattr(config.scheduler_config, "async_scheduling", False) else 1
+    return max(ahead, int(getattr(config.parallel_config, "pipeline_parallel_size", 1)))
+
+
+def _registered(handler: Any, order: WorkerOrder, workers: Workers) -> None:
+    """After they were made."""
+    if handler.gpu_kv_caches is None:
+        return  # There are no caches, so there is nothing to offload.
+    backend = type(handler._backend).__name__
+    if backend not in {"DmaCopyBackend", "DiskBackend"}:
+        order.lose(f"copies are made by {backend}, which is not known")
+    if order.gpu < 0:
+        order.lose("no copies were prepared")
+    del workers
+
+
+def _bind(original: Method) -> Method:
+    def bind_connector_metadata(self: Any, metadata: Any) -> Any:
+        order = order_of(self)
+        if order is not None:
+            if STEP.output is None:
+                order.lose("the scheduler's output did not come through the model runner that is known")
+            else:
+                order.step(STEP.output, getattr(STEP.output, IN_FLIGHT, None))
+        return original(self, metadata)
+
+    return bind_connector_metadata
+
+
+def _within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:
+    """Observe a call. ``launched``: the step's kernels are launched by now."""
+
+    def wrapper(original: Method) -> Method:
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            order = order_of(self)
+            if order is None:
+                return original(self, *args, **named)
+            if launched:
+                order.launched()
+            with on_behalf_of(order):
+                result = original(self, *args, **named)
+            if after is not None:
+                after()
+            return result
+
+        return call
+
+    return wrapper
+
+
+def _launch_copy(original: Method) -> Method:
+    def launch_copy(
+        self: Any,
+        src_blocks: Any,
+        dst_blocks: Any,
+        is_store: bool,
+        event_idx: int,
+        events_list: Any,
+        *args: Any,
+        **named: Any,
+    ) -> Any:
+        here.by = f"{'store' if is_store else 'load'} {event_idx}"
+        try:
+            return original(self, src_blocks, dst_blocks, is_store, event_idx, events_list, *args, **named)
+        finally:
+            here.by = ""
+
+    return launch_copy
+
+
+def _touches_buffer(reads: bool) -> Callable[[Method], Method]:
+    """Observe how a slot of a staging buffer is written to the disk, or filled from it."""
+
+    def wrapper(original: Method) -> Method:
+        def call(self: Any, buf_slot: int, *args: Any, **named: Any) -> Any:
+            result = original(self, buf_slot, *args, **named)
+            worker = here.worker
+            if worker is not None and not worker.off:
+                caches = self._store_buffer_caches if reads else self._load_buffer_caches
+                worker.touched(here.thread, caches, np.array([buf_slot]), reads)
+            return result
+
+        return call
+
+    return wrapper

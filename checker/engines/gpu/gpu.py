@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -36,6 +37,7 @@ from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
 INTERRUPTED = "interrupted"
+ENDING = 1.0  # seconds that a process may take to end
 
 
 def to_stderr(line: str) -> None:
@@ -167,6 +169,10 @@ class Gpu(Engine):
         """What all ranks had found when they were last complete."""
         again = "; run again with the same --checkpoint to go on" if self.checkpoint else ""
         text = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
+        if why != INTERRUPTED and self.ranks.rank:
+            time.sleep(ENDING)
+            if self.ranks.last_words is not None and self.ranks.speaks():
+                self.note(self.ranks.last_words())  # the first rank, which reports results, is gone
         return self._untraced(text, log, search)
 
     def _words_of(self, search: Search) -> Callable[[], str]:

@@ -27,6 +27,9 @@ class Ranks(Protocol):
     last_words: Callable[[], str] | None
     """What a rank says that is ended from outside."""
 
+    def speaks(self) -> bool:
+        """Whether this is the first rank that is still there, as far as this host can tell. Asks nobody."""
+
     def total(self, numbers: Sequence[int]) -> list[int]:
         """Sums over the ranks, one for each position."""
 
@@ -51,6 +54,10 @@ class Alone:
 
     rank, count = 0, 1
     last_words: Callable[[], str] | None = None
+
+    def speaks(self) -> bool:
+        """See ``Ranks``."""
+        return True
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """See ``Ranks``."""

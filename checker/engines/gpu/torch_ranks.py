@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -41,11 +43,13 @@ class TorchRanks:
         else:
             dist.init_process_group("gloo", timeout=patience)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self._gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         self._boxes: list[Any] = []
         self._arrived: list[Any] = []
         # torchrun ends the other processes when one is gone: end as by Ctrl-C, and say what was found
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.last_words: Callable[[], str] | None = None
+        self._where = self._processes()
         self._watch_for_the_end()
         atexit.register(self.close)
 
@@ -62,11 +66,25 @@ class TorchRanks:
             while True:
                 if os.read(heard, 1)[0] == signal.SIGTERM:
                     time.sleep(GRACE)
-                    if self.rank == 0 and self.last_words is not None:
+                    if self.speaks() and self.last_words is not None:
                         print(f"kvfence: {self.last_words()}", file=sys.stderr, flush=True)
                     os._exit(3)
 
         threading.Thread(target=watch, daemon=True).start()
+
+    def _processes(self) -> list[tuple[int, int]]:
+        """Of each rank a number for its host, and its process."""
+        host = int.from_bytes(hashlib.sha256(socket.gethostname().encode()).digest()[:7], "little")
+        own = self._torch.tensor([host, os.getpid()], dtype=self._torch.int64, device=self.device)
+        every = self._torch.empty(2 * self.count, dtype=self._torch.int64, device=self.device)
+        self._wait(lambda: self._gather(every, own))
+        numbers = [int(x) for x in every.tolist()]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def speaks(self) -> bool:
+        """See ``Ranks``. Those of other hosts are taken to be there."""
+        here, _ = self._where[self.rank]
+        return not any(host != here or _is_alive(process) for host, process in self._where[: self.rank])
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """See ``Ranks``."""
@@ -105,7 +123,7 @@ class TorchRanks:
         torch = self._torch
         own = torch.tensor([*numbers, *counts], dtype=torch.int64, device=self.device)
         every = torch.empty(self.count * len(own), dtype=torch.int64, device=self.device)
-        self._wait(lambda: self._dist.all_gather_into_tensor(every, own))
+        self._wait(lambda: self._gather(every, own))
         rows = np.array(every.tolist(), np.int64).reshape(self.count, -1)
         return (
             [int(x) for x in rows[:, : len(numbers)].sum(axis=0)],
@@ -160,6 +178,14 @@ class TorchTransfer:
         if self._work and self._ranks.device.type == "cuda":
             self._ranks._torch.cuda.current_stream().synchronize()
         return [(int(t.data_ptr()), n) for t, n in zip(self._takes, self._coming, strict=True) if n]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _line(error: RuntimeError) -> str:

@@ -3,6 +3,8 @@
     torchrun … ranks_program.py SHAPES KVLIFE MACHINE [FOLDER [LEVELS [RANK]]]
 
 With LEVELS the rank RANK ends without a word after so many levels, or, with LEVELS below 0, falls asleep.
+Ranks are on the processor and talk through gloo; with RANKS_ON=cuda they have a card each and talk through
+NCCL.
 """
 
 import importlib.util
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kvfence.checker.engines.gpu import Gpu, host
+from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
@@ -42,7 +45,8 @@ def main() -> None:
     shapes, kvlife, name, *rest = sys.argv[1:]
     host.FLAGS = (*host.FLAGS, "-O0")
     m, sizes = machine(module(shapes), module(kvlife), name)
-    ranks = TorchRanks(gpu=False, patience=timedelta(seconds=60))
+    on_cards = os.environ.get("RANKS_ON") == "cuda"
+    ranks = TorchRanks(gpu=on_cards, patience=timedelta(seconds=60))
     if len(rest) > 1 and int(rest[2]) == ranks.rank:
         whole = Search.expand_level
 
@@ -55,7 +59,7 @@ def main() -> None:
 
         Search.expand_level = dying  # type: ignore[method-assign]
     engine = Gpu(
-        device=HostDevice,
+        device=(lambda: CudaDevice(ranks.rank)) if on_cards else HostDevice,
         ranks=ranks,
         limits=Limits(batch=5000),
         checkpoint=rest[0] if rest else None,

@@ -14,6 +14,8 @@ import pytest
 
 from kvfence.checker.engines import Native, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import Keys
@@ -31,13 +33,13 @@ together = _module.together
 SHAPES, KVLIFE = HERE.parent / "test_agreement.py", HERE.parents[2] / "machines" / "kvlife.py"
 
 
-def begun(count: int, *arguments: object) -> list[subprocess.Popen[str]]:
+def begun(count: int, *arguments: object, on: str = "host") -> list[subprocess.Popen[str]]:
     """The processes of so many ranks."""
     pytest.importorskip("torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "RANKS_ON": on}
     program = [sys.executable, *map(str, (HERE / "ranks_program.py", SHAPES, KVLIFE, *arguments))]
     return [
         subprocess.Popen(
@@ -51,9 +53,9 @@ def begun(count: int, *arguments: object) -> list[subprocess.Popen[str]]:
     ]
 
 
-def ranks(count: int, *arguments: object) -> tuple[dict[str, object], list[int]]:
+def ranks(count: int, *arguments: object, on: str = "host") -> tuple[dict[str, object], list[int]]:
     """What the first rank found, and the exit codes of all."""
-    running = begun(count, *arguments)
+    running = begun(count, *arguments, on=on)
     texts = [process.communicate(timeout=300)[0] for process in running]
     found: dict[str, object] = json.loads(texts[0].splitlines()[-1])
     return found, [process.returncode for process in running]
@@ -124,9 +126,10 @@ def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
     faulty = kvlife(frozenset({"evict_referenced"}))  # type: ignore[operator]
     native = Native().run(faulty, {"Block": 3, "Request": 2})
     folder = tmp_path / "checkpoint"
-    if gone == 0:  # the first rank reports nothing any more
-        with pytest.raises(IndexError):
-            ranks(2, "faulty", folder, 12, gone)
+    if gone == 0:  # the first rank reports nothing any more: the other one does
+        running = begun(2, "faulty", folder, 12, gone)
+        errors = [process.communicate(timeout=300)[1] for process in running]
+        assert "kvfence: a rank was lost when " in errors[1]
     else:
         found, codes = ranks(2, "faulty", folder, 12, gone)
         assert codes[gone] == 9
@@ -134,6 +137,49 @@ def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
         assert "run again with the same --checkpoint" in str(found["stopped"])
         assert 0 < int(str(found["states"])) < native.states
     found, codes = ranks(2, "faulty", folder)
+    assert codes == [0, 0]
+    assert found == told(shapes, native)
+
+
+def two_cards_or_skip() -> None:
+    try:
+        CudaDevice(1).close()
+    except NoGpu as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["faulty", "tokens40"])
+def test_two_cards_find_what_one_finds(shapes: object, kvlife: object, name: str) -> None:
+    two_cards_or_skip()
+    if name == "faulty":
+        native = Native().run(kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})  # type: ignore[operator]
+    else:
+        native = Native().run(shapes.tokens(int(name[6:])))  # type: ignore[attr-defined]
+    found, codes = ranks(2, name, on="cuda")
+    assert codes == [0, 0]
+    assert found == told(shapes, native)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gone", [0, 1])
+def test_when_one_of_two_cards_is_lost_the_other_says_what_was_found_and_a_later_run_goes_on(
+    shapes: object, kvlife: object, tmp_path: Path, gone: int
+) -> None:
+    two_cards_or_skip()
+    folder = tmp_path / "checkpoint"
+    processes = begun(2, "faulty", folder, 12, gone, on="cuda")
+    lost, left = processes[gone], processes[1 - gone]
+    assert lost.wait(120) == 9
+    time.sleep(2)
+    left.terminate()  # as torchrun does
+    assert left.wait(60) == 3
+    assert left.stderr is not None
+    words = [line for line in left.stderr.read().splitlines() if line.startswith("kvfence: ")]
+    assert words[-1].startswith("kvfence: a rank was lost when ")
+    assert "run again with the same --checkpoint to go on" in words[-1]
+    native = Native().run(kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})  # type: ignore[operator]
+    found, codes = ranks(2, "faulty", folder, on="cuda")
     assert codes == [0, 0]
     assert found == told(shapes, native)
 

@@ -45,6 +45,9 @@ class ThreadRanks:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.count = meeting, rank, meeting.count
 
+    def speaks(self) -> bool:
+        return self.rank == 0
+
     def total(self, numbers: Sequence[int]) -> list[int]:
         every = self.meeting.share(self.rank, list(numbers))
         return [sum(column) for column in zip(*every, strict=True)]  # type: ignore[call-overload]

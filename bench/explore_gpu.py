@@ -1,6 +1,7 @@
 """How fast a GPU searches: known counts, states a second, the C engine beside it, and the largest that fits.
 
-    python bench/explore_gpu.py [SIZE ...] [--native SIZE] [--walks SIZE] [--repeat N] [--whole] [--memory GIB]
+    python bench/explore_gpu.py [SIZE ...] [--memory GIB] [--native SIZE] [--walks SIZE]
+        [--repeat N] [--whole]
     python bench/explore_gpu.py --tune SIZE
     torchrun --nproc-per-node N bench/explore_gpu.py SIZE ...
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from kvfence.checker.errors import CannotRun
 from kvfence.checker.mutation.side_by_side import cores
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.progress import machine_progress
@@ -14,6 +15,7 @@ from kvfence.checker.report.reviewed import EXIT_CODES, review_text
 from kvfence.checker.report.table import terminal_width
 from kvfence.checker.report.written import write
 from kvfence.checker.review.behaviours import MOST_PAIRS
+from kvfence.checker.review.evidence import SECONDS, Proving
 from kvfence.checker.units import parse_memory, parse_sizes
 
 _SIDE = "A design, FILE.py:MACHINE, or REV: and one of these."
@@ -39,6 +41,18 @@ def review(
     symmetry: Annotated[
         bool, typer.Option("--symmetry/--no-symmetry", help="Count states that differ in names only once.")
     ] = True,
+    prove: Annotated[
+        bool,
+        typer.Option(
+            "--prove/--no-prove", help="Prove for any size what the change concerns, where it holds."
+        ),
+    ] = True,
+    prove_seconds: Annotated[
+        float, typer.Option(min=0, metavar="N", help="The most time that all proofs may take.")
+    ] = SECONDS,
+    second_solver: Annotated[
+        str | None, typer.Option(help="Decide the proofs again by another solver: cvc5.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one HTML page, with pictures.")
     ] = None,
@@ -60,6 +74,8 @@ def review(
     """
     from kvfence.checker.review.compare import review as run_review
 
+    if second_solver is not None and not prove:
+        raise CannotRun("--no-prove leaves nothing for --second-solver to decide: leave out one of them")
     sizes, limit = parse_sizes(size or []), parse_memory(memory)
     with machine_progress() as progress:
         found = run_review(
@@ -71,6 +87,7 @@ def review(
             threads=threads or cores(),
             pairs=pairs,
             symmetry=symmetry,
+            proving=Proving(prove_seconds, second_solver) if prove else None,
             progress=progress,
         )
     typer.echo(as_json(found) if output == "json" else review_text(found, width=terminal_width()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvfence.checker.report.evidence import claim
 from kvfence.checker.report.reviewed import TITLES, conclusion
 from kvfence.checker.report.verdicts import call
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
@@ -63,15 +64,24 @@ def title(row: InvariantReview, m: MachineReview) -> str:
 
 
 def message(row: InvariantReview) -> str:
-    """The invariant, and the shortest story in one sentence."""
+    """The invariant, the shortest story in one sentence, and why it holds where it does."""
     text = f"{row.invariant}: {TITLES.get(row.invariant, row.conditions[0] if row.conditions else '')}."
+    return " ".join((f"{text}{_story(row)}", *reasons(row)))
+
+
+def reasons(row: InvariantReview) -> list[str]:
+    """Why the invariant holds, a sentence for each side on which it does."""
+    return [f"In the {found.side}: {claim(found)}." for found in row.evidence]
+
+
+def _story(row: InvariantReview) -> str:
     if row.story is None:
-        return text
+        return ""
     steps = [call(s.action, s.arguments) for s in row.story.steps]
     shown = steps if len(steps) <= MOST_STEPS else [*steps[: MOST_STEPS - 1], "…", steps[-1]]
     conjunct = row.story.diagnosis.conjunct
     why = f" False then: {conjunct}." if conjunct else ""
-    return f"{text} After {len(steps)} events: {', '.join(shown)}.{why}"
+    return f" After {len(steps)} events: {', '.join(shown)}.{why}"
 
 
 def _command(level: str, file: str, line: int, title: str, text: str) -> str:

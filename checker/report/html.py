@@ -11,6 +11,7 @@ import jinja2
 
 from kvfence.checker.report import sequence, slots, timeline
 from kvfence.checker.report.coverage import coverage
+from kvfence.checker.report.evidence import claim, evidence, spoken
 from kvfence.checker.report.facts import Counterexample
 from kvfence.checker.report.reviewed import (
     conclusion,
@@ -37,6 +38,8 @@ def review_html(found: Review) -> str:
         meaning=meaning,
         remark=remark,
         told=told_behaviours,
+        claim=claim,
+        spoken=spoken,
         verdict_shown=verdict_shown,
     )
 
@@ -51,7 +54,7 @@ def _machine(m: MachineReview) -> dict[str, Any]:
     ]
     base, change = (m.base.taken if m.base else {}), (m.change.taken if m.change else {})
     bars = coverage(base, change, title=f"Actions of {m.machine}, on a logarithmic scale") if base else ""
-    return {"review": m, "stories": stories, "coverage": bars}
+    return {"review": m, "stories": stories, "coverage": bars, "evidence": list(evidence(m))}
 
 
 def pictures(example: Counterexample) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as Xml
 
-from kvfence.checker.report.annotations import message, place
+from kvfence.checker.report.annotations import message, place, reasons
 from kvfence.checker.report.reviewed import verdict_shown
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 
@@ -66,9 +66,10 @@ def _case(suite: Xml.Element, m: MachineReview, row: InvariantReview) -> None:
         file, line = place(m)
         failure.text = _clean(f"{message(row)}{f' ({file}:{line})' if file else ''}")
     elif row.effect == "open":
-        Xml.SubElement(case, "error", message=verdicts, type="undetermined")
+        error = Xml.SubElement(case, "error", message=verdicts, type="undetermined")
+        error.text = _clean("\n".join(reasons(row))) or None
     else:
-        Xml.SubElement(case, "system-out").text = verdicts
+        Xml.SubElement(case, "system-out").text = _clean("\n".join((verdicts, *reasons(row))))
 
 
 def _failing(suite: Xml.Element, m: MachineReview, name: str, text: str, kind: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvfence.checker.report.evidence import brief, claim, evidence, leans_on
 from kvfence.checker.report.facts import Counterexample
 from kvfence.checker.report.reviewed import conclusion, meaning, told_behaviours, verdict_shown
 from kvfence.checker.report.verdicts import call, shown
@@ -12,6 +13,8 @@ from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 MOST_STORIES = 3
 MOST_STEPS = 16
 MOST_LINES = 12
+MOST_REASONS = 4
+MOST_LEMMAS = 3
 _MARK = {"worse": "❌", "better": "✅", "open": "❔", "same": ""}
 
 
@@ -61,6 +64,26 @@ def _machine(m: MachineReview) -> Iterator[str]:
     new, lost = told_behaviours(m.new, "the change"), told_behaviours(m.lost, "the base", gone=True)
     yield f"Behaviours {_code(new)}; {_code(lost)}."
     yield ""
+    yield from _holding(m)
+
+
+def _holding(m: MachineReview) -> Iterator[str]:
+    """Why what the change concerns holds: a line for each, the longer ones folded away."""
+    told = list(evidence(m))
+    if not told:
+        return
+    if len(told) > MOST_REASONS:
+        yield f"<details><summary>Why {len(told)} verdicts hold</summary>"
+        yield ""
+    for row, found in told:
+        leaning = leans_on(found, MOST_LEMMAS)
+        text = claim(found) if len(told) <= MOST_REASONS else brief(found)
+        text = f"{text}; leaning on {leaning}" if leaning else text
+        yield f"* {row.label} in the {found.side}: {_code(text)}."
+    yield ""
+    if len(told) > MOST_REASONS:
+        yield "</details>"
+        yield ""
 
 
 def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:

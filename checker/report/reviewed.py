@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvfence.checker.engines.base import Verdict
+from kvfence.checker.report.evidence import claim, evidence, leans_on, spoken
 from kvfence.checker.report.table import paragraph, table
 from kvfence.checker.report.verdicts import BUILT_IN, counterexample_text
 from kvfence.checker.review.facts import Behaviours, InvariantReview, MachineReview, Review
@@ -93,6 +94,7 @@ def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
     rows += [(name, f"{a:,}", f"{b:,}", "", _ratio(a, b)) for name, a, b in counts]
     yield table(("invariant", "base", "change", "effect", "meaning"), rows, width=width)
     yield "\n".join(paragraph(line, width=width, hanging="    ") for line in _remarks(m))
+    yield _holding(m, width)
     for row in m.invariants:
         if row.story is not None:
             yield _story(found, row, width)
@@ -114,8 +116,22 @@ def _remarks(m: MachineReview) -> Iterator[str]:
             yield f"Actions {how}: {', '.join(actions)}."
     yield f"Behaviours {told_behaviours(m.new, 'the change')}."
     yield f"Behaviours {told_behaviours(m.lost, 'the base', gone=True)}."
+    for side, facts in (("base", m.base), ("change", m.change)):
+        for name in facts.vacuous if facts else ():
+            yield f"In the {side}, no state meets the premise of {spoken(name)}: it is about nothing there."
     for note in m.notes:
         yield f"{note[:1].upper()}{note[1:]}."
+
+
+def _holding(m: MachineReview, width: int) -> str:
+    """Why what the change concerns holds, on each side where it does."""
+    lines = []
+    for row, found in evidence(m):
+        sentence = f"{row.label} in the {found.side}: {claim(found)}."
+        leaning = leans_on(found)
+        text = f"{sentence} It leans on {leaning}." if leaning else sentence
+        lines.append(paragraph(text, width=width, indent="  ", hanging="      "))
+    return "\n".join(["Why it holds:", *lines]) if lines else ""
 
 
 def _ratio(a: int, b: int) -> str:

@@ -7,6 +7,8 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
+
 from kvfence.checker.report.annotations import message, place, title
 from kvfence.checker.report.reviewed import TITLES, conclusion
 from kvfence.checker.report.verdicts import call
@@ -80,7 +82,12 @@ def _result(m: MachineReview, row: InvariantReview) -> dict[str, Any]:
         "message": {"text": f"{title(row, m)}. {message(row)}"},
         "locations": _locations(m),
         "partialFingerprints": {"kvfence/v1": _fingerprint(m.machine, row.invariant, *row.conditions)},
-        "properties": {"base": str(row.base), "change": str(row.change), "conditions": list(row.conditions)},
+        "properties": {
+            "base": str(row.base),
+            "change": str(row.change),
+            "conditions": list(row.conditions),
+            "evidence": [msgspec.to_builtins(found) for found in row.evidence],
+        },
     }
     if row.story is not None:
         steps = [

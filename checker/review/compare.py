@@ -20,6 +20,7 @@ from kvfence.checker.promises import promise_sizes
 from kvfence.checker.report.facts import MachineFacts
 from kvfence.checker.review import differences
 from kvfence.checker.review.behaviours import MOST_PAIRS, behaviours
+from kvfence.checker.review.evidence import Proofs, Proving
 from kvfence.checker.review.facts import Behaviours, Effect, InvariantReview, MachineReview, Review
 from kvfence.checker.review.sides import Built, Side, side
 from kvfence.checker.verify import INTERRUPTED, machine_facts
@@ -55,15 +56,18 @@ def review(
     threads: int = 1,
     pairs: int = MOST_PAIRS,
     symmetry: bool = True,
+    proving: Proving | None = Proving(),  # noqa: B008 (frozen)
     progress: MachineProgress | None = None,
 ) -> Review:
     """Compares the side ``change`` with the side ``base``; see :func:`kvfence.checker.review.sides.side`.
 
     ``sizes`` by sort, where they differ from those of the machines and designs. ``pairs``: how many pairs of
-    states a search for new or lost behaviours may look at. CannotRun for a side, a machine or a sort that
-    does not exist. Ctrl-C keeps what was found; what was not begun is undetermined.
+    states a search for new or lost behaviours may look at. ``proving``: how long to look for proofs of what
+    the change concerns; with None nothing is proved. CannotRun for a side, a machine, a sort or a solver
+    that does not exist. Ctrl-C keeps what was found; what was not begun is undetermined.
     """
     start = time.perf_counter()
+    proofs = Proofs(proving)
     ours, theirs = side(base), side(change)
     options = Options(dict(sizes or {}), memory, threads, pairs, symmetry)
     found: list[MachineReview] = []
@@ -80,7 +84,7 @@ def review(
             note = "not begun: interrupted"
             found.append(MachineReview(machine=other.machine.name, sizes={}, same=False, notes=(note,)))
             continue
-        compared = _Comparison(one, other, ours, theirs, options, progress)
+        compared = _Comparison(one, other, ours, theirs, options, proofs, progress)
         found.append(compared.review())
         interrupted = compared.interrupted
     out = Review(
@@ -158,11 +162,12 @@ class _Comparison:
         ours: Side,
         theirs: Side,
         options: Options,
+        proofs: Proofs,
         progress: MachineProgress | None,
     ) -> None:
         self.one, self.other = one, other
         self.base, self.change = one.machine, other.machine
-        self.options, self.progress = options, progress
+        self.options, self.proofs, self.progress = options, proofs, progress
         self.interrupted = False
         known = {s: max(ours.sizes.get(s, 0), theirs.sizes.get(s, 0)) for s in {*ours.sizes, *theirs.sizes}}
         self.sizes = {**known, **options.sizes}
@@ -174,7 +179,7 @@ class _Comparison:
             note = f"interrupted after {base.states:,} states of the base"
             return MachineReview(machine=self.change.name, sizes=base.sizes, same=False, notes=(note,))
         change = self._explored(self.change)
-        promised = self._promises()
+        kept = self._kept_promises()
         notes = [
             f"{name} was not explored to the end: {result.stopped}"
             for name, result in (("the base", base), ("the change", change))
@@ -195,13 +200,15 @@ class _Comparison:
                 new = lost = Behaviours(complete=False, why=str(error))
             self.interrupted = self.interrupted or INTERRUPTED in (new.why, lost.why)
         facts = machine_facts(base), machine_facts(change)
+        rows = [*self._invariants(base, change, facts), *self._promises(kept)]
+        rows = self._with_evidence(rows, facts, kept)
         return MachineReview(
             machine=self.change.name,
             sizes=change.sizes,
             same=False,
             base=facts[0],
             change=facts[1],
-            invariants=(*self._invariants(base, change, facts), *promised),
+            invariants=tuple(rows),
             new=new,
             lost=lost,
             goals_lost=_unreached(base, change),
@@ -281,14 +288,38 @@ class _Comparison:
         found = self._explored(stopping(machine))
         return {p.id for p in found.violated} if found.stopped is None else broken
 
+    # Why what holds does hold.
+
+    def _with_evidence(
+        self,
+        rows: list[InvariantReview],
+        facts: tuple[MachineFacts, MachineFacts],
+        kept: list[Result | None],
+    ) -> list[InvariantReview]:
+        self.proofs.interrupted = self.proofs.interrupted or self.interrupted
+        out = self.proofs.added(
+            rows,
+            {"base": self.base, "change": self.change},
+            {"base": facts[0], "change": facts[1]},
+            {"base": kept[0], "change": kept[1]},
+            differences.restated(self.base, self.change),
+            lambda side: self._report(f"proof of the {side}"),
+        )
+        self.interrupted = self.proofs.interrupted
+        return out
+
     # Promises about whole runs.
 
-    def _promises(self) -> list[InvariantReview]:
+    def _kept_promises(self) -> list[Result | None]:
+        if self.interrupted:
+            return [None, None]
+        return [self._kept(machine) for machine in (self.base, self.change)]
+
+    def _promises(self, results: list[Result | None]) -> list[InvariantReview]:
         names = dict.fromkeys((*self.base.promises, *self.change.promises))
-        if not names or self.interrupted:
-            return []
-        results = [self._kept(machine) for machine in (self.base, self.change)]
         out = []
+        if not any(results):
+            return []
         for name in names:
             findings: list[Finding | None] = [r.findings.get(name) if r else None for r in results]
             verdicts = [f.verdict if f else None for f in findings]

@@ -38,6 +38,22 @@ def weaker_only(base: Machine, change: Machine) -> bool:
     return True
 
 
+def restated(base: Machine, change: Machine) -> set[str]:
+    """The invariants that the two machines state in different words: conditions or checks differ."""
+    ours, theirs = _statements(base), _statements(change)
+    return {id_ for id_ in {*ours, *theirs} if ours.get(id_) != theirs.get(id_)}
+
+
+def _statements(m: Machine) -> dict[str, set[Form]]:
+    out: dict[str, set[Form]] = {}
+    for p in m.invariants.values():
+        out.setdefault(p.id, set()).add(form(p.expr))
+    for a in m.actions.values():
+        for c in a.checks:  # by their text, see _of_action
+            out.setdefault(c.id, set()).add((a.name, c.text))
+    return out
+
+
 def parts(base: Machine, change: Machine) -> tuple[Difference, ...]:
     """What differs between the traced machines, part by part."""
     return tuple(_parts(base, change))
@@ -277,8 +293,9 @@ def _pairs(base: Built, change: Built) -> Iterator[tuple[str, str]]:
         if not alike and len(base.sources) == len(change.sources) == 1:
             alike = left
         if alike:
-            left.remove(alike[0])
-            yield one, alike[0]
+            other = alike[0]
+            left.remove(other)
+            yield one, other
         else:
             yield one, ""
     for other in left:

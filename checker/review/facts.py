@@ -66,13 +66,47 @@ class Behaviours(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class Leant(msgspec.Struct, frozen=True):
+    """A lemma that a proof leans on, and its one line of why it holds."""
+
+    name: str
+    why: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an invariant holds on one side.
+
+    ``basis``: ``proved`` for any size of the sorts and runs of any length; ``exhausted``, which says nothing
+    of other sizes: every state at ``sizes`` was judged, and ``why`` there is no proof; ``open``: neither.
+    ``conditions`` are the machine's own names for what holds. A proof leans on ``lemmas`` and the conditions
+    ``invariants`` besides; it took ``questions``, each decided again by a fresh z3, and by ``second`` (empty:
+    nobody was asked) except for ``second_open``. ``states`` were judged one by one; for a promise about whole
+    runs, those of its graph, and ``fairness`` says what is assumed: of each fair action, how.
+    """
+
+    side: Literal["base", "change"]
+    basis: Literal["proved", "exhausted", "open"]
+    conditions: tuple[str, ...]
+    lemmas: tuple[Leant, ...] = ()
+    invariants: tuple[str, ...] = ()
+    questions: int = 0
+    second: str = ""
+    second_open: tuple[str, ...] = ()
+    seconds: float = 0.0
+    why: str = ""
+    sizes: dict[str, int] = {}
+    states: int = 0
+    fairness: dict[str, str] = {}
+
+
 class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     """One invariant of the catalogue, or DEADLOCK, RANGE: its verdict on either side.
 
     ``base`` and ``change`` are None where that side does not state it. ``conditions`` are the machine's own
     names for what is violated. ``first``: whether a run breaks it while everything else still holds; an
     invariant that breaks only in the wake of others has it false. ``story`` is a shortest counterexample, of
-    the change if that violates it, else of the base.
+    the change if that violates it, else of the base. ``evidence``, of an invariant that the change concerns:
+    why it holds, for each side on which it does.
     """
 
     invariant: str
@@ -84,6 +118,7 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     first: bool = True
     story: Counterexample | None = None
     story_of: Literal["base", "change", ""] = ""
+    evidence: tuple[Evidence, ...] = ()
     sizes: dict[str, int] = {}
     """Sort sizes at which a promise about whole runs was judged, where smaller than the others."""
 

@@ -18,6 +18,7 @@ from kvfence.checker.report.markdown import review_markdown
 from kvfence.checker.report.reviewed import EXIT_CODES, review_text
 from kvfence.checker.report.sarif import review_sarif
 from kvfence.checker.review.compare import review
+from kvfence.checker.review.evidence import Proving
 from kvfence.checker.review.facts import Review
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif-2.1.0.json").read_text(encoding="utf-8"))
@@ -32,8 +33,10 @@ PAIRS = {
 
 @pytest.fixture(scope="module")
 def reviews() -> dict[str, Review]:
+    proved = {"worse", "mixed"}
     return {
-        name: review(base, change, sizes=sizes, pairs=2000) for name, (base, change, sizes) in PAIRS.items()
+        name: review(base, change, sizes=sizes, pairs=2000, proving=Proving() if name in proved else None)
+        for name, (base, change, sizes) in PAIRS.items()
     }
 
 

@@ -59,7 +59,7 @@ def broken(machine: Machine, sizes: dict[str, int]) -> set[str]:
 def test_a_review_names_exactly_what_a_design_breaks_and_the_reverse_what_its_repair_buys(name: str) -> None:
     design = DESIGNS[name]
     sizes = {**dict.fromkeys(sorts_of(design), 1), **QUICK[name]}
-    found = review("sound", name, sizes=sizes, pairs=0)
+    found = review("sound", name, sizes=sizes, pairs=0, proving=None)
     expected = {(m, id_) for m in design.machines for id_ in broken(MACHINES[m](design.faults), sizes)}
     assert worse(found) == expected
     assert {id_ for _, id_ in expected} >= {design.breaks}
@@ -73,7 +73,7 @@ def test_a_review_names_exactly_what_a_design_breaks_and_the_reverse_what_its_re
             state, failures = run.step(state, run.find(step.action, **step.arguments))
         wrong = {f.id for f in failures} | {p.id for p in run.violated(state)}
         assert i.invariant in wrong
-    back = review(name, "sound", sizes=sizes, pairs=0)
+    back = review(name, "sound", sizes=sizes, pairs=0, proving=None)
     assert better(back) == expected
     assert not worse(back)
     assert back.verdict == ("undetermined" if back.open else "better")
@@ -83,13 +83,13 @@ def test_a_review_names_exactly_what_a_design_breaks_and_the_reverse_what_its_re
 @pytest.mark.parametrize("name", sorted(set(DESIGNS) - {"sound"}))
 def test_every_design_breaks_in_a_review_what_it_is_known_for(name: str) -> None:
     design = DESIGNS[name]
-    found = review("sound", name, threads=2, pairs=200_000)
+    found = review("sound", name, threads=2, pairs=200_000, proving=None)
     assert found.verdict in ("worse", "mixed")
     first = {i.invariant for _, i in found.of("worse") if i.first}
     assert design.breaks in first
     lengths = [len(i.story.steps) for _, i in found.of("worse") if i.story and i.invariant == design.breaks]
     assert lengths
-    back = review(name, "sound", threads=2, pairs=0)
+    back = review(name, "sound", threads=2, pairs=0, proving=None)
     assert design.breaks in {i.invariant for _, i in back.of("better")}
     assert not back.of("worse")
     assert not back.of("open")
@@ -102,7 +102,7 @@ def test_two_equal_sides_have_no_difference(side: str) -> None:
 
 
 def test_a_design_that_trades_safety_for_progress_is_better_and_worse() -> None:
-    found = review("free_fenced_victim", "fenced_victim_spin", pairs=0)
+    found = review("free_fenced_victim", "fenced_victim_spin", pairs=0, proving=None)
     assert found.verdict == "mixed"
     assert {(i.invariant, i.kind) for _, i in found.of("better")} == {("FREEZE", "safety")}
     assert {(i.invariant, i.kind) for _, i in found.of("worse")} == {("PROGRESS", "progress")}
@@ -112,22 +112,22 @@ def test_a_design_that_trades_safety_for_progress_is_better_and_worse() -> None:
 
 
 def test_a_change_that_makes_a_goal_unreachable_is_worse() -> None:
-    found = review(f"{SPEC}:build", f"{SPEC}:build+no_pin", pairs=1000)
+    found = review(f"{SPEC}:build", f"{SPEC}:build+no_pin", pairs=1000, proving=None)
     (m,) = found.machines
     assert m.goals_lost == ("two_readers_pin_one_block",)
     assert any("two readers pin one block" in s for s in found.worse)
-    back = review(f"{SPEC}:build+no_pin", f"{SPEC}:build", pairs=1000)
+    back = review(f"{SPEC}:build+no_pin", f"{SPEC}:build", pairs=1000, proving=None)
     assert back.machines[0].goals_gained == ("two_readers_pin_one_block",)
 
 
 def test_an_action_that_is_never_taken_any_more_is_worse() -> None:
-    found = review(f"{SPEC}:build", f"{SPEC}:build+no_evict", pairs=1000)
+    found = review(f"{SPEC}:build", f"{SPEC}:build+no_evict", pairs=1000, proving=None)
     assert found.machines[0].actions_lost == ("evict",)
     assert found.verdict == "worse"
 
 
 def test_what_breaks_only_after_something_else_is_told_apart() -> None:
-    found = review(f"{SPEC}:build", f"{SPEC}:build+no_pin", pairs=0)
+    found = review(f"{SPEC}:build", f"{SPEC}:build+no_pin", pairs=0, proving=None)
     assert {(i.invariant, i.first) for _, i in found.of("worse")} == {("PIN", True), ("USE-READY", False)}
 
 
@@ -142,14 +142,14 @@ def test_a_machine_that_stops_at_its_first_violation_breaks_the_same_first() -> 
 
 
 def test_the_story_says_what_the_other_side_does_instead() -> None:
-    found = review("sound", "unpinned_lookup", sizes={"Request": 1, "Block": 1}, pairs=0)
+    found = review("sound", "unpinned_lookup", sizes={"Request": 1, "Block": 1}, pairs=0, proving=None)
     pin = next(i for _, i in found.of("worse") if i.invariant == "PIN")
     assert pin.story is not None
     assert [d.name for p in pin.story.diagnosis.prevented for d in p.updates] == ["pin[0, 0]", "ref[0]"]
 
 
 def test_a_search_that_is_cut_short_is_undetermined_and_never_a_pass() -> None:
-    found = review("no_flush_on_finish", "sound", memory=16 << 20, pairs=0, symmetry=False)
+    found = review("no_flush_on_finish", "sound", memory=16 << 20, pairs=0, symmetry=False, proving=None)
     assert found.verdict == "undetermined"
     assert any("memory limit" in s for s in found.open)
 
@@ -164,7 +164,7 @@ def test_ctrl_c_keeps_what_was_found_and_passes_nothing(monkeypatch: pytest.Monk
             return replace(found, stopped="interrupted") if len(asked) == 2 else found
 
     monkeypatch.setattr(compare, "Native", Interrupted)
-    found = review("sound", "evict_pinned", sizes={"Block": 2, "Request": 1, "Holder": 1})
+    found = review("sound", "evict_pinned", sizes={"Block": 2, "Request": 1, "Holder": 1}, proving=None)
     assert asked == ["block_pool", "block_pool"]
     assert found.interrupted
     assert found.verdict in ("worse", "undetermined")

@@ -104,3 +104,15 @@ def test_the_lines_of_a_switched_on_fault_are_told() -> None:
     (line,) = differences.lines(base, change)
     assert (line.side, line.file) == ("base", "spec/machines/lookup.py")
     assert "s.pin[r, b]" in line.text
+
+
+def test_two_files_of_different_names_are_compared_line_by_line(tmp_path: Path) -> None:
+    text = SPEC.read_text(encoding="utf-8")
+    one, other = tmp_path / "before.py", tmp_path / "after.py"
+    one.write_text(text, encoding="utf-8")
+    other.write_text(text.replace("s.require(Not(s.cached[b]))", "s.require()"), encoding="utf-8")
+    built = [side(f"{path}:build").builders["two_tier"]() for path in (one, other)]
+    assert {(line.side, line.text.strip()) for line in differences.lines(*built)} == {
+        ("base", "s.require(Not(s.cached[b]))"),
+        ("change", "s.require()"),
+    }

@@ -54,9 +54,10 @@ class _Fence:
         self.found: list[tuple[str, Any]] = []
         self.test = ""
         runtime.on_violation = self.violated
+        runtime.races.on_race = self.violated
 
     def violated(self, violation: Any) -> None:
-        """The ledger found something."""
+        """The ledger found something, or the race checker."""
         self.found.append((self.test, violation))
 
     @pytest.hookimpl(wrapper=True)

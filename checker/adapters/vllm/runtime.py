@@ -13,6 +13,7 @@ from kvfence.checker.adapters.vllm.behind import Behind, flush_all
 from kvfence.checker.adapters.vllm.coverage import CHECKED
 from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
 from kvfence.checker.adapters.vllm.stream import Sink
+from kvfence.checker.adapters.vllm.worker_races import Races
 from kvfence.checker.monitor.guard import Guard, GuardMode
 from kvfence.checker.monitor.recorder import Recorder
 from kvfence.checker.monitor.violation import Violation
@@ -35,7 +36,12 @@ class Runtime:
         self.before: Counter[str] = Counter()
         """Violations of engines whose guards are not kept any more."""
         self.on_violation: Callable[[Violation], None] | None = None
-        self.instrumentation: Instrumentation = instrument(open_sink=self.open)
+        self.races = Races(mode)
+        """Of the worker sides of this process: what is wrong with the order on their streams."""
+        self.instrumentation: Instrumentation = instrument(
+            open_sink=self.open, on_race=self.races.found, not_checked=self.races.not_checked
+        )
+        self.instrumentation.workers.after_step = self.races.raise_found
 
     def open(self, header: Header) -> Sink:
         """What gets the events of an engine that begins with ``header``: a guard, or what leads to one."""
@@ -59,6 +65,10 @@ class Runtime:
 
     def violations(self) -> Counter[str]:
         """How often each invariant was broken, in all engines of the process, as far as it is judged."""
+        return self.engine_violations() + self.races.counts
+
+    def engine_violations(self) -> Counter[str]:
+        """Those of :meth:`violations` that the ledger found on the scheduler side."""
         total = Counter(self.before)
         for guard in self.guards:
             total.update(guard.facts().violations)
@@ -77,6 +87,7 @@ class Runtime:
         told = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
         for guard in self.guards:
             told.update(dict.fromkeys(guard.facts().gaps))
+        told.update(self.races.gaps)
         return list(told)
 
     def close(self) -> None:
@@ -143,4 +154,16 @@ def facts(runtime: Runtime, *, wait: bool = True) -> dict[str, Any]:
         "slots": checked,
         "internal_errors": errors,
         "undetermined": int(runtime.undetermined),
+    }
+
+
+def worker_facts(runtime: Runtime) -> dict[str, Any]:
+    """What the worker sides of a process have shown so far, as plain numbers: for metrics."""
+    instrumentation = runtime.instrumentation
+    return {
+        "violations": dict(runtime.races.counts),
+        "events": instrumentation.workers.events,
+        "slots": instrumentation.workers.accesses,
+        "internal_errors": 0,
+        "undetermined": int(bool(instrumentation.coverage.undetermined or instrumentation.workers.unchecked)),
     }

@@ -14,6 +14,7 @@ from kvfence.checker.report.coverage import coverage
 from kvfence.checker.report.evidence import claim, evidence, spoken
 from kvfence.checker.report.facts import Counterexample
 from kvfence.checker.report.reviewed import (
+    about_nothing,
     conclusion,
     meaning,
     remark,
@@ -37,6 +38,7 @@ def review_html(found: Review) -> str:
         machines=[_machine(m) for m in found.machines],
         meaning=meaning,
         remark=remark,
+        about_nothing=about_nothing,
         told=told_behaviours,
         claim=claim,
         spoken=spoken,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvfence.checker.report.evidence import brief, claim, evidence, leans_on
 from kvfence.checker.report.facts import Counterexample
-from kvfence.checker.report.reviewed import conclusion, meaning, told_behaviours, verdict_shown
+from kvfence.checker.report.reviewed import about_nothing, conclusion, meaning, told_behaviours, verdict_shown
 from kvfence.checker.report.verdicts import call, shown
 from kvfence.checker.review.facts import InvariantReview, MachineReview, Review
 
@@ -64,6 +64,9 @@ def _machine(m: MachineReview) -> Iterator[str]:
     new, lost = told_behaviours(m.new, "the change"), told_behaviours(m.lost, "the base", gone=True)
     yield f"Behaviours {_code(new)}; {_code(lost)}."
     yield ""
+    for sentence in about_nothing(m):
+        yield _code(sentence)
+        yield ""
     yield from _holding(m)
 
 

@@ -20,8 +20,11 @@ EXIT_CODES = {"same": 0, "different": 0, "better": 0, "worse": 1, "mixed": 1, "u
 def review_text(found: Review, *, width: int) -> str:
     """The whole report."""
     parts = [
-        paragraph(f"Base {found.base}: {found.base_summary}", width=width, hanging="    "),
-        paragraph(f"Change {found.change}: {found.change_summary}", width=width, hanging="    "),
+        paragraph(f"{side} {name}{f': {about}' if about else '.'}", width=width, hanging="    ")
+        for side, name, about in (
+            ("Base", found.base, found.base_summary),
+            ("Change", found.change, found.change_summary),
+        )
     ]
     for machine in found.machines:
         parts += _machine(found, machine, width)
@@ -77,6 +80,13 @@ def remark(row: InvariantReview) -> str:
     return "" if row.effect == "same" else row.effect
 
 
+def about_nothing(m: MachineReview) -> Iterator[str]:
+    """Sentences on the conditions that are undetermined because they speak of nothing that is reached."""
+    for side, facts in (("base", m.base), ("change", m.change)):
+        for name in facts.vacuous if facts else ():
+            yield f'In the {side}, no state meets the premise of "{spoken(name)}": it is about nothing there.'
+
+
 def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
     sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
     yield f"Machine {m.machine} ({sizes})" if sizes else f"Machine {m.machine}"
@@ -116,9 +126,7 @@ def _remarks(m: MachineReview) -> Iterator[str]:
             yield f"Actions {how}: {', '.join(actions)}."
     yield f"Behaviours {told_behaviours(m.new, 'the change')}."
     yield f"Behaviours {told_behaviours(m.lost, 'the base', gone=True)}."
-    for side, facts in (("base", m.base), ("change", m.change)):
-        for name in facts.vacuous if facts else ():
-            yield f"In the {side}, no state meets the premise of {spoken(name)}: it is about nothing there."
+    yield from about_nothing(m)
     for note in m.notes:
         yield f"{note[:1].upper()}{note[1:]}."
 

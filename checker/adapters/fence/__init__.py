@@ -5,6 +5,10 @@ Configured with ``kv_connector="FencedConnector"`` and ``kv_connector_module_pat
 
 from __future__ import annotations
 
-from kvfence.checker.adapters.fence.connector import FenceConfigError, FencedConnector
+from kvfence.checker.adapters.fence.connector import (
+    FenceConfigError,
+    FencedConnector,
+    FencedConnectorWithoutHMA,
+)
 
-__all__ = ["FenceConfigError", "FencedConnector"]
+__all__ = ["FenceConfigError", "FencedConnector", "FencedConnectorWithoutHMA"]

@@ -6,11 +6,16 @@
 * ``kvfence_connector``: its name, or a mapping with ``kv_connector`` and ``kv_connector_module_path``;
 * ``kvfence_mode``: ``log`` (as if absent), ``count``, ``raise``, or ``off``;
 * ``kvfence_record``: a folder for the traces of what led to a violation.
+
+A connector that does not support hybrid groups is wrapped by ``FencedConnectorWithoutHMA``, which does not
+either: vLLM asks the class.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import logging
 import time
 from collections import Counter
@@ -28,11 +33,14 @@ from kvfence.checker.adapters.fence.stats import (
     FENCE,
     INNER,
     INNER_CLASS,
+    SCHEDULER,
+    WORKER,
     FencedPromMetrics,
     FencedStats,
     class_path,
 )
-from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install
+from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install, worker_facts
+from kvfence.checker.adapters.vllm.seen import unseen_orders, unseen_tiers
 
 NAME_KEY: Final = "kvfence_connector"
 MODE_KEY: Final = "kvfence_mode"
@@ -64,10 +72,8 @@ def inner_config(transfer: Any) -> Any:
             f"FencedConnector wraps the connector that kv_connector_extra_config names as {NAME_KEY!r}, for "
             f"instance {{{NAME_KEY!r}: 'SimpleCPUOffloadConnector'}}; it names {wanted!r}"
         )
-    if name == "FencedConnector":
-        raise FenceConfigError(
-            f"{NAME_KEY!r} names FencedConnector itself: name the connector to be observed"
-        )
+    if name in {"FencedConnector", "FencedConnectorWithoutHMA"}:
+        raise FenceConfigError(f"{NAME_KEY!r} names {name} itself: name the connector to be observed")
     mode = extra.get(MODE_KEY, "log")
     if mode not in MODES:
         raise FenceConfigError(f"{MODE_KEY!r} is {mode!r}: use one of {', '.join(MODES)}")
@@ -91,7 +97,14 @@ def inner_class(transfer: Any) -> Any:
         ) from error
 
 
-class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+def wraps_hma(transfer: Any) -> bool:
+    """Whether the wrapped connector supports hybrid groups; of MultiConnector: whether all of its do."""
+    kind = inner_class(transfer)
+    asked = getattr(KVConnectorFactory, "supports_hma_config", None)
+    return bool(asked(inner_config(transfer))) if asked is not None else issubclass(kind, SupportsHMA)
+
+
+class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
     """Wraps a connector: does what it does, and has it observed.
 
     Everything that the base class of the installed vLLM offers is passed on; anything else is found on the
@@ -102,12 +115,6 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         transfer = vllm_config.kv_transfer_config
         inner = inner_config(transfer)
         kind = inner_class(transfer)
-        mixed = not getattr(vllm_config.scheduler_config, "disable_hybrid_kv_cache_manager", True)
-        if not issubclass(kind, SupportsHMA) and mixed:
-            raise FenceConfigError(
-                f"{kind.__name__} does not support the hybrid KV cache manager: set "
-                "--disable-hybrid-kv-cache-manager, as without kvfence"
-            )
         super().__init__(vllm_config, role, kv_cache_config)
         extra = transfer.kv_connector_extra_config
         self._fence: Runtime | None = None
@@ -115,7 +122,8 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._told_events = 0
         self._next_stats = 0.0
         mode = extra.get(MODE_KEY, "log")
-        if mode != "off" and role.name == "SCHEDULER":
+        self._scheduling = role.name == "SCHEDULER"
+        if mode != "off":
             try:
                 self._fence = install(mode, extra.get(RECORD_KEY))
             except Exception as error:
@@ -124,12 +132,17 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 log.error("kvfence does not observe %s: %s", kind.__name__, error)
         inside = copy.copy(vllm_config)
         inside.kv_transfer_config = inner
-        self._inner_connector = kind(inside, role, kv_cache_config)
-        if self._fence is not None and not observed(self._inner_connector):
-            log.warning(
-                "kvfence: of %s only the GPU pool is observed: lookups, transfers and FLUSH are not checked",
-                kind.__name__,
-            )
+        self._inner_connector = made(kind, inside, role, kv_cache_config)
+        if self._fence is not None:
+            what = unseen_tiers if self._scheduling else unseen_orders
+            for told in what(self._inner_connector):
+                log.warning("kvfence: not checked: %s", told)
+
+    @property
+    def _connectors(self) -> list[Any]:
+        """The connectors within: where vLLM looks for one of a kind."""
+        inside = getattr(self._inner_connector, "_connectors", None)
+        return list(inside) if inside else [self._inner_connector]
 
     @property
     def role(self) -> Any:
@@ -171,13 +184,6 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Passed on."""
         return self._inner_connector.build_connector_meta(scheduler_output)
 
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
-        """Passed on; a connector that knows one group only gets that one's blocks."""
-        inner = self._inner_connector
-        if isinstance(inner, SupportsHMA):
-            return inner.request_finished_all_groups(request, block_ids)
-        return inner.request_finished(request, block_ids[0])
-
     # Figures.
 
     def get_kv_connector_stats(self) -> Any:
@@ -198,7 +204,11 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             return None
         self._next_stats = now + STATS_EVERY
         try:
-            known = facts(self._fence, wait=False)
+            if self._scheduling:
+                known = facts(self._fence, wait=False)
+                known["violations"] = self._fence.engine_violations()
+            else:
+                known = worker_facts(self._fence)
         except Exception as error:
             log.debug("kvfence has no figures: %s", error)
             return None
@@ -208,8 +218,9 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return {
             "violations": dict(new),
             "events": max(events, 0),
-            "internal_errors": known["internal_errors"],
-            "undetermined": known["undetermined"],
+            "state": {
+                SCHEDULER if self._scheduling else WORKER: [known["internal_errors"], known["undetermined"]]
+            },
         }
 
     @classmethod
@@ -252,27 +263,103 @@ class FencedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return bool(inner_class(transfer).requires_piecewise_for_cudagraph(inside))
 
 
-def observed(connector: Any) -> bool:
-    """Whether the hooks know the scheduler side of a connector, or of the connectors inside it."""
-    inside = getattr(connector, "_connectors", None)
-    if inside:
-        return all(observed(each) for each in inside)
-    manager = getattr(connector, "scheduler_manager", None)
-    return type(manager).__name__ == "SimpleCPUOffloadScheduler"
+class FencedConnectorWithoutHMA(_Fenced):
+    """Wraps a connector that does not support hybrid groups, and does not support them either."""
+
+
+class FencedConnector(_Fenced, SupportsHMA):  # type: ignore[misc]
+    """Wraps a connector that supports hybrid groups.
+
+    Around one that does not, where there are none, a :class:`FencedConnectorWithoutHMA` is made instead.
+    """
+
+    def __new__(cls, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> Any:
+        transfer = vllm_config.kv_transfer_config
+        if wraps_hma(transfer):
+            return super().__new__(cls)
+        if not getattr(vllm_config.scheduler_config, "disable_hybrid_kv_cache_manager", True):
+            raise FenceConfigError(
+                f"{inner_class(transfer).__name__} does not support the hybrid KV cache manager: name "
+                "FencedConnectorWithoutHMA as kv_connector, which vLLM then knows of, or set "
+                "--disable-hybrid-kv-cache-manager"
+            )
+        return FencedConnectorWithoutHMA(vllm_config, role, kv_cache_config)
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        """Passed on."""
+        return self._inner_connector.request_finished_all_groups(request, block_ids)
+
+
+def made(kind: Any, config: Any, role: Any, kv_cache_config: Any) -> Any:
+    """A connector of class ``kind``; old ones do not take the configuration of the KV cache."""
+    parameters = inspect.signature(kind).parameters
+    several = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+    if "kv_cache_config" in parameters or len(parameters) > 2 or several:
+        return kind(config, role, kv_cache_config)
+    return kind(config, role)
 
 
 def _pass_on() -> None:
-    """Give FencedConnector every method and property of the base class that it does not have itself."""
+    """Give the fenced connectors every member of the base class that they do not have themselves."""
     for name, member in vars(KVConnectorBase_V1).items():
-        if name.startswith("__") or name in vars(FencedConnector) or isinstance(member, classmethod):
+        if name.startswith("__") or name in vars(_Fenced):
             continue
-        if isinstance(member, property):
-            setattr(FencedConnector, name, property(_getter(name)))
+        if isinstance(member, classmethod):
+            asked = _asked_of_class(name, member)
+            if asked is not None:
+                setattr(_Fenced, name, classmethod(asked))
+        elif isinstance(member, property):
+            setattr(_Fenced, name, property(_getter(name)))
         elif callable(member):
-            setattr(FencedConnector, name, _passed_on(name, member))
-    if "request_finished" not in vars(FencedConnector):
-        FencedConnector.request_finished = _passed_on("request_finished", None)
-    FencedConnector.__abstractmethods__ = frozenset()
+            setattr(_Fenced, name, _passed_on(name, member))
+    if "request_finished" not in vars(_Fenced):
+        _Fenced.request_finished = _passed_on("request_finished", None)
+    for kind in (_Fenced, FencedConnector, FencedConnectorWithoutHMA):
+        kind.__abstractmethods__ = frozenset()
+
+
+def _asked_of_class(name: str, member: Any) -> Any:
+    """A class method that asks the class of the wrapped connector, if its argument says which that is."""
+    first = next(iter(list(inspect.signature(member.__func__).parameters)[1:]), "")
+    if first == "kv_transfer_config":
+
+        def of_transfer(cls: Any, transfer: Any, *args: Any, **named: Any) -> Any:
+            del cls
+            return getattr(inner_class(transfer), name)(inner_config(transfer), *args, **named)
+
+        return of_transfer
+    if first == "vllm_config":
+
+        def of_config(cls: Any, config: Any, *args: Any, **named: Any) -> Any:
+            del cls
+            inside = copy.copy(config)
+            inside.kv_transfer_config = inner_config(config.kv_transfer_config)
+            return getattr(inner_class(config.kv_transfer_config), name)(inside, *args, **named)
+
+        return of_config
+    return None
+
+
+def _see_through() -> None:
+    """vLLM decides some things by the name of the connector: let it see the name of the wrapped one."""
+    from vllm.config import KVTransferConfig
+
+    original = getattr(KVTransferConfig, "has_connector", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def has_connector(self: Any, connector_name: str) -> bool:
+        if original(self, connector_name):
+            return True
+        if self.kv_connector not in {"FencedConnector", "FencedConnectorWithoutHMA"}:
+            return False
+        try:
+            return bool(original(inner_config(self), connector_name))
+        except FenceConfigError:
+            return False
+
+    KVTransferConfig.has_connector = has_connector
 
 
 def _getter(name: str) -> Any:
@@ -292,3 +379,4 @@ def _passed_on(name: str, member: Any) -> Any:
 
 
 _pass_on()
+_see_through()

@@ -20,6 +20,9 @@ from kvfence.spec import catalog
 INNER: Final = "inner"
 INNER_CLASS: Final = "inner_class"
 FENCE: Final = "kvfence"
+SCHEDULER: Final = "scheduler"
+WORKER: Final = "worker"
+"""The sides of a connector, which may be in different processes: each tells its own figures."""
 INVARIANTS: Final = tuple(each.id for each in catalog.INVARIANTS)
 """The values that the label ``invariant`` can have."""
 
@@ -52,7 +55,11 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
         self.data: dict[str, Any] = {}
 
     def aggregate(self, other: Any) -> FencedStats:
-        """Add what ``other`` has: violations add up, all other figures are the newest."""
+        """Add what ``other`` has: violations and events add up.
+
+        The state of a side, its internal errors and whether something is undetermined, is the worst one:
+        there may be several workers.
+        """
         if not isinstance(other, FencedStats):
             return self
         mine, theirs = self.inner(), other.inner()
@@ -65,12 +72,16 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
         fences = [stats.data[FENCE] for stats in (self, other) if stats.data.get(FENCE)]
         if fences:
             total: dict[str, int] = {}
+            state: dict[str, list[int]] = {}
             for fence in fences:
                 for invariant, count in fence["violations"].items():
                     total[invariant] = total.get(invariant, 0) + count
+                for side, figures in fence["state"].items():
+                    before = state.get(side, figures)
+                    state[side] = [max(a, b) for a, b in zip(before, figures, strict=True)]
             data[FENCE] = {
-                **fences[-1],
                 "violations": total,
+                "state": state,
                 "events": sum(fence["events"] for fence in fences),
             }
         self.data = data
@@ -83,7 +94,7 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
         fence = self.data.get(FENCE)
         if fence:
             told["kvfence violations"] = sum(fence["violations"].values())
-            if fence["undetermined"]:
+            if any(undetermined for _, undetermined in fence["state"].values()):
                 told["kvfence undetermined"] = 1
         return told
 
@@ -128,6 +139,8 @@ class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
             documentation="1 when something could not be checked, so that no violation means nothing.",
             labelnames=labelnames,
         )
+        self._state: dict[int, dict[str, list[int]]] = {}
+        """Of each engine's sides: what was told last."""
         for values in self._engines.values():
             for invariant in INVARIANTS:
                 self._violations.labels(*values, invariant)
@@ -142,8 +155,10 @@ class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
                     self._violations.labels(*values, invariant).inc(count)
             if fence["events"] > 0:
                 self._events.labels(*values).inc(fence["events"])
-            self._errors.labels(*values).set(fence["internal_errors"])
-            self._undetermined.labels(*values).set(fence["undetermined"])
+            state = self._state.setdefault(engine_idx, {})
+            state.update(fence["state"])
+            self._errors.labels(*values).set(max(errors for errors, _ in state.values()))
+            self._undetermined.labels(*values).set(max(unknown for _, unknown in state.values()))
         inner = transfer_stats_data.get(INNER)
         if inner and self._inner is not None:
             self._inner.observe(inner, engine_idx)

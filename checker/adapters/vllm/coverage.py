@@ -26,6 +26,11 @@ class Coverage(dict[str, str]):
         if needed:
             self.needed.add(hook)
 
+    def unseen(self, told: str) -> None:
+        """A connector has parts that no hook observes: ``told`` says, after its name, what is not judged."""
+        name, _, what = told.partition(": ")
+        self.missing(name, what)
+
     @property
     def undetermined(self) -> bool:
         """Whether something that a verdict needs was not observed."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from kvfence.checker.adapters.vllm.hooks_pool import TAP
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
+from kvfence.checker.adapters.vllm.seen import unseen_tiers
 from kvfence.checker.adapters.vllm.stream import OpenSink, PoolTap, log
 from kvfence.spec.events import Group, Quiesce
 
@@ -20,6 +22,8 @@ class Engines:
         self.open_sink = open_sink
         self.producer = producer
         self.on = True
+        self.not_seen: Callable[[str], None] = lambda _: None
+        """Called with what of an engine is not judged, in words."""
         self._streams: list[weakref.ReferenceType[EngineStream]] = []
 
     @property
@@ -51,6 +55,10 @@ class Engines:
             stream.groups = tables_groups(manager)
             setattr(scheduler, STREAM, stream)
             setattr(manager, STREAM, stream)
+            connector = getattr(scheduler, "connector", None)
+            if connector is not None:
+                for told in unseen_tiers(connector):
+                    self.not_seen(told)
         except Exception as error:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)
 

@@ -14,6 +14,7 @@ from kvfence.checker.adapters.vllm.coverage import Coverage
 from kvfence.checker.adapters.vllm.observed_cuda import Observed, here, on_behalf_of
 from kvfence.checker.adapters.vllm.order_events import OrderTeller
 from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.seen import unseen_orders
 from kvfence.checker.adapters.vllm.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker_tables import group_kinds
 from kvfence.checker.order.races import Race
@@ -69,6 +70,7 @@ class Workers:
         self.observed = Observed()
         self.after_step: Callable[[], None] = lambda: None
         """Called at the end of each step, on the thread that launches: may raise what is to be raised."""
+        self._looked = False
         self._checkers: list[SlotChecker] = []
         self._orders: list[WorkerOrder] = []
 
@@ -102,6 +104,16 @@ class Workers:
             self._orders.pop(0).off = True
             del self._checkers[:1]
         return order
+
+    def look(self) -> None:
+        """A worker of this process takes its first step: is its connector one that is known?"""
+        if self._looked:
+            return
+        self._looked = True
+        with contextlib.suppress(Exception):
+            state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
+            for told in unseen_orders(state.get_kv_transfer_group()):
+                self.not_checked(told)
 
     def after_each_step(self) -> None:
         """A step is over."""
@@ -149,7 +161,7 @@ def hook_scheduler_steps(patches: Patches, scheduler: Any) -> None:
     patches.wrap(owner, "update_from_output", update, parameters=("scheduler_output",))
 
 
-def hook_steps(patches: Patches) -> None:
+def hook_steps(patches: Patches, workers: Workers) -> None:
     """Know which output of the scheduler a worker works on, whichever model runner it has."""
     runner = _class(
         patches.coverage, "vllm.v1.worker.kv_connector_model_runner_mixin", "KVConnectorModelRunnerMixin"
@@ -159,6 +171,7 @@ def hook_steps(patches: Patches) -> None:
         def remember(original: Method) -> Method:
             def _get_kv_connector_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
                 STEP.output = scheduler_output
+                workers.look()
                 return original(scheduler_output, *args, **named)
 
             return _get_kv_connector_output
@@ -172,6 +185,7 @@ def hook_steps(patches: Patches) -> None:
     def remember_too(original: Method) -> Method:
         def pre_forward(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
             STEP.output = scheduler_output
+            workers.look()
             return original(self, scheduler_output, *args, **named)
 
         return pre_forward

@@ -97,6 +97,7 @@ def instrument(
     coverage = Coverage()
     patches = Patches(coverage)
     engines = Engines(open_sink, f"vllm {release}")
+    engines.not_seen = coverage.unseen
     workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)
     try:
         pool = _module(coverage, "vllm.v1.core.block_pool", "BlockPool")
@@ -111,7 +112,7 @@ def instrument(
         if simple is not None and coordinator is not None:
             hook_simple(patches, simple, coordinator, engines)
         if on_race is not None or order_sink is not None:
-            hook_steps(patches)
+            hook_steps(patches, workers)
             if scheduler is not None:
                 hook_scheduler_steps(patches, scheduler)
             hook_worker(patches, workers)

@@ -1,0 +1,44 @@
+"""Which parts of a connector the hooks know, and which they do not: what is not seen must be said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+SCHEDULER_SIDE: Final = "SimpleCPUOffloadScheduler"
+WORKER_SIDES: Final = frozenset({"SimpleCPUOffloadWorker"})
+
+
+def parts(connector: Any) -> Iterator[Any]:
+    """The connectors within ``connector`` that wrap no others; itself, if it wraps none."""
+    inside = connector.__dict__.get("_connectors")
+    if inside is None and "_inner_connector" in connector.__dict__:
+        inside = [connector.__dict__["_inner_connector"]]
+    if not inside:
+        yield connector
+        return
+    for each in inside:
+        yield from parts(each)
+
+
+def unseen_tiers(connector: Any) -> list[str]:
+    """What of the scheduler side of ``connector`` is not judged, in words."""
+    return [
+        f"{type(part).__name__}: its own tier is not judged: lookups, transfers and FLUSH"
+        for part in parts(connector)
+        if SCHEDULER_SIDE not in _names(getattr(part, "scheduler_manager", None))
+    ]
+
+
+def unseen_orders(connector: Any) -> list[str]:
+    """What of the worker side of ``connector`` is not judged, in words."""
+    return [
+        f"{type(part).__name__}: the order of its streams is not judged"
+        for part in parts(connector)
+        if not any(_names(value) & WORKER_SIDES for value in vars(part).values())
+    ]
+
+
+def _names(thing: Any) -> frozenset[str]:
+    """The names of the classes of ``thing``."""
+    return frozenset(kind.__name__ for kind in type(thing).__mro__)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from kvfence.checker.engines.gpu.device import Device, Words
 from kvfence.checker.engines.gpu.store import LateStore, LevelStore, PlainStore
 
 BLOCK = 2 << 20  # bytes
-POOL = 1 << 30  # bytes registered at a time: registering takes as long as searching them does
+POOL = 1 << 30  # bytes registered at a time,
+AHEAD = 4  # and how often at once, in threads: one alone takes as long as a search for so many states
 Move = Callable[[str, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]], None]
 """Does a ``store`` or a ``load``: from these addresses, to those, so many bytes each."""
 
@@ -20,15 +23,22 @@ Move = Callable[[str, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]
 class PinnedLevels:
     """Copies in pools that ``new_pool`` makes, of ``pool`` bytes each and ``limit`` together.
 
-    Pools are cut into blocks, so that what was dropped makes room for anything else. ``move`` returns when
-    its copies are over, and ``new_pool`` returns None where memory is refused.
+    Pools are cut into blocks, so that what was dropped makes room for anything else. They are made ``ahead``
+    of their use. ``move`` returns when its copies are over; ``new_pool`` returns None where memory is refused.
     """
 
     def __init__(
-        self, move: Move, new_pool: Callable[[int, int], Any | None], limit: int, pool: int = POOL
+        self,
+        move: Move,
+        new_pool: Callable[[int, int], Any | None],
+        limit: int,
+        pool: int = POOL,
+        ahead: int = AHEAD,
     ) -> None:
         self._move, self._new_pool = move, new_pool
-        self._limit, self._pool = limit, pool
+        self._most, self._pool, self._ahead = limit // pool, pool, ahead
+        self._threads = ThreadPoolExecutor(ahead, "kvfence-pools")
+        self._coming: deque[Future[Any | None]] = deque()
         self._pools: list[Any] = []
         self._addresses = np.empty(0, np.uint64)  # of each block
         self._free: list[int] = []
@@ -72,21 +82,31 @@ class PinnedLevels:
     def close(self) -> None:
         """See ``LevelStore``."""
         self._kept, self._free = {}, []
+        self._pools += [pool for made in self._coming if (pool := made.result()) is not None]
+        self._coming.clear()
+        self._threads.shutdown()
         while self._pools:
             self._pools.pop().close()
 
+    def _make_ahead(self) -> None:
+        while len(self._coming) < min(self._ahead, self._most - len(self._pools)):
+            self._coming.append(self._threads.submit(self._new_pool, self._pool // BLOCK, BLOCK))
+
     def _another_pool(self) -> bool:
-        if (len(self._pools) + 1) * self._pool > self._limit:
-            return False
-        made = self._new_pool(self._pool // BLOCK, BLOCK)
-        if made is None:
-            self._limit = 0
-            return False
+        self._make_ahead()
+        made = None
+        while made is None:
+            if not self._coming:
+                return False
+            made = self._coming.popleft().result()
+            if made is None:
+                self._most = 0
         known = len(self._addresses)
         self._pools.append(made)
         each = np.arange(self._pool // BLOCK, dtype=np.uint64) * np.uint64(BLOCK) + np.uint64(made.address)
         self._addresses = np.concatenate((self._addresses, each))
         self._free = [*range(len(self._addresses) - 1, known - 1, -1), *self._free]
+        self._make_ahead()
         return True
 
     def _parts(
@@ -139,6 +159,7 @@ def _pinned(device: Any, limit: int) -> PinnedLevels:
         stream.synchronize()
 
     def new_pool(blocks: int, block_bytes: int) -> HostPool | None:
+        torch.cuda.set_device(device.ordinal)  # for this thread
         try:
             return HostPool(driver, blocks, block_bytes)
         except HostMemoryRefused:

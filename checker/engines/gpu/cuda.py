@@ -5,8 +5,10 @@ Nothing of CUDA is imported before a ``CudaDevice`` is made.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +84,14 @@ class CudaDevice:
         name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
         with Folder() as folder:
             path = Path(folder) / name
-            if path.exists():
+            with contextlib.suppress(FileNotFoundError):
                 return path.read_bytes()
             image = self._compile(text, options)
-            temporary = path.with_suffix(".tmp")
+            temporary = path.with_suffix(f".{os.getpid()}")  # ranks compile the same at the same time
             temporary.write_bytes(image)
             temporary.chmod(0o600)
             temporary.replace(path)
-            kept = sorted(Path(folder).glob("*.cubin"), key=lambda p: p.stat().st_mtime)
-            for old in kept[:-KEPT]:
+            for old in sorted(Path(folder).glob("*.cubin"), key=_time_of)[:-KEPT]:
                 old.unlink(missing_ok=True)
             return image
 
@@ -189,6 +190,13 @@ class CudaDevice:
     def _check(self, name: str, status: Any) -> None:
         if int(status):
             raise RuntimeError(f"{name} failed: {_name(status)}")
+
+
+def _time_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # removed by another process
+        return 0.0
 
 
 def _name(status: Any) -> str:

@@ -10,6 +10,7 @@ from kvfence.checker.adapters.vllm.stream import Item, PoolTap, RequestState, St
 from kvfence.checker.adapters.vllm.tables import table_handler
 from kvfence.spec.events import (
     Admit,
+    Failed,
     Finish,
     FinishReason,
     Preempt,
@@ -151,8 +152,10 @@ class EngineStream(Stream):
         bad = set(slots)
         for transfers in self.open_loads():
             for transfer in transfers:
-                if not bad.isdisjoint(transfer.gpu):
+                failed = [slot for slot in transfer.gpu if slot in bad]
+                if failed:
                     transfer.ok = False
+                    self.emit(Failed(transfer.op, 0, 0, failed, transfer.group))
 
     def load_failed(self, state: RequestState) -> None:
         """A load of the request is over and failed: so many tokens of it count."""

@@ -85,7 +85,7 @@ class Prover:
         self._decide = recheck.second_solver(second) if second else None
         known = {c.name: c for c in say.conditions(self.machine)}
         self.candidates = {name: c for name, c in known.items() if name not in false}
-        self.dropped: dict[str, str] = {}
+        self.dropped = {name: "it is violated" for name in known if name in false}
         self._proved: dict[str, list[_Proved]] = {}
         self._tried_small, self._failed_case = False, ""
         self._asked, self._started = 0, time.perf_counter()

@@ -40,6 +40,7 @@ from kvfence.spec.language import (
     State,
 )
 from kvfence.spec.language.expr import limit
+from kvfence.spec.machines import geometry_events as events
 from kvfence.spec.machines import geometry_lemmas
 
 Kind = Enum("Kind", "unknown full window chunked recurrent")
@@ -73,6 +74,7 @@ def furthest(sizes: Mapping[str, int]) -> int:
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
     m = Machine("geometry", doc=__doc__, faults=faults)
+    m.header(events.header)
     Group = m.sort("Group", default=2)
     m.sort("Token", default=5)  # the longest prompt
     m.sort("Ahead", default=1)  # the most tokens that are reserved ahead
@@ -137,7 +139,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return ForAll(Group, lambda g: s.at_offset[g] == 0)
 
     def no_events(*_: object) -> list[object]:
-        return []  # a trace names its groups in its header, and this machine chooses them step by step
+        return []  # which groups there are is told with what is done with them
 
     # What groups there are.
 
@@ -169,7 +171,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         forward(s, "end", lambda g: True)
         s.ahead = s.ahead + 1
 
-    @m.action(event=no_events)
+    @m.action(event=events.begin)
     def begin(s: State) -> None:
         """All groups are described: a request writes."""
         s.require(s.phase == Phase.shape)
@@ -178,7 +180,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The writer.
 
-    @m.action(event=no_events)
+    @m.action(event=events.write(aligned=m.faulty("aligned_window_bound")))
     def write(s: State) -> None:
         """One more token is computed, in every group."""
         s.require(s.phase == Phase.write, s.length < limit(longest))
@@ -228,7 +230,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The first block that a reader of this prompt will want."""
         return If(drafting(s), s.before_need[g], s.last_need[g])
 
-    @m.action(g=Group, event=no_events)
+    @m.action(g=Group, event=events.slide)
     def slide(s: State, g: Elem) -> None:
         """The writer lets go of its first block in group g, and puts the null block in its place."""
         s.require(s.phase == Phase.write, s.kept[g] < s.first_blocks[g])
@@ -238,7 +240,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The reader.
 
-    @m.action(event=no_events)
+    @m.action(event=events.look_up)
     def look_up(s: State) -> None:
         """A reader asks for the same prompt: up to the last place that every group can serve."""
         s.require(s.phase == Phase.write, s.length > 0)
@@ -267,7 +269,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The first block that is read in group g at length n, which is one of the last places."""
         return If(n == s.last, s.last_need[g], If(n == s.before, s.before_need[g], 0))
 
-    @m.action(event=no_events)
+    @m.action(event=events.accept)
     def accept(s: State) -> None:
         """The scheduler accepts what leaves a token to compute, and counts the rest as to be computed."""
         s.require(s.phase == Phase.promised)
@@ -276,13 +278,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.hit = If(clipped, s.last, s.hit)
         s.check(
             "GEOMETRY",
-            ForAll(Group, lambda g: s.hit_from[g] <= read_at(s, g, s.hit)),
+            Implies(s.hit > 0, ForAll(Group, lambda g: s.hit_from[g] <= read_at(s, g, s.hit))),
             "what was promised covers what is read at the accepted length, in every group",
         )
         s.to_compute = s.length - s.hit
         s.phase = Phase.accepted
 
-    @m.action(g=Group, h=Group, event=no_events)
+    @m.action(g=Group, h=Group, event=events.allocate)
     def allocate(s: State, g: Elem, h: Elem) -> None:
         """Blocks for the hit are asked for in group g, by the numbers of group h."""
         s.require(s.phase == Phase.accepted, Not(s.counted[g]))
@@ -291,7 +293,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.claim[g] = s.hit_blocks[h] if m.faulty("null_blocks_counted") else s.hit_blocks[h] - s.hit_from[h]
         s.counted[g] = True
 
-    @m.action(event=no_events)
+    @m.action(event=events.leave)
     def leave(s: State) -> None:
         """The reader is done; another may come."""
         s.require(s.phase == Phase.accepted, ForAll(Group, lambda g: s.counted[g]))
@@ -309,6 +311,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.invariant("GEOMETRY")
     def what_is_kept_covers_what_a_reader_needs(s: State) -> Expr:
+        some = If(drafting(s), s.before, s.last) > 0
+        return Implies(some, ForAll(Group, lambda g: s.kept[g] <= to_serve(s, g)))
+
+    @m.lemma
+    def the_writer_keeps_what_it_has_until_something_can_be_hit(s: State) -> Expr:
+        """It lets go of what is in front of the place that a reader will come to, and of nothing before."""
         return ForAll(Group, lambda g: s.kept[g] <= to_serve(s, g))
 
     @m.invariant("GEOMETRY")

@@ -18,8 +18,6 @@ UNSEEN = {  # what no trace of a few steps shows, or shows sooner
 }
 ELSEWHERE = {  # machines without traces that the ledger judges
     "stream_order": "its traces are order traces: see test_races_and_specification.py",
-    "geometry": "a trace names its groups in its header, and the machine chooses them step by step: see "
-    "tests/spec/machines/test_geometry.py",
 }
 FAULTY = [
     (name, machine)

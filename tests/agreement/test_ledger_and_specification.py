@@ -28,6 +28,7 @@ SMALL = {
     "verdicts": {"Request": 1},
     "tiers": {"Operation": 1, "Part": 1},
     "host_memory": {"Operation": 2, "Piece": 1},
+    "geometry": {"Group": 1, "Token": 3, "Ahead": 1},
 }
 NEEDED = {  # what a fault needs to show, beyond the small size
     "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
@@ -39,6 +40,7 @@ NEEDED = {  # what a fault needs to show, beyond the small size
     "partial_registration_kept": {"Piece": 2, "Operation": 1},
     "invalid_in_one_group_only": {"Request": 1, "Block": 4, "Group": 2},
     "block_ids_unique_only_in_group": {"Request": 1, "Block": 4, "Group": 2},
+    "other_groups_block_size": {"Group": 2, "Token": 2},
 }
 UNEVEN = {
     "fenced_victim_spin": "the ledger objects to a step, the specification to endless runs",
@@ -46,11 +48,14 @@ UNEVEN = {
     "shared_before_landing": "the ledger wants the rollback even of a block computed since",
     "events_before_landing": "every store is rejected at once, so there is next to nothing to compare",
     "promotion_during_reset": "a trace tells of a reset when it is answered, not when it begins",
+    "writer_keeps_too_little": "what nothing reads behind a whole chunk is kept, too, by the specification",
+    "promise_longer_than_acceptable": "behind a whole chunk nothing is read, as above",
     "failure_after_completion": "until the failure is told, the ledger cannot know of it",
 }
 SLOW = {"duplicate_in_flight_store"}  # two operations and two CPU slots make many states
 SLOW |= {"answers_by_key", "verdict_kept_after_failure", "answer_on_its_way_kept"}  # two requests
 SLOW |= {"block_ids_unique_only_in_group", "invalid_in_one_group_only"}  # four blocks
+SLOW |= {"other_groups_block_size"}  # two groups
 CASES = [
     pytest.param(design, machine, marks=[pytest.mark.slow] if design in SLOW else [])
     for design, row in DESIGNS.items()

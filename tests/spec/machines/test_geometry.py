@@ -14,6 +14,7 @@ from kvfence.spec.events import Group, GroupKind
 from kvfence.spec.language import View
 from kvfence.spec.machines import geometry
 
+STATE = ("describe(g=0, k=recurrent, n=1)",)
 CHUNK = ("describe(g=0, k=chunked, n=1)", "widen(g=0)")
 STORIES: dict[str, tuple[str, ...]] = {
     "aligned_window_bound": (
@@ -38,8 +39,8 @@ STORIES: dict[str, tuple[str, ...]] = {
         *(*CHUNK, "describe(g=1, k=full, n=1)", "begin()", "write()", "write()"),
         *("look_up()", "accept()", "allocate(g=0, h=1)"),
     ),
-    "writer_keeps_too_little": (*CHUNK, "begin()", "write()", "slide(g=0)"),
-    "promise_longer_than_acceptable": (*CHUNK, "begin()", "write()", "look_up()", "accept()"),
+    "writer_keeps_too_little": (*STATE, "begin()", "write()", "write()", "slide(g=0)"),
+    "promise_longer_than_acceptable": (*STATE, "begin()", "write()", "write()", "look_up()", "accept()"),
 }
 """The steps to each violation: the smallest prompt and blocks that show it."""
 

@@ -245,7 +245,7 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
     from kvfence.reference.device.protocol import CopyJob
     from kvfence.reference.engine import Engine
     from kvfence.reference.faults import design_named
-    from kvfence.reference.request import Request
+    from kvfence.reference.request import Request, State
 
     class Scripted(Engine):
         patience = _PATIENCE
@@ -271,8 +271,8 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
                 match self._script.pop():
                     case Submit():
                         self._requests.append(self.scheduler.add_request(self._specs[len(self._requests)]))
-                    case Abort(request) if request < len(self._requests):
-                        self.scheduler.abort_request(self._requests[request])
+                    case Abort() as abort:
+                        self._abort(abort)
                     case Reset(running):
                         self.scheduler.reset_prefix_cache(preempt_running=running)
                     case Hold(ticks):
@@ -283,6 +283,12 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
                         self._pause = max(0, times - 1)
                         return True
             return False
+
+        def _abort(self, action: Abort) -> None:
+            live = [i for i, request in enumerate(self._requests) if request.state is not State.ENDED]
+            number = action.chosen(len(self._requests), live)
+            if number >= 0:
+                self.scheduler.abort_request(self._requests[number])
 
         def _advance(self) -> None:
             if self._held:

@@ -5,6 +5,7 @@ A case says nothing about any particular connector; whoever drives one decides w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -68,9 +69,19 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="do", forbid_u
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", tag_field="do", forbid_unknown_fields=True):
-    """The ``request``-th request submitted so far, counted from 0, is aborted if it is still there."""
+    """The ``request``-th request submitted so far, counted from 0, is aborted if it is still there.
+
+    ``live``: of those that are still there, counted from the last one, and past the first from there again.
+    """
 
     request: int
+    live: bool = False
+
+    def chosen(self, count: int, live: Sequence[int]) -> int:
+        """The request that is meant, of ``count`` submitted so far, ``live`` of them still there; or -1."""
+        if self.live:
+            return live[-1 - self.request % len(live)] if live else -1
+        return self.request if self.request < count else -1
 
 
 class Reset(msgspec.Struct, frozen=True, tag="reset", tag_field="do", forbid_unknown_fields=True):

@@ -86,10 +86,13 @@ class Engine:
         self.scheduler.add_request(request_of(self.setup, text.name, prompt, most, stop, text.priority))
         self.judge.counts["requests"] += 1
 
-    def abort(self, request: int) -> None:
+    def abort(self, action: Abort) -> None:
         """The client of a request goes away."""
-        name = str(request)
-        if name in self.scheduler.requests:
+        known = self.scheduler.requests
+        names = map(str, range(self.submitted))
+        live = [int(name) for name in names if name in known and not known[name].is_finished()]
+        name = str(action.chosen(self.submitted, live))
+        if name in known:
             self.calls.append(["abort", name])
             status = the("v1.request").RequestStatus.FINISHED_ABORTED
             self.scheduler.finish_requests(name, status)
@@ -237,8 +240,8 @@ class Engine:
             match action:
                 case Submit():
                     self.submit()
-                case Abort(request) if request < self.submitted:
-                    self.abort(request)
+                case Abort():
+                    self.abort(action)
                 case Reset():
                     self.reset(action)
                 case Hold(ticks):

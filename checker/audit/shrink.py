@@ -62,7 +62,7 @@ def without(case: Case, begin: int, end: int) -> Case:
             numbers[number] = len(numbers)
             after = numbers.get(action.after, -1)
             kept.append(action if after == action.after else msgspec.structs.replace(action, after=after))
-        elif isinstance(action, Abort):
+        elif isinstance(action, Abort) and not action.live:
             if not cut and action.request in numbers:
                 kept.append(Abort(numbers[action.request]))
         elif not cut:

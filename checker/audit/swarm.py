@@ -17,7 +17,7 @@ from kvfence.checker.audit.reach import Reach
 T = TypeVar("T")
 
 ODDS: Final = {
-    "groups": 0.55,
+    "groups": 0.6,
     "lazy": 0.2,
     "ahead": 0.45,
     "ranks": 0.35,
@@ -25,10 +25,10 @@ ODDS: Final = {
     "unchunked": 0.15,
     "priority": 0.35,
     "drafts": 0.2,
-    "disk": 0.15,
+    "disk": 0.2,
     "second": 0.1,
     "late launches": 0.4,
-    "failures": 0.2,
+    "failures": 0.12,
     "repeats": 0.3,
     "aborts": 0.5,
     "holds": 0.5,
@@ -58,25 +58,26 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TRAFFIC: Final = (
-    Traffic(name="mixed", actions=(4, 40), blocks=(2, 10), budgets=(1, 2, 4, 16), delays=(1, 4, 12), hold=12),
+    Traffic(name="mixed", actions=(6, 44), blocks=(2, 10), budgets=(1, 2, 4, 16), delays=(1, 4, 12), hold=12),
     Traffic(
         name="returning",
-        actions=(12, 60),
+        actions=(24, 120),
         blocks=(2, 10),
         budgets=(1, 2, 4, 16),
-        delays=(1, 4, 12),
-        hold=12,
+        delays=(1, 4, 12, 36),
+        hold=16,
         returning=True,
         weight=2,
     ),
     Traffic(
         name="long",
-        actions=(3, 14),
+        actions=(8, 36),
         blocks=(8, 20),
-        budgets=(1, 2),
+        budgets=(1, 2, 4),
         delays=(12, 24, 48),
         hold=40,
         small_tier=True,
+        weight=2,
     ),
 )
 """Anything; requests that return to long prefixes, which do not fit into the GPU together any more; and long
@@ -136,15 +137,16 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
     )
     fits = blocks_needed(setup, blocks * block) + 1
     if traffic.small_tier:
-        gpu, cpu = fits + draw.randint(0, 2), draw.randint(1, min(blocks, fits))
+        gpu, cpu = fits + draw.randint(0, 2), draw.randint(2, min(blocks, fits))
     else:
-        tight = traffic.returning or draw.random() < 0.5
+        tight = draw.random() < 0.5
         roomy = traffic.returning or draw.random() < 0.5
-        gpu = fits + draw.randint(0, blocks if tight else 3 * blocks)
+        slack = blocks // 2 if traffic.returning else blocks if tight else 3 * blocks
+        gpu = fits + draw.randint(0, slack)
         cpu = draw.randint(fits, 6 * fits) if roomy else draw.randint(1, fits)
         if "disk" in on:
             # Files come into play when memory does not have everything any more.
-            cpu = draw.randint(-(-blocks // 2), fits)
+            cpu = draw.randint(blocks, fits)
     return msgspec.structs.replace(setup, gpu_blocks=gpu, cpu_blocks=cpu), blocks * block
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.audit.rig_process import Rig
+from kvfence.checker.mutation.side_by_side import leave_ctrl_c_to_the_parent
 
 REFERENCE: Final = Reach(ranks=(1, 2, 4), disk=True)
 VLLM: Final = Reach(
@@ -32,26 +35,47 @@ VLLM: Final = Reach(
 
 
 class Reference:
-    """The reference implementation with ``design`` switched on."""
+    """The reference implementation with ``design`` switched on, in several processes if wanted."""
 
-    width = 1
-
-    def __init__(self, design: str) -> None:
+    def __init__(self, design: str, processes: int = 1) -> None:
         self.design = design
         self.name = "the reference" + ("" if design == "sound" else f" with {design}")
+        self.width = processes
+        self._pool: ProcessPoolExecutor | None = None
 
     def run(self, case: Case, record: Path | None = None) -> Outcome:
-        """Drives it through ``case``; ``record``: a folder for the trace."""
-        from kvfence.checker.adapters.reference import drive
-
-        return drive(case, self.design, record)
+        """Drives it through ``case``; ``record``: a folder for the trace. Several threads may call it."""
+        if record is None and self.width > 1:
+            return self._processes().submit(_driven, self.design, case).result()
+        return _driven(self.design, case, record)
 
     def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
-        """One after the other."""
-        return map(self.run, cases)
+        """Side by side, or one after the other."""
+        if self.width == 1:
+            return map(self.run, cases)
+        return self._processes().map(partial(_driven, self.design), cases)
+
+    def _processes(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Imported here, so that each process has it already.
+            from kvfence.checker.adapters.reference import designs
+
+            designs()
+            context = multiprocessing.get_context("fork")
+            self._pool = ProcessPoolExecutor(self.width, context, leave_ctrl_c_to_the_parent)
+        return self._pool
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Ends the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+def _driven(design: str, case: Case, record: Path | None = None) -> Outcome:
+    from kvfence.checker.adapters.reference import drive
+
+    return drive(case, design, record)
 
 
 class Vllm:

@@ -31,32 +31,37 @@ def cases(reach: Reach) -> st.SearchStrategy[Case]:
 
 def case_of(reach: Reach, draw: random.Random) -> Case:
     """One case within ``reach``."""
-    traffic = draw.choices(TRAFFIC, [kind.weight for kind in TRAFFIC])[0]
     on = features(reach, draw)
+    # Files are read when requests come back to what memory does not have any more.
+    kinds = [kind for kind in TRAFFIC if kind.returning or "disk" not in on or draw.random() < 0.4]
+    traffic = draw.choices(kinds, [kind.weight for kind in kinds])[0]
     setup, longest = setup_of(reach, traffic, on, draw)
     weights = {
-        "submit": draw.choice((3, 5, 8)),
+        "submit": draw.choice((4, 8)),
         "step": draw.choice((4, 8)),
-        "abort": draw.choice((1, 4)) if "aborts" in on else 0,
+        "abort": draw.choice((0.5, 2)) if "aborts" in on else 0,
         "hold": draw.choice((1, 3)) if "holds" in on else 0,
-        "reset": draw.choice((1, 2)) if "resets" in on else 0,
+        "reset": draw.choice((0.3, 1.2)) if "resets" in on else 0,
         "fail": draw.choice((1, 3)) if "failures" in on else 0,
     }
-    kinds = draw.choices(tuple(weights), tuple(weights.values()), k=draw.randint(*traffic.actions))
-    families = draw.randint(2, 5) if traffic.returning else draw.randint(1, 4)
+    what = draw.choices(tuple(weights), tuple(weights.values()), k=draw.randint(*traffic.actions))
+    families = draw.randint(3, 6) if traffic.returning else draw.randint(1, 4)
     steps = draw.choice(_STEPS)
     actions: list[Action] = []
     lengths: list[int] = []
-    for kind in kinds:
+    for kind in what:
         if kind == "submit" or not lengths:
             actions.append(_submit(setup, longest, lengths, families, traffic, draw))
         elif kind == "step":
             actions.append(Step(draw.choice(steps)))
         elif kind == "abort":
-            actions.append(Abort(draw.randrange(max(0, len(lengths) - 4), len(lengths))))
+            actions.append(Abort(draw.randrange(8), live=True))
         elif kind == "hold":
             actions.append(Hold(draw.randint(1, traffic.hold)))
         elif kind == "reset":
+            if draw.random() < 0.5:
+                # While copies are under way.
+                actions += [Hold(draw.randint(2, traffic.hold)), Step(draw.randint(1, 4))]
             actions.append(Reset(draw.random() < 0.6, draw.random() < 0.6))
         else:
             actions.append(Fail())

@@ -78,9 +78,12 @@ def reference(
         return _replayed(target, replay, out / f"reference-{wanted[0]}", output)
     worst = 0
     for name in wanted:
-        target = Reference(name)
+        target = Reference(name, cores())
         expected = DESIGNS[name].breaks if name in DESIGNS else ""
-        found = campaign(target, REFERENCE, budget=budget, seed=seed, until=expected, note=_note)
+        try:
+            found = campaign(target, REFERENCE, budget=budget, seed=seed, until=expected, note=_note)
+        finally:
+            target.close()
         worst = max(worst, _told(examined(found, None), target, out / f"reference-{name}", output))
         if found.interrupted:
             break

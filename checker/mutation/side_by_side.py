@@ -28,7 +28,7 @@ def side_by_side(
         return
     _work.append(lambda k: work(items[k]))
     try:
-        with multiprocessing.get_context("fork").Pool(wanted, _leave_ctrl_c_to_the_parent) as pool:
+        with multiprocessing.get_context("fork").Pool(wanted, leave_ctrl_c_to_the_parent) as pool:
             for k, found in enumerate(pool.imap(_do, range(len(items)))):
                 yield items[k], found
     finally:
@@ -40,7 +40,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+def leave_ctrl_c_to_the_parent() -> None:
+    """In a process of its own: whoever started it ends it, and keeps what was found."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

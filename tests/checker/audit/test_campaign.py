@@ -38,7 +38,8 @@ class Fake:
         seen = []
         if case.setup.lazy:
             seen.append(sighting("COUNT", "tokens do not add up", "rule"))
-        if any(isinstance(action, Abort) for action in case.actions):
+        first = next((i for i, action in enumerate(case.actions) if isinstance(action, Submit)), None)
+        if first is not None and any(isinstance(action, Abort) for action in case.actions[first:]):
             seen.append(sighting("NO-LEAK", "an abort leaks", "leak"))
         return Outcome(sightings=tuple(seen), steps=1, unchecked=self.unchecked, counts={"requests": 1})
 

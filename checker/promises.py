@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvfence.checker.engines.base import Report, Result
+from kvfence.checker.engines.graph import Explored
 from kvfence.checker.engines.liveness import MOST_STATES, Liveness
 from kvfence.spec.language import Machine
 
@@ -22,13 +23,17 @@ def promise_sizes(machine: Machine, sizes: Mapping[str, int]) -> dict[str, int]:
     return {sort: min(size, machine.promised_at.get(sort, size)) for sort, size in sizes.items()}
 
 
-def judged(explored: Result, machine: Machine, report: Report | None = None) -> Result | None:
+def judged(
+    explored: Result, machine: Machine, report: Report | None = None, graph: Explored | None = None
+) -> Result | None:
     """The verdicts on the promises of a machine that was explored; None where they are not judged.
 
-    They are not for a machine without promises, and where its graph at these sizes would not fit.
+    They are not for a machine without promises, and where its graph at these sizes would not fit. ``graph``
+    finds it, or the native engine does.
     """
     sizes = promise_sizes(machine, explored.sizes)
     small_enough = sizes != explored.sizes or (explored.stopped is None and explored.states <= MOST_STATES)
     if not machine.promises or not (machine.promised_at or small_enough):
         return None
-    return Liveness().run(machine, sizes, progress=report)
+    engine = Liveness(explored=graph) if graph is not None else Liveness()
+    return engine.run(machine, sizes, progress=report)

@@ -9,9 +9,11 @@ from pathlib import Path as FilePath
 from typing import Any, Literal, cast
 
 from kvfence.checker.engines.base import FIRST, Engine, Path, Progress, Result, Verdict
-from kvfence.checker.engines.smt import SMT_ENGINES, smt_engine
+from kvfence.checker.engines.graph import Explored
+from kvfence.checker.engines.smt import smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
+from kvfence.checker.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
 from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.promises import judged, promise_sizes, promises_progress
 from kvfence.checker.report.facts import (
@@ -31,9 +33,6 @@ from kvfence.spec.events import Header
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
-SOUND = "sound"
-ENGINES = ("native", "gpu", "swarm", "explore", "interpret", "liveness", *SMT_ENGINES)
-EXPLORERS = ("native", "gpu", "explore", "interpret")
 INTERRUPTED = "interrupted"
 
 MachineProgress = Callable[[str, Progress], None]
@@ -123,6 +122,15 @@ def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str,
     machines = [MACHINES[name](design.faults) for name in names]
     _check_sorts(machines, sizes)
     return machines
+
+
+def _grapher(result: Result, engine: Engine) -> Explored | None:
+    """Who finds the graph that promises are judged on, if not the native engine."""
+    if result.engine != "gpu":
+        return None
+    from kvfence.checker.engines.gpu import Gpu
+
+    return engine.graph if isinstance(engine, Gpu) else None
 
 
 def _check_sorts(machines: list[Machine], sizes: Mapping[str, int]) -> None:
@@ -220,7 +228,7 @@ def verify(
         promised = None
         asked = engine in EXPLORERS and (not expected or promises_progress(built))
         if asked and result.stopped != INTERRUPTED:
-            promised = judged(result, built, report)
+            promised = judged(result, built, report, _grapher(result, runner(built.name)))
         results = [result, *([promised] if promised else [])]
         if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
             results[0] = run("end")

@@ -24,7 +24,7 @@ class PinnedLevels:
     """Copies in pools that ``new_pool`` makes, of ``pool`` bytes each and ``limit`` together.
 
     Pools are cut into blocks, so that what was dropped makes room for anything else. They are made ``ahead``
-    of their use. ``move`` returns when its copies are over; ``new_pool`` returns None where memory is refused.
+    of their use. ``move`` returns when its copies are over; ``new_pool`` returns None if it gets no memory.
     """
 
     def __init__(

@@ -13,8 +13,10 @@ from kvfence.checker.engines.columns import below
 from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.native.build import CannotCompile
 from kvfence.checker.engines.native.exploration import Exploration, Model
+from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language.nodes import Node
 
+Explored = Callable[[Interpreter, Bounds | None, int, Report | None], "StateGraph"]
 Numbers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 PIECE = 4096  # states whose steps are listed at a time
@@ -23,15 +25,15 @@ PIECE = 4096  # states whose steps are listed at a time
 class StateGraph:
     """States 0 to ``count`` - 1, the initial one first, and the steps between them.
 
-    ``source``, ``instance`` and ``target`` describe the steps, by rising source; those of state k are
-    ``offsets[k]`` to ``offsets[k + 1]``. Steps out of the range of a value are left out.
+    ``source``, ``instance`` and ``target`` describe the steps, by rising source and instance; those of state
+    k are ``offsets[k]`` to ``offsets[k + 1]``. Steps out of the range of a value are left out.
     """
 
     def __init__(
         self, columns: Callable[[int], Numbers], count: int, steps: tuple[Numbers, Numbers, Numbers]
     ) -> None:
         self.count, self._columns = count, columns
-        order = np.argsort(steps[0], kind="stable")
+        order = np.lexsort((steps[1], steps[0]))
         self.source, self.instance, self.target = (a[order] for a in steps)
         self.offsets = np.searchsorted(self.source, np.arange(count + 1))
 
@@ -106,14 +108,35 @@ def _in_c(model: Model, max_states: int, progress: Report | None) -> StateGraph:
             parts.append((source.astype(np.int64) + a, *rest))
     finally:
         exploration.close()
+    whole = [np.concatenate([part[k] for part in parts]).astype(np.int64) for k in range(3)]
+    return level_graph(model.packing, words, levels, *whole)
+
+
+def level_graph(
+    packing: Dense,
+    words: NDArray[np.uint64],
+    levels: Sequence[int],
+    source: Numbers,
+    instance: Numbers,
+    target: Numbers,
+) -> StateGraph:
+    """The graph of states found level by level, so many in each, given as dense words in any order within.
+
+    They are numbered level by level, and by their words within: whoever finds them, and in whichever order,
+    counterexamples are the same.
+    """
+    depth = np.repeat(np.arange(len(levels)), levels)
+    order = np.lexsort((*words.T[::-1], depth))
+    number = np.empty(len(words), np.int64)
+    number[order] = np.arange(len(words))
+    words = words[order]
 
     def column(cell: int) -> Numbers:
-        s = model.packing.slots[cell]
+        s = packing.slots[cell]
         bits = (words[:, s.word] >> np.uint64(s.offset)) & np.uint64(s.mask >> s.offset)
         return bits.astype(np.int64) + s.lo
 
-    whole = [np.concatenate([part[k] for part in parts]).astype(np.int64) for k in range(3)]
-    return StateGraph(column, len(words), (whole[0], whole[1], whole[2]))
+    return StateGraph(column, len(words), (number[source], instance, number[target]))
 
 
 def _in_python(interpreter: Interpreter, limits: dict[int, tuple[int, int]], max_states: int) -> StateGraph:

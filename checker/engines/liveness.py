@@ -30,7 +30,7 @@ from kvfence.checker.engines.base import (
     Verdict,
 )
 from kvfence.checker.engines.components import components
-from kvfence.checker.engines.graph import Numbers, StateGraph, Truths, explored
+from kvfence.checker.engines.graph import Explored, Numbers, StateGraph, Truths, explored
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Machine, Promise
@@ -41,15 +41,15 @@ MOST_STATES = 1_000_000  # the graph is kept in memory, with all its steps
 class Liveness(Engine):
     """Decides the promises of a machine on its explored graph.
 
-    ``fair=False`` takes no notice of the fairness marks. The findings of the result are the promises; a
-    violated one has a run as its path, whose last steps repeat for ever. A promise whose ``when`` never holds
-    counts as an invariant whose premise is never met does.
+    ``fair=False`` takes no notice of the fairness marks, and ``explored`` finds the graph. The findings of
+    the result are the promises; a violated one has a run as its path, whose last steps repeat for ever. A
+    promise whose ``when`` never holds counts as an invariant whose premise is never met does.
     """
 
     name = "liveness"
 
-    def __init__(self, *, fair: bool = True) -> None:
-        self.fair = fair
+    def __init__(self, *, fair: bool = True, explored: Explored = explored) -> None:
+        self.fair, self.explored = fair, explored
 
     def run(
         self,
@@ -77,7 +77,7 @@ class Liveness(Engine):
         premises: dict[str, int | None] = {}
         most = min(max_states or MOST_STATES, *([memory // 200] if memory else []), MOST_STATES)
         try:
-            graph = explored(interpreter, bounds, most, progress)
+            graph = self.explored(interpreter, bounds, most, progress)
             search = _Search(interpreter, graph, self.fair)
             log.states, log.transitions, log.depth = graph.count, len(graph.source), search.depth
             log.taken = np.bincount(graph.instance, minlength=len(interpreter.instances)).tolist()

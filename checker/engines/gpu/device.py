@@ -12,12 +12,15 @@ from kvfence.checker.engines.gpu.source import GpuSource, Program
 
 U64 = ctypes.c_uint64
 Words = NDArray[np.uint64]
-Kernel = Literal["expand_level", "enter_keys", "judge_level", "move_table", "trace_level", "walk"]
+Kernel = Literal[
+    "expand_level", "enter_keys", "judge_level", "move_table", "trace_level", "list_steps", "walk"
+]
 
 
 KERNELS: dict[Program, tuple[Kernel, ...]] = {
     "search": ("expand_level", "enter_keys", "judge_level", "move_table"),
     "trace": ("trace_level",),
+    "graph": ("list_steps",),
     "walk": ("walk",),
 }
 

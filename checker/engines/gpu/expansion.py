@@ -163,7 +163,8 @@ class Expansion:
         counts = self._read(C_TAKEN + self.source.instances)
         self.taken = [int(x) for x in counts[C_TAKEN:]]
 
-    def _params(self, **more: int) -> Params:
+    def params(self, **more: int) -> Params:
+        """What a kernel is launched with."""
         return Params(
             table=self.table.now,
             counters=self.counters,
@@ -201,7 +202,7 @@ class Expansion:
             boxes = self._boxes[self._which]
             self.device.clear(self.counters + 8 * C_BOXES, 8 * self.ranks.count)
         there = piece.segment.address + 8 * self.key_words * (piece.start + at)
-        params = self._params(
+        params = self.params(
             into=there if piece.segment.address else self.upload,
             in_count=count,
             out=segment.address + 8 * self.key_words * segment.used,
@@ -265,7 +266,7 @@ class Expansion:
             n = min(count - at, self.limits.batch)
             segment, _ = self._room(n, n)
             self.device.clear(self.counters, 16)
-            params = self._params(
+            params = self.params(
                 into=address + 8 * self.key_words * at,
                 in_count=n,
                 out=segment.address + 8 * self.key_words * segment.used,

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
@@ -31,6 +32,7 @@ from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
+from kvfence.checker.engines.graph import StateGraph, explored
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.spec.language import Machine
@@ -149,6 +151,20 @@ class Gpu(Engine):
 
             reduced = model.symmetry.sorts if model.symmetry else ()
             return log.result(self.name, search.elapsed(), path, symmetry=reduced)
+
+    def graph(
+        self, interpreter: Interpreter, bounds: Bounds | None, max_states: int, progress: Report | None
+    ) -> StateGraph:
+        """The graph of all reachable states, found on this rank's device. Stop, see ``graph_on``."""
+        from kvfence.checker.engines.gpu.graph import graph_on
+
+        try:
+            device = self.device()
+            with closing(device):
+                limits = replace(self.limits, max_states=max_states)
+                return graph_on(device, interpreter, bounds, limits, progress)
+        except NoGpu:
+            return explored(interpreter, bounds, max_states, progress)
 
     def _begin(self, model: GpuModel, search: Search, stack: ExitStack) -> None:
         """Enter the initial state, or go on from a checkpoint."""

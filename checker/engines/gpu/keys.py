@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import Grounded
 
@@ -89,6 +92,19 @@ class Keys:
                 chunk, value = divmod(chunk, d.size)
                 words[d.word] |= value << d.shift
         return tuple(words)
+
+    def decode_all(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The dense words of many keys: a row for each."""
+        if not self._radix:
+            return keys
+        words = np.zeros((len(keys), self.dense.words), np.uint64)
+        rest = keys[:, 0]
+        for digits, size in self._chunks:
+            rest, chunk = np.divmod(rest, np.uint64(size))
+            for d in digits:
+                chunk, value = np.divmod(chunk, np.uint64(d.size))
+                words[:, d.word] |= value << np.uint64(d.shift)
+        return words
 
     def owner(self, key: Sequence[int], ranks: int) -> int:
         """The rank that a key belongs to."""

@@ -156,5 +156,5 @@ typedef struct {
   u32 *taken;
   u32 *boxed; /* for each rank: keys that wait to be sent to it, then where they go */
   V next[WORDS];
-  u64 walk, depth, random, least; /* of a walk: its number, its length, and what is drawn in this step */
+  u64 walk, depth, random, least; /* of a walk (or state): its number, its length, and what is drawn in this step */
 } Worker;

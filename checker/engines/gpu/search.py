@@ -200,10 +200,10 @@ class Search(Expansion):
 
     def _offer(self, kernel: str, depth: int, **more: int) -> None:
         """Let a kernel look at this rank's states of a level once."""
-        for address, n in self._where(depth):
-            self.device.launch(kernel, self._params(into=address, in_count=n, **more), n)  # type: ignore[arg-type]
+        for address, n in self.where(depth):
+            self.device.launch(kernel, self.params(into=address, in_count=n, **more), n)  # type: ignore[arg-type]
 
-    def _where(self, depth: int) -> Iterator[tuple[int, int]]:
+    def where(self, depth: int) -> Iterator[tuple[int, int]]:
         """Address and number of the states of a level, copied back to the device where they left it."""
         for piece in self.levels.levels[depth]:
             if piece.segment.address:

@@ -12,7 +12,7 @@ from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.symmetry import Symmetry
 from kvfence.spec.language import Grounded
 
-Program = Literal["search", "trace", "walk"]
+Program = Literal["search", "trace", "graph", "walk"]
 
 THREADS = 256  # of a block
 BLOCKS = 3  # on one multiprocessor at a time, at least

@@ -17,27 +17,15 @@ from kvfence.checker.commands.explore import explore
 from kvfence.checker.commands.export import export
 from kvfence.checker.commands.new import new
 from kvfence.checker.commands.review import review
-from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun, unknown
-from kvfence.checker.mutation.side_by_side import cores
-from kvfence.checker.report.checked import check_text
+from kvfence.checker.exit_codes import CANNOT_RUN, EXIT_CODES
+from kvfence.checker.names import ENGINES, SOUND
 from kvfence.checker.report.jsonreport import as_json
-from kvfence.checker.report.listings import designs_text, invariants_text
 from kvfence.checker.report.progress import count_progress, machine_progress
-from kvfence.checker.report.replayed import replayed_text
 from kvfence.checker.report.table import terminal_width
-from kvfence.checker.report.verdicts import verification_text
 from kvfence.checker.units import parse_counts, parse_memory, parse_sizes
-from kvfence.checker.verify import ENGINES, SOUND
-from kvfence.checker.verify import record as record_counterexample
-from kvfence.checker.verify import verify as run_verify
-from kvfence.spec.catalog import INVARIANTS
-from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import SpecError
 
-CANNOT_RUN = 2
 SIGINT_OF_TYPER = 130
-EXIT_CODES = {Verdict.holds: 0, Verdict.violated: 1, Verdict.undetermined: 3}
 
 app = typer.Typer(
     name="kvfence",
@@ -75,6 +63,9 @@ def _kvfence(
 @app.command()
 def invariants(output: FormatOption = "text") -> int:
     """List the invariants, where each is checked, and how many public reports it would have caught."""
+    from kvfence.checker.report.listings import invariants_text
+    from kvfence.spec.catalog import INVARIANTS
+
     if output == "json":
         typer.echo(as_json(INVARIANTS))
     else:
@@ -85,6 +76,9 @@ def invariants(output: FormatOption = "text") -> int:
 @app.command()
 def designs(output: FormatOption = "text") -> int:
     """List the named designs: the sound one, and one for each fault that a machine can express."""
+    from kvfence.checker.report.listings import designs_text
+    from kvfence.spec.designs import DESIGNS
+
     if output == "json":
         typer.echo(as_json(list(DESIGNS.values())))
     else:
@@ -154,6 +148,11 @@ def verify(
 
     Engine smt proves them for sorts of any size instead.
     """
+    from kvfence.checker.mutation.side_by_side import cores
+    from kvfence.checker.report.verdicts import verification_text
+    from kvfence.checker.verify import record as record_counterexample
+    from kvfence.checker.verify import verify as run_verify
+
     sizes = parse_sizes(size or [])
     limit = None if memory is None and engine == "gpu" else parse_memory(memory or "2GiB")
     with machine_progress() as progress:
@@ -223,13 +222,14 @@ def check(
 ) -> int:
     """Judge a recorded trace of a connector by every invariant that the ledger monitors."""
     from kvfence.checker.monitor.check import check_trace
+    from kvfence.checker.report.checked import check_text
 
     with count_progress("events") as progress:
         found = check_trace(
             trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
         )
     typer.echo(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
-    return EXIT_CODES[Verdict(found.verdict)]
+    return EXIT_CODES[found.verdict]
 
 
 @app.command()
@@ -260,7 +260,7 @@ def races(
     if explain:
         found = explained(found, explain, execute)
     typer.echo(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
-    return EXIT_CODES[Verdict(found.verdict)]
+    return EXIT_CODES[found.verdict]
 
 
 @app.command()
@@ -326,6 +326,10 @@ def replay(
     publish: Annotated[
         bool, typer.Option("--publish", help="Publish what can be looked up in each pool.")
     ] = False,
+    share_loads: Annotated[
+        bool,
+        typer.Option("--share-loads", help="Share blocks that a load is filling: who does waits for it."),
+    ] = False,
     requests: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     device: Annotated[
         Literal["virtual", "cuda"], typer.Option(help="Where blocks lie and move: simulated, or on a GPU.")
@@ -346,6 +350,8 @@ def replay(
 ) -> int:
     """Replay production requests through the reference implementation, every invariant asserted."""
     from kvfence.checker.adapters.reference import replay as run_replay
+    from kvfence.checker.report.replayed import replayed_text
+    from kvfence.spec.designs import DESIGNS
 
     if design not in DESIGNS:
         raise unknown("design", design, DESIGNS, "kvfence designs lists them")
@@ -375,6 +381,7 @@ def replay(
         "on_failure": on_failure,
         "refuse_rate": refuse_rate,
         "publish": publish,
+        "share_loads": share_loads,
         "abort_rate": abort_rate,
         "repeat_rate": repeat_rate,
         "reset_every": reset_every,
@@ -394,7 +401,7 @@ def replay(
             progress=shown,
         )
     typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
-    return EXIT_CODES[Verdict(found.verdict)]
+    return EXIT_CODES[found.verdict]
 
 
 app.command()(review)
@@ -409,14 +416,20 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; every expected error becomes one line on stderr."""
     try:
         code = int(app(list(arguments), prog_name="kvfence", standalone_mode=False) or 0)
-        return EXIT_CODES[Verdict.undetermined] if code == SIGINT_OF_TYPER else code
+        return EXIT_CODES["undetermined"] if code == SIGINT_OF_TYPER else code
     except typer.TyperException as error:
         message = f"{error.format_message().replace('Value error, ', '').rstrip('.')} (see kvfence --help)"
-    except (CannotRun, SpecError) as error:
+    except CannotRun as error:
         message = str(error)
     except KeyboardInterrupt:
         print("kvfence: interrupted", file=sys.stderr)
-        return EXIT_CODES[Verdict.undetermined]
+        return EXIT_CODES["undetermined"]
+    except Exception as error:
+        from kvfence.spec.language import SpecError
+
+        if not isinstance(error, SpecError):
+            raise
+        message = str(error)
     print(f"kvfence: {' '.join(message.split())}", file=sys.stderr)
     return CANNOT_RUN
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path as FilePath
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kvfence.checker.engines.base import FIRST, Engine, Path, Progress, Result, Verdict
 from kvfence.checker.engines.graph import Explored
@@ -14,7 +14,6 @@ from kvfence.checker.engines.smt import smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
 from kvfence.checker.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
-from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.promises import judged, promise_sizes, promises_progress
 from kvfence.checker.report.facts import (
     Condition,
@@ -25,13 +24,14 @@ from kvfence.checker.report.facts import (
     worst,
 )
 from kvfence.checker.review.sides import side
-from kvfence.checker.traces import LineWriter, TraceWriter
-from kvfence.spec import order
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import Header
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
+
+if TYPE_CHECKING:
+    from kvfence.checker.traces import LineWriter
+    from kvfence.spec.events import Header
 
 INTERRUPTED = "interrupted"
 
@@ -269,6 +269,10 @@ def record(found: Verification, path: FilePath) -> bool:
 
 
 def _writer(path: FilePath, header: object) -> LineWriter[Any, Any]:
+    from kvfence.checker.order.trace_file import OrderTraceWriter
+    from kvfence.checker.traces import TraceWriter
+    from kvfence.spec import order
+
     if isinstance(header, order.Header):
         return OrderTraceWriter(path, header)
     return TraceWriter(path, cast("Header", header))

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
+from kvfence.checker.exit_codes import EXIT_CODES
 from kvfence.checker.report.table import terminal_width
 from kvfence.checker.report.written import write_text
-
-_EXIT_CODES = {"holds": 0, "violated": 1, "undetermined": 3}
 
 
 def explain(
@@ -38,7 +37,7 @@ def explain(
         write_text(html, explained_html(found))
     if svg is not None:
         write_pictures(svg, {name: picture for name, (_, picture) in pictures(found).items()})
-    return _EXIT_CODES[found.verdict]
+    return EXIT_CODES[found.verdict]
 
 
 def write_pictures(folder: Path, pictures: dict[str, str]) -> None:

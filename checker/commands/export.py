@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvfence.checker.errors import unknown
+from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.report.written import write_text
 from kvfence.checker.units import parse_sizes
-from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Machine
-from kvfence.spec.machines import MACHINES
+
+if TYPE_CHECKING:
+    from kvfence.spec.language import Machine
 
 Language = Literal["tla", "promela", "mermaid"]
 
 
 def export(
-    machine: Annotated[str, typer.Argument(help=f"One of {', '.join(MACHINES)}.")],
+    machine: Annotated[str, typer.Argument(help="One of those of kvfence verify.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")],
     language: Annotated[
         Language, typer.Option("--as", help="For TLC, for Spin, or as state diagrams.")
@@ -33,6 +33,9 @@ def export(
 
     Proofs are exported as SMT-LIB 2 by kvfence verify --engine smt --export.
     """
+    from kvfence.spec.designs import DESIGNS
+    from kvfence.spec.machines import MACHINES
+
     if machine not in MACHINES:
         raise unknown("machine", machine, MACHINES, f"there is {', '.join(MACHINES)}")
     if design not in DESIGNS:
@@ -68,8 +71,6 @@ def _files(machine: Machine, language: Language, sizes: dict[str, int]) -> dict[
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from kvfence.checker.errors import CannotRun
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -8,14 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from kvfence.checker.errors import CannotRun
-from kvfence.checker.mutation.side_by_side import cores
+from kvfence.checker.names import MOST_PAIRS, PROOF_SECONDS
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.progress import machine_progress
-from kvfence.checker.report.reviewed import EXIT_CODES, review_text
 from kvfence.checker.report.table import terminal_width
-from kvfence.checker.report.written import write
-from kvfence.checker.review.behaviours import MOST_PAIRS
-from kvfence.checker.review.evidence import SECONDS, Proving
 from kvfence.checker.units import parse_memory, parse_sizes
 
 _SIDE = "A design, FILE.py:MACHINE, or REV: and one of these."
@@ -49,7 +45,7 @@ def review(
     ] = True,
     prove_seconds: Annotated[
         float, typer.Option(min=0, metavar="N", help="The most time that all proofs may take.")
-    ] = SECONDS,
+    ] = PROOF_SECONDS,
     second_solver: Annotated[
         str | None, typer.Option(help="Decide the proofs again by another solver: cvc5.")
     ] = None,
@@ -72,7 +68,11 @@ def review(
 
     Exit code 1 when something got worse, 0 when nothing did, 2 for bad input, 3 when it is undetermined.
     """
+    from kvfence.checker.mutation.side_by_side import cores
+    from kvfence.checker.report.reviewed import EXIT_CODES, review_text
+    from kvfence.checker.report.written import write
     from kvfence.checker.review.compare import review as run_review
+    from kvfence.checker.review.evidence import Proving
 
     if second_solver is not None and not prove:
         raise CannotRun("--no-prove leaves nothing for --second-solver to decide: leave out one of them")

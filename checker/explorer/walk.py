@@ -17,10 +17,15 @@ from kvfence.checker.engines.interpret import Interpreter, Values
 from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import reasons
+from kvfence.checker.names import SOUND
+from kvfence.checker.review.sides import side
+from kvfence.checker.verify import machines_for
+from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Instance, Machine, changes, flat
 from kvfence.spec.language.evaluate import Evaluator
 from kvfence.spec.language.nodes import Node
 from kvfence.spec.language.view import FieldLayout
+from kvfence.spec.machines import MACHINES
 
 SLOTS: Final = ("Block", "Slot", "Host")
 """Sorts whose elements are shown as a row of slots, in this order of preference."""
@@ -295,3 +300,21 @@ def _first(doc: str) -> str:
 
 def _text(value: object) -> str:
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def explorer_of(machine: str, design: str | None, sizes: dict[str, int]) -> Explorer:
+    """The explorer of a machine in all of its designs, ``design`` first. CannotRun for unknown names."""
+    if machine in MACHINES:
+        first = design or SOUND
+        machines_for(first, machine, sizes)
+        names = [SOUND, *(name for name, row in DESIGNS.items() if row.breaks and machine in row.machines)]
+        order = dict.fromkeys([first, *names])
+        needed = {**DESIGNS[first].sizes, **sizes}
+        return Explorer({name: MACHINES[machine](DESIGNS[name].faults) for name in order}, needed)
+    if ".py" not in machine:
+        raise unknown("machine", machine, MACHINES, f"there is {', '.join(MACHINES)}; a file is FILE.py:NAME")
+    own: dict[str, Machine] = {}
+    for text in [design, machine] if design else [machine]:
+        own[text] = next(iter(side(text).builders.values()))().machine
+    machines_for(SOUND, machine, sizes)
+    return Explorer(own, sizes)

@@ -10,7 +10,8 @@ from kvfence.checker.engines.base import Verdict
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.mutation.kill import DEADLOCK, INTERRUPTED, MEMORY, RANGE, Campaign, Fate, Outcome, run
 from kvfence.checker.mutation.mutants import Kind
-from kvfence.checker.verify import SOUND, machines_for
+from kvfence.checker.names import SOUND
+from kvfence.checker.verify import machines_for
 
 LEMMA = "LEMMA"
 GOALS = "goals and actions"  # a goal no longer reached, an action never taken

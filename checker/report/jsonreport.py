@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 
 def as_json(value: object) -> str:
     """``value`` (structs, dataclasses, containers of them) as indented JSON; other objects as their text."""
+    import msgspec
+
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()

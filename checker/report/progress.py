@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
-from kvfence.checker.engines.base import Progress
+    from kvfence.checker.engines.base import Progress
 
-MachineProgress = Callable[[str, Progress], None]
+    MachineProgress = Callable[[str, Progress], None]
 
 
 @contextmanager
@@ -69,6 +69,10 @@ def _bar() -> Iterator[Bar | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield bar

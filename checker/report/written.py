@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.report.jsonreport import as_json
-from kvfence.checker.review.facts import Review
+
+if TYPE_CHECKING:
+    from kvfence.checker.review.facts import Review
 
 
 def write(

@@ -16,6 +16,7 @@ from kvfence.checker.engines.base import FIRST, Log, Report, Stop, cell_bounds
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import CannotCompile
 from kvfence.checker.engines.native.exploration import Exploration, Model
+from kvfence.checker.names import MOST_PAIRS
 from kvfence.checker.review.differences import weaker_only
 from kvfence.checker.review.facts import Behaviour, Behaviours, Taken
 from kvfence.spec.language import Grounded, Instance, Machine, Property, ground
@@ -23,8 +24,6 @@ from kvfence.spec.language.evaluate import Evaluator
 from kvfence.spec.language.expr import TRUE
 from kvfence.spec.language.nodes import Graph, Node
 
-MOST_PAIRS = 2_000_000
-"""Pairs of states that one search looks at, where nothing else is said."""
 _MOST_IN_PYTHON = 50_000
 
 

@@ -16,10 +16,11 @@ from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
+from kvfence.checker.names import MOST_PAIRS
 from kvfence.checker.promises import promise_sizes
 from kvfence.checker.report.facts import MachineFacts
 from kvfence.checker.review import differences
-from kvfence.checker.review.behaviours import MOST_PAIRS, behaviours
+from kvfence.checker.review.behaviours import behaviours
 from kvfence.checker.review.evidence import Proofs, Proving
 from kvfence.checker.review.facts import Behaviours, Effect, InvariantReview, MachineReview, Review
 from kvfence.checker.review.sides import Built, Side, side

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from kvfence.checker.engines.base import Progress, Result, Verdict
+from kvfence.checker.names import PROOF_SECONDS
 from kvfence.checker.report.facts import MachineFacts
 from kvfence.checker.review.facts import Evidence, InvariantReview, Leant
 from kvfence.spec.language import Machine
@@ -18,7 +19,6 @@ from kvfence.spec.language import Machine
 if TYPE_CHECKING:
     from kvfence.checker.engines.smt.needed import Prover
 
-SECONDS = 60.0
 NO_PROOF_ASKED = "no proof was asked for"
 WHOLE_RUNS = "promises about whole runs are not proved"
 NO_Z3 = "z3 is not installed: pip install 'kvfence[smt]'"
@@ -30,7 +30,7 @@ Side = Literal["base", "change"]
 class Proving:
     """What the proofs of a review may cost: ``seconds`` in all. ``second``: another solver to ask, too."""
 
-    seconds: float = SECONDS
+    seconds: float = PROOF_SECONDS
     second: str | None = None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvfence.checker.engines.base import Engine
 from kvfence.checker.errors import CannotRun, unknown
+from kvfence.checker.names import SMT_ENGINES
 
-SMT_ENGINES = ("smt", "bmc", "kinduction", "spacer")
+if TYPE_CHECKING:
+    from kvfence.checker.engines.base import Engine
 
 
 def smt_engine(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.commands.explore import explorer_of
+from kvfence.checker.explorer.walk import explorer_of
 from kvfence.checker.explorer.server import ExplorerServer
 from kvfence.spec.machines import MACHINES
 

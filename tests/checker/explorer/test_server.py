@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvfence.checker.commands.explore import explorer_of
+from kvfence.checker.explorer.walk import explorer_of
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.explorer.server import ExplorerServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.commands.explore import explorer_of
+from kvfence.checker.explorer.walk import explorer_of
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.explorer.walk import Explorer
 from kvfence.spec.machines import MACHINES

@@ -1,0 +1,16 @@
+"""Names and limits that the command line tells before anything else is loaded: it stays quick to start."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SOUND: Final = "sound"
+"""The design that keeps every rule."""
+SMT_ENGINES: Final = ("smt", "bmc", "kinduction", "spacer")
+ENGINES: Final = ("native", "gpu", "swarm", "explore", "interpret", "liveness", *SMT_ENGINES)
+EXPLORERS: Final = ("native", "gpu", "explore", "interpret")
+"""Engines that reach every state at the sizes given."""
+MOST_PAIRS: Final = 2_000_000
+"""Pairs of states that one search of a review looks at, where nothing else is said."""
+PROOF_SECONDS: Final = 60.0
+"""What all proofs of a review may take, where nothing else is said."""

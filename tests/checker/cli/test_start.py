@@ -1,0 +1,43 @@
+"""The command line starts without what only some commands need."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "torch",
+    "z3",
+    "networkx",
+    "numpy",
+    "jinja2",
+    "rich",
+    "kvfence.spec.language",
+    "kvfence.checker.verify",
+}
+OTHERS = {"torch", "z3", "networkx", "jinja2", "rich", "kvfence.reference", "kvfence.checker.monitor"}
+WATCHED = """
+import sys
+from kvfence.checker.cli import run
+run(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The modules that a command line leaves loaded."""
+    command = [sys.executable, "-c", WATCHED, *arguments]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["verify", "--help"], ["audit", "--help"], ["review", "--help"]]
+)
+def test_help_loads_no_machine_no_engine_and_no_library_of_one(arguments: list[str]) -> None:
+    assert not loaded(*arguments) & HEAVY
+
+
+def test_a_verification_loads_what_it_runs_and_nothing_of_other_commands() -> None:
+    there = loaded("verify", "--machine", "block_pool")
+    assert there >= {"kvfence.spec.machines.block_pool", "kvfence.checker.verify", "numpy"}
+    assert not there & OTHERS

@@ -38,6 +38,20 @@ def _accepted(function: Any, **named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name in known}
 
 
+def drafting(count: int, model: Any) -> Any:
+    """``count`` tokens drafted from n-grams, which needs no model of its own."""
+    from vllm.config import ParallelConfig, SpeculativeConfig
+
+    return SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=count,
+        prompt_lookup_max=2,
+        prompt_lookup_min=1,
+        target_model_config=model,
+        target_parallel_config=ParallelConfig(),
+    )
+
+
 class MiniEngine:
     """``schedule`` and ``update_from_output`` as EngineCore calls them; transfers end when they are told to.
 
@@ -58,9 +72,19 @@ class MiniEngine:
         module: str | None = None,
         asynchronous: bool = False,
         seqs: int = 16,
+        hybrid: bool = True,
+        drafts: int = 0,
+        recompute: bool = False,
     ) -> None:
         import torch
-        from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+        from vllm.config import (
+            CacheConfig,
+            DeviceConfig,
+            KVTransferConfig,
+            ModelConfig,
+            SchedulerConfig,
+            VllmConfig,
+        )
         from vllm.sampling_params import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -84,7 +108,6 @@ class MiniEngine:
                 max_model_len=max_len,
                 is_encoder_decoder=False,
                 enable_chunked_prefill=True,
-                disable_hybrid_kv_cache_manager=False,
                 async_scheduling=asynchronous,
                 watermark=0.0,
             )
@@ -98,6 +121,7 @@ class MiniEngine:
             transfer = KVTransferConfig(
                 kv_connector=connector,
                 kv_role="kv_both",
+                kv_load_failure_policy="recompute" if recompute else "fail",
                 kv_connector_module_path=module,
                 kv_connector_extra_config={
                     "cpu_bytes_to_use": cpu_blocks * page * len(windows),
@@ -106,8 +130,20 @@ class MiniEngine:
                 },
             )
         config = VllmConfig(
-            model_config=model, scheduler_config=scheduling, cache_config=cache, kv_transfer_config=transfer
+            model_config=model,
+            scheduler_config=scheduling,
+            cache_config=cache,
+            device_config=DeviceConfig(device="cpu"),
         )
+        # As they are on a GPU: of a CPU vLLM thinks that it cannot have them.
+        config.kv_transfer_config = transfer
+        scheduling.disable_hybrid_kv_cache_manager = not hybrid
+        if drafts:
+            config.speculative_config = drafting(drafts, model)
+        self.drafts = drafts
+        self.ahead = 1 if asynchronous else 0
+        """Steps that are dispatched before the output of the one before is processed."""
+        self.config = config
         cache.block_size = BLOCK
         scheduling.async_scheduling = asynchronous
         cache.num_gpu_blocks = gpu_blocks
@@ -138,6 +174,7 @@ class MiniEngine:
                 for number in range(len(windows))
             ]
         kinds = KVCacheConfig(num_blocks=gpu_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
+        self.caches = kinds
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -157,9 +194,15 @@ class MiniEngine:
         )
         self.connector = self.scheduler.connector
         self.params = SamplingParams
-        self.stores: deque[int] = deque()
+        self.stores: deque[tuple[int, int]] = deque()
+        """Of each store under way: which connector's it is, and its number."""
+        self.failing: set[int] = set()
+        self.failed: set[int] = set()
+        """GPU blocks that the workers report as not loaded with the next output."""
         self.loads: deque[tuple[int, list[str]]] = deque()
         self.outputs: deque[Any] = deque()
+        self.sampling: deque[set[str]] = deque()
+        """Of each step in flight: the requests that get a token from it."""
         self.next_token = 1
 
     def add(self, id_: str, prompt: list[int], new: int = 4, **named: Any) -> Any:
@@ -186,37 +229,45 @@ class MiniEngine:
         """Schedule a step."""
         output = self.scheduler.schedule()
         meta = output.kv_connector_metadata
-        if meta is not None and hasattr(meta, "store_event"):
-            if meta.store_event >= 0:
-                self.stores.append(meta.store_event)
-            if meta.load_event >= 0:
-                self.loads.append((meta.load_event, list(meta.load_event_to_reqs[meta.load_event])))
+        self.several = hasattr(meta, "metadata")
+        for number, part in enumerate(meta.metadata if self.several else [meta]):
+            if not hasattr(part, "store_event"):
+                continue
+            if part.store_event >= 0:
+                self.stores.append((number, part.store_event))
+            if part.load_event >= 0:
+                self.loads.append((part.load_event, list(part.load_event_to_reqs[part.load_event])))
         self.outputs.append(output)
+        self.sampling.append({id_ for id_ in output.num_scheduled_tokens if self.samples(id_)})
         return output
+
+    def samples(self, id_: str) -> bool:
+        """Whether the step that was just scheduled computes the last token of a request."""
+        request = self.scheduler.requests[id_]
+        if hasattr(request, "is_prefill_chunk"):
+            return not request.is_prefill_chunk
+        return bool(request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders)
 
     def process(self, stores: int = 1 << 30, loads: int = 1 << 30) -> Any:
         """The oldest step's output, with so many transfers that are over."""
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         output = self.outputs.popleft()
+        sampling = self.sampling.popleft()
         ids = list(output.num_scheduled_tokens)
         sampled: list[list[int]] = []
         for id_ in ids:
-            request = self.scheduler.requests.get(id_)
-            done = request is not None and request.num_computed_tokens >= request.num_tokens
-            if request is not None and getattr(request, "num_output_placeholders", 0):
-                done = True
-            sampled.append([self.next_token % 900 + 1] if done else [])
+            done = id_ in sampling
+            tried = output.scheduled_spec_decode_tokens.get(id_, ())
+            count = 1 + self.next_token % (len(tried) + 1) if done else 0
+            sampled.append([(self.next_token + more) % 900 + 1 for more in range(count)])
             self.next_token += 1
         received: set[str] = set()
         for _ in range(min(loads, len(self.loads))):
             received.update(self.loads.popleft()[1])
-        meta = None
         over = [self.stores.popleft() for _ in range(min(stores, len(self.stores)))]
-        if over:
-            from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
-
-            meta = SimpleCPUOffloadWorkerMetadata(completed_store_events=dict.fromkeys(over, 1))
+        meta = self.worker_meta(over) if over else None
+        failed, self.failed = self.failed, set()
         runner = ModelRunnerOutput(
             **_accepted(
                 ModelRunnerOutput,
@@ -227,11 +278,38 @@ class MiniEngine:
                 prompt_logprobs_dict={},
                 pooler_output=[],
                 kv_connector_output=KVConnectorOutput(
-                    finished_recving=received or None, kv_connector_worker_meta=meta
+                    finished_recving=received or None,
+                    kv_connector_worker_meta=meta,
+                    invalid_block_ids=failed,
                 ),
             )
         )
-        return self.scheduler.update_from_output(output, runner)
+        result = self.scheduler.update_from_output(output, runner)
+        if self.drafts and not self.ahead:
+            from vllm.v1.outputs import DraftTokenIds
+
+            going = [id_ for id_ in ids if id_ in self.scheduler.requests]
+            drafted = [[5 + more for more in range(self.drafts)] for _ in going]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(going, drafted))
+        return result
+
+    def worker_meta(self, over: list[tuple[int, int]]) -> Any:
+        """What the workers tell of stores that are over."""
+        from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
+
+        by: dict[int, dict[int, int]] = {}
+        for number, event in over:
+            by.setdefault(number, {})[event] = 1
+        parts = {
+            number: SimpleCPUOffloadWorkerMetadata(completed_store_events=done) for number, done in by.items()
+        }
+        if not self.several:
+            return parts[0]
+        from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
+            MultiKVConnectorWorkerMetadata,
+        )
+
+        return MultiKVConnectorWorkerMetadata(metadata=(parts.get(0), parts.get(1)))
 
     def step(self, **named: int) -> Any:
         """One step from beginning to end."""

@@ -1,0 +1,362 @@
+"""What the adapter is tried for on a release of vLLM, in an environment that has it: prints one JSON object.
+
+    python release_checks.py [SCENARIO ...]
+
+Each scenario has the violations that were found in it, what was not checked, and figures of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mini_engine import BLOCK, MiniEngine
+
+from kvfence.checker.adapters.vllm.runtime import Runtime, active, facts, install, uninstall
+
+SIMPLE = "SimpleCPUOffloadConnector"
+FENCE = "kvfence.checker.adapters.fence"
+
+
+def fenced(inner: Any = SIMPLE, *, extra: dict[str, Any] | None = None, **named: Any) -> MiniEngine:
+    """An engine with a fenced connector."""
+    name = named.pop("fence", "FencedConnector")
+    more = {"kvfence_connector": inner, "kvfence_mode": "count", **(extra or {})}
+    if inner is None:
+        del more["kvfence_connector"]
+    return MiniEngine(connector=name, module=FENCE, extra=more, **named)
+
+
+def runtime() -> Runtime:
+    """The instrumentation that the fenced connector put in place."""
+    found = active()
+    assert found is not None
+    return found
+
+
+def prompt(family: int, length: int) -> list[int]:
+    """The first tokens of a family of prompts."""
+    return [1 + (family * 7919 + at * 31) % 899 for at in range(length)]
+
+
+def traffic(engine: MiniEngine, seed: int = 1, requests: int = 24, most: int = 160) -> None:
+    """Requests with shared prefixes that come, go on and are aborted; transfers end at any time."""
+    from vllm.v1.request import RequestStatus
+
+    draw = random.Random(seed)
+    sent = 0
+    for _ in range(400):
+        if sent < requests and draw.random() < 0.5:
+            engine.add(
+                f"r{sent}", prompt(draw.randrange(4), draw.randrange(5, most)), draw.randrange(1, 2 * BLOCK)
+            )
+            sent += 1
+        if engine.scheduler.requests and draw.random() < 0.03:
+            name = draw.choice(list(engine.scheduler.requests))
+            engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        engine.dispatch()
+        if len(engine.outputs) > draw.randrange(engine.ahead + 1):
+            engine.process(stores=draw.randrange(3), loads=draw.randrange(2))
+        if sent == requests and not engine.scheduler.requests:
+            break
+    while engine.outputs:
+        engine.process()
+    engine.run()
+
+
+# Scenarios.
+
+
+def ordinary() -> dict[str, Any]:
+    """Shared prefixes, aborts, chunked prefill."""
+    engine = fenced(gpu_blocks=48, cpu_blocks=64, budget=64)
+    traffic(engine)
+    stats = engine.connector.get_kv_connector_stats()
+    return {"stats": sorted(stats.data) if stats is not None else []}
+
+
+def lazily() -> dict[str, Any]:
+    """Lazy stores."""
+    traffic(fenced(gpu_blocks=48, cpu_blocks=64, budget=64, lazy=True))
+    return {}
+
+
+def preempting() -> dict[str, Any]:
+    """A pool so small that requests are preempted."""
+    engine = fenced(gpu_blocks=14, cpu_blocks=64, budget=128, seqs=6)
+    traffic(engine, most=60)
+    return {}
+
+
+def ahead() -> dict[str, Any]:
+    """Steps scheduled before the output of the one before is known."""
+    traffic(fenced(gpu_blocks=48, cpu_blocks=64, budget=64, asynchronous=True))
+    return {}
+
+
+def drafted() -> dict[str, Any]:
+    """Drafted tokens, some of them rejected."""
+    traffic(fenced(gpu_blocks=64, cpu_blocks=64, budget=64, drafts=3))
+    return {}
+
+
+def drafted_ahead() -> dict[str, Any]:
+    """Drafted tokens, with steps in flight."""
+    traffic(fenced(gpu_blocks=64, cpu_blocks=64, budget=64, drafts=2, asynchronous=True))
+    return {}
+
+
+def full_tier() -> dict[str, Any]:
+    """A tier that is always full."""
+    traffic(fenced(gpu_blocks=48, cpu_blocks=5, budget=64))
+    return {}
+
+
+def loaded(engine: MiniEngine, failing: bool) -> int:
+    """A prompt comes back that only the tier has; how many requests were loaded."""
+    engine.add("first", prompt(1, 6 * BLOCK + 3), 2 * BLOCK)
+    engine.run()
+    assert engine.scheduler.reset_prefix_cache()
+    engine.add("again", prompt(1, 6 * BLOCK + 3), 3)
+    count = 0
+    for _ in range(40):
+        if not engine.scheduler.requests:
+            break
+        output = engine.dispatch()
+        meta = output.kv_connector_metadata
+        if getattr(meta, "load_event", -1) >= 0:
+            count += 1
+            if failing:
+                engine.failing = set(meta.load_gpu_blocks[-2:])
+        if engine.loads and failing:
+            engine.failed = engine.failing
+        engine.process()
+    engine.run()
+    return count
+
+
+def loads() -> dict[str, Any]:
+    """Loads that succeed."""
+    return {"loads": loaded(fenced(gpu_blocks=48, cpu_blocks=64), False)}
+
+
+def failed_loads() -> dict[str, Any]:
+    """Loads some of whose blocks are reported as not loaded: they are computed anew."""
+    engine = fenced(gpu_blocks=48, cpu_blocks=64, recompute=True)
+    return {"loads": loaded(engine, True)}
+
+
+def resets() -> dict[str, Any]:
+    """Resets of the GPU's cache and of both, while idle and while requests run."""
+    engine = fenced(gpu_blocks=48, cpu_blocks=64, budget=64)
+    answers = []
+    for number in range(6):
+        for more in range(3):
+            engine.add(f"r{number}.{more}", prompt(more, 70), 8)
+        for _ in range(2 + number):
+            engine.step(stores=1)
+        named = [{}, {"reset_running_requests": True}, {"reset_connector": True}][number % 3]
+        try:
+            answers.append(bool(engine.scheduler.reset_prefix_cache(**named)))
+        except (NotImplementedError, RuntimeError) as error:
+            answers.append(type(error).__name__)
+        engine.run()
+    answers.append(bool(engine.scheduler.reset_prefix_cache()))
+    return {"answers": answers}
+
+
+def hybrid() -> dict[str, Any]:
+    """A group of full attention and one with a window."""
+    traffic(fenced(gpu_blocks=64, cpu_blocks=96, budget=64, windows=(None, 2 * BLOCK)))
+    return {}
+
+
+def both(bytes_each: int = 1 << 22) -> list[dict[str, Any]]:
+    """The configuration of two connectors."""
+    one = {
+        "kv_connector": SIMPLE,
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": bytes_each},
+    }
+    return [one, {**one, "kv_connector_extra_config": {"cpu_bytes_to_use": bytes_each // 4}}]
+
+
+def supports(engine: MiniEngine) -> dict[str, Any]:
+    """Whether the connector, and what it wraps, support hybrid groups."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
+
+    connector = engine.connector
+    return {
+        "fenced": type(connector).__name__,
+        "hma": isinstance(connector, SupportsHMA),
+        "inner": isinstance(connector._inner_connector, SupportsHMA),
+    }
+
+
+def two_connectors() -> dict[str, Any]:
+    """MultiConnector with two tiers."""
+    engine = fenced("MultiConnector", extra={"connectors": both()}, hybrid=False, gpu_blocks=48, budget=64)
+    traffic(engine)
+    return supports(engine)
+
+
+def offloading() -> dict[str, Any]:
+    """A connector whose own tier no hook knows."""
+    engine = fenced(
+        "OffloadingConnector",
+        extra={"spec_name": "CPUOffloadingSpec", "block_size": BLOCK, "num_cpu_blocks": 8},
+        hybrid=False,
+    )
+    engine.add("a", prompt(1, 8), 3)
+    engine.run(12)
+    return {**supports(engine), "not_checked": runtime().not_checked(), "facts": facts(runtime())}
+
+
+def example() -> dict[str, Any]:
+    """A connector without hybrid groups."""
+    extra = {"shared_storage_path": tempfile.mkdtemp(prefix="kvfence-")}
+    return supports(fenced("ExampleConnector", extra=extra, hybrid=False))
+
+
+def own_module() -> dict[str, Any]:
+    """A connector that vLLM does not know."""
+    inner = {"kv_connector": "OwnConnector", "kv_connector_module_path": "own_connector"}
+    engine = fenced(inner, gpu_blocks=48, cpu_blocks=64, budget=64)
+    traffic(engine, requests=8)
+    connector = engine.connector
+    return {**supports(engine), "said": connector.say("it"), "role": connector.role.name}
+
+
+def every_method() -> dict[str, Any]:
+    """Members of vLLM's base class that a fenced connector does not pass on by itself."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    from kvfence.checker.adapters.fence import FencedConnector
+
+    fence = set().union(*(vars(kind) for kind in FencedConnector.__mro__[:2]))
+    return {
+        "missing": sorted(n for n in vars(KVConnectorBase_V1) if not n.startswith("_") and n not in fence)
+    }
+
+
+def names() -> dict[str, Any]:
+    """What vLLM asks by the name of a connector."""
+    asked = getattr(fenced().config.kv_transfer_config, "has_connector", None)
+    if asked is None:
+        return {"asked": None}
+    return {"asked": [asked(SIMPLE), asked("FencedConnector"), asked("NixlConnector")]}
+
+
+def misconfigured() -> dict[str, Any]:
+    """The errors of configurations that cannot work."""
+    found = {}
+    wrong: dict[str, Any] = {
+        "missing": None,
+        "unknown": "NoSuchConnector",
+        "no module": {"kv_connector": "Own", "kv_connector_module_path": "no.such.module"},
+        "no class": {"kv_connector": "Own", "kv_connector_module_path": "json"},
+        "itself": "FencedConnector",
+        "hma": "ExampleConnector",
+    }
+    for what, inner in wrong.items():
+        try:
+            fenced(inner, extra={"shared_storage_path": "."})
+            found[what] = ""
+        except Exception as error:
+            found[what] = f"{type(error).__name__}: {error}"
+    try:
+        fenced(extra={"kvfence_mode": "loud"})
+        found["mode"] = ""
+    except Exception as error:
+        found["mode"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def figures() -> dict[str, Any]:
+    """Figures of both sides, through vLLM's own path and over a process boundary."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from kvfence.checker.adapters.fence import FencedConnector
+    from kvfence.checker.adapters.fence.stats import FencedStats
+
+    engine = fenced()
+    traffic(engine, requests=4)
+    engine.connector._next_stats = 0
+    told = engine.connector.get_kv_connector_stats()
+    worker = FencedConnector(engine.config, KVConnectorRole.WORKER, engine.caches)
+    runtime().races.counts["STORE-READY"] += 2
+    mine = worker.get_kv_connector_stats()
+    runtime().races.counts.clear()
+    carried = FencedConnector.build_kv_connector_stats(json.loads(json.dumps(mine.data)))
+    together = carried.aggregate(FencedStats(data=told.data)).aggregate(FencedStats())
+    fence = together.data["kvfence"]
+    return {
+        "violations": fence["violations"],
+        "sides": sorted(fence["state"]),
+        "events": fence["events"] > 0,
+        "line": together.reduce(),
+    }
+
+
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    made.__name__: made
+    for made in (
+        ordinary,
+        lazily,
+        preempting,
+        ahead,
+        drafted,
+        drafted_ahead,
+        full_tier,
+        loads,
+        failed_loads,
+        resets,
+        hybrid,
+        two_connectors,
+        own_module,
+        every_method,
+        names,
+        misconfigured,
+        figures,
+        example,
+        offloading,
+    )
+}
+
+
+def tried(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a scenario showed, with hooks of its own."""
+    uninstall()
+    found: dict[str, Any] = {}
+    try:
+        install("count")
+        found["figures"] = scenario()
+    except Exception:
+        found["failed"] = traceback.format_exc(limit=-6)
+    here = runtime()
+    known = facts(here)
+    found["violations"] = {name: count for name, count in known["violations"].items() if count}
+    found["events"] = known["events"]
+    found["not_checked"] = here.not_checked()
+    found["undetermined"] = known["undetermined"]
+    found["faults"] = [str(fault)[:300] for guard in here.guards for fault in list(guard.faults)[:3]]
+    found["coverage"] = dict(here.instrumentation.coverage)
+    return found
+
+
+def main() -> None:
+    """Runs the scenarios that were named, or all."""
+    wanted = sys.argv[1:] or list(SCENARIOS)
+    print("RESULT " + json.dumps({name: tried(SCENARIOS[name]) for name in wanted}))
+
+
+if __name__ == "__main__":
+    main()

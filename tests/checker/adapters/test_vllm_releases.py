@@ -1,0 +1,206 @@
+"""The adapter on real releases: slow, and only where they are in the cache or can be fetched."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfence.checker.audit.cache import cache_folder
+from kvfence.checker.audit.lab import lab_environment, lab_python
+from kvfence.checker.audit.releases import fetch
+from kvfence.checker.errors import CannotRun
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+RELEASES = ("0.19.1", "0.21.0", "0.24.0", "0.28.0", "0.32.0", "0.33.0")
+KNOWN = {
+    # What is publicly known of these releases, as far as the scheduler side shows it.
+    "0.19.1": {"PIN", "UNIQUE", "STORE-READY", "FREEZE", "FLUSH"},
+    "0.21.0": {"PIN", "UNIQUE", "STORE-READY", "FREEZE", "FLUSH", "CONSERVE"},
+    "0.24.0": {"FLUSH"},
+    "0.28.0": {"FLUSH"},
+    "0.32.0": set(),
+    "0.33.0": set(),
+}
+TRAFFIC = (
+    "ordinary",
+    "lazily",
+    "preempting",
+    "ahead",
+    "drafted",
+    "drafted_ahead",
+    "full_tier",
+    "loads",
+    "failed_loads",
+    "resets",
+    "hybrid",
+    "two_connectors",
+    "own_module",
+)
+TIER = "OffloadingConnector: not checked: its own tier is not judged: lookups, transfers and FLUSH"
+
+
+@functools.lru_cache(maxsize=32)
+def told_by(script: str, version: str) -> dict[str, Any]:
+    """What a script prints on a release."""
+    try:
+        release = fetch(version)
+        python = lab_python()
+    except CannotRun as error:
+        pytest.skip(f"no vLLM {version} here: {error}")
+    with tempfile.TemporaryDirectory(prefix="kvfence-") as scratch:
+        environment = lab_environment(release, Path(scratch)) | {
+            "KVFENCE_SCRATCH": scratch,
+            "VLLM_CACHE_ROOT": str(cache_folder("vllm") / version),
+        }
+        done = subprocess.run(
+            [str(python), "-W", "ignore", str(HERE / script)],
+            env=environment,
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+            return found
+    pytest.fail(f"{script} on vLLM {version} did not come to an end: {done.stderr[-2000:]}")
+
+
+@pytest.fixture(params=RELEASES)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def told(version: str) -> dict[str, Any]:
+    return told_by("release_checks.py", version)
+
+
+@pytest.fixture
+def workers(version: str) -> dict[str, Any]:
+    return told_by("worker_checks.py", version)
+
+
+@pytest.mark.parametrize("scenario", TRAFFIC)
+def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
+    version: str, told: dict[str, Any], scenario: str
+) -> None:
+    found = told[scenario]
+    assert "failed" not in found, found["failed"]
+    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert found["not_checked"] == []
+    assert not found["undetermined"]
+    assert found["events"] > 50
+
+
+def test_every_hook_is_checked_or_said_not_to_be(told: dict[str, Any]) -> None:
+    for scenario in TRAFFIC:
+        coverage = told[scenario]["coverage"]
+        wrong = {hook: state for hook, state in coverage.items() if state != "checked"}
+        assert not wrong
+        assert {"BlockPool.touch", "Scheduler.schedule", "SimpleCPUOffloadWorker.wait_for_save"} <= set(
+            coverage
+        )
+
+
+def test_known_faults_of_old_releases_are_seen_beside_sound_traffic(
+    version: str, told: dict[str, Any]
+) -> None:
+    found = {name for scenario in TRAFFIC for name in told[scenario]["violations"]}
+    assert found >= (KNOWN[version] & {"PIN", "FLUSH"})
+
+
+def test_loads_and_failed_loads_took_place(told: dict[str, Any]) -> None:
+    assert told["loads"]["figures"]["loads"] == 1
+    assert told["failed_loads"]["figures"]["loads"] >= 1
+
+
+def test_resets_are_answered_as_without_kvfence(told: dict[str, Any]) -> None:
+    answers = told["resets"]["figures"]["answers"]
+    assert answers[-1] is True
+    assert len(answers) == 7
+
+
+@pytest.mark.parametrize("scenario", ["two_connectors", "offloading", "example", "own_module"])
+def test_hybrid_groups_are_supported_iff_the_wrapped_connector_does(
+    told: dict[str, Any], scenario: str
+) -> None:
+    found = told[scenario]["figures"]
+    assert found["hma"] == found["inner"]
+    assert found["fenced"] == ("FencedConnector" if found["inner"] else "FencedConnectorWithoutHMA")
+
+
+def test_every_method_is_passed_on(told: dict[str, Any]) -> None:
+    assert told["every_method"]["figures"]["missing"] == []
+    assert told["own_module"]["figures"]["said"] == "said it"
+    assert told["own_module"]["figures"]["role"] == "SCHEDULER"
+
+
+def test_vllm_finds_the_wrapped_connector_by_its_name(told: dict[str, Any]) -> None:
+    assert told["names"]["figures"]["asked"] in (None, [True, True, False])
+
+
+def test_a_tier_that_no_hook_knows_is_said_not_to_be_judged(told: dict[str, Any]) -> None:
+    assert told["offloading"]["not_checked"] == [TIER]
+    assert told["offloading"]["undetermined"] == 1
+    assert told["ordinary"]["undetermined"] == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("missing", "'kvfence_connector', for instance"),
+        ("unknown", "cannot find the connector 'NoSuchConnector'"),
+        ("no module", "cannot find the connector 'Own' in 'no.such.module'"),
+        ("no class", "cannot find the connector 'Own' in 'json'"),
+        ("itself", "names FencedConnector itself"),
+        ("hma", "name FencedConnectorWithoutHMA as kv_connector"),
+        ("mode", "use one of raise, log, count, off"),
+    ],
+)
+def test_a_wrong_configuration_is_one_clear_error(told: dict[str, Any], what: str, words: str) -> None:
+    error = told["misconfigured"]["figures"][what]
+    assert error.startswith("FenceConfigError: ")
+    assert words in error
+
+
+def test_figures_of_both_sides_come_through_a_process_boundary(told: dict[str, Any]) -> None:
+    figures = told["figures"]["figures"]
+    assert figures["violations"]["STORE-READY"] >= 2
+    assert figures["sides"] == ["scheduler", "worker"]
+    assert figures["events"]
+    assert figures["line"]["kvfence violations"] >= 2
+
+
+@pytest.mark.parametrize("scenario", ["plain", "ahead", "disk", "no wait", "again"])
+def test_hooks_find_the_races_that_the_virtual_device_has(workers: dict[str, Any], scenario: str) -> None:
+    found = workers[scenario]
+    if found["refused"]:
+        pytest.skip(found["refused"])
+    assert found["unchecked"] == []
+    assert found["coverage"] == {}
+    assert found["online"] == found["told"]
+    assert sorted({invariant for invariant, _, _ in found["online"]}) == found["device"]
+    assert found["events"] > 50
+    assert found["counts"]["stores"]
+    assert found["counts"]["loads"]
+
+
+def test_a_store_that_does_not_wait_for_its_step_is_told_and_its_sound_twin_is_not(
+    version: str, workers: dict[str, Any]
+) -> None:
+    assert workers["no wait"]["online"] == [["STORE-READY", "step", "store"]]
+    assert "no path from the write of kernel 'step'" in workers["no wait"]["first"]
+    assert "to the read of copy 'store'" in workers["no wait"]["first"]
+    sound = [] if KNOWN[version] <= {"FLUSH"} else [["STORE-READY", "step", "store"]]
+    assert workers["again"]["online"] == sound

@@ -1,0 +1,119 @@
+"""The hooks on worker sides, tried on a release whose workers run on the audit's virtual device.
+
+    python worker_checks.py
+
+Prints one JSON object: by scenario, the races that the hooks found while it ran (``online``), those that the
+race checker finds in what they told (``told``), those of the virtual device itself (``device``), and what was
+not checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from kvfence.checker.adapters.vllm import instrument
+from kvfence.checker.audit.case import Case, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.rig import Ask, Rig
+from kvfence.checker.order.races import OrderChecker, Race
+from kvfence.spec.order import Header
+
+SETUP = Setup(gpu_blocks=24, cpu_blocks=40)
+ACTIONS = (
+    Submit(20, 8, 0, 16),
+    Step(3),
+    Submit(24, 5, 0, 16),
+    Submit(24, 5, 1, 16),
+    Hold(4),
+    Step(9),
+    Submit(30, 4, 2, 30),
+    Submit(26, 4, 3, 26),
+    Step(12),
+    Reset(False, False),
+    Submit(24, 5, 0, 16),
+    Submit(30, 4, 2, 30),
+)
+AHEAD = Setup(gpu_blocks=24, cpu_blocks=40, depth=2)
+DISK = Setup(gpu_blocks=24, cpu_blocks=40, tier="disk", block_size=4)
+
+
+def kinds(races: list[Race]) -> list[list[str]]:
+    """Which invariants and which accesses, each once."""
+    return sorted({(race.invariant, race.first.name, race.second.name) for race in races})  # type: ignore[misc]
+
+
+def tried(rig: Rig, setup: Setup) -> dict[str, Any]:
+    """One case under the hooks."""
+    online: list[Race] = []
+    told: list[Race] = []
+    unchecked: list[str] = []
+    checkers: list[OrderChecker] = []
+    made: list[Any] = []
+
+    def sink(event: Any) -> None:
+        if isinstance(event, Header):
+            checkers.append(OrderChecker(event, on_race=told.append))
+        else:
+            checkers[-1](event)
+
+    def hooked(events: Any) -> Any:
+        hooks = instrument(events, order_sink=sink, on_race=online.append, not_checked=unchecked.append)
+        made.append(hooks)
+        return hooks
+
+    rig.instrument = hooked
+    try:
+        outcome = rig.run(Ask(case=Case(setup, ACTIONS)))
+    except AssertionError as error:
+        return {"refused": str(error)}
+    hooks = made[0]
+    return {
+        "refused": outcome.refused,
+        "online": kinds(online),
+        "first": str(online[0]) if online else "",
+        "told": kinds(told),
+        "device": sorted({s.invariant for s in outcome.sightings if s.evidence == "race"}),
+        "content": sorted({s.invariant for s in outcome.sightings if s.evidence == "content"}),
+        "unchecked": unchecked,
+        "coverage": {hook: state for hook, state in hooks.coverage.items() if state != "checked"},
+        "events": hooks.workers.events,
+        "counts": outcome.counts,
+    }
+
+
+def without_waiting() -> Any:
+    """Stores are launched without anything to wait for; gives back how it was."""
+    from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
+
+    original = DmaCopyBackend.launch_copy
+
+    @functools.wraps(original)
+    def launch_copy(
+        self: Any, src_blocks: Any, dst_blocks: Any, is_store: Any, event_idx: Any, events_list: Any, **_: Any
+    ) -> Any:
+        return original(self, src_blocks, dst_blocks, is_store, event_idx, events_list)
+
+    DmaCopyBackend.launch_copy = launch_copy
+    return original
+
+
+def main() -> None:
+    """Runs all scenarios."""
+    rig = Rig()
+    found = {
+        "plain": tried(rig, SETUP),
+        "ahead": tried(rig, AHEAD),
+        "disk": tried(rig, DISK),
+    }
+    from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
+
+    original = without_waiting()
+    found["no wait"] = tried(rig, AHEAD)
+    DmaCopyBackend.launch_copy = original
+    found["again"] = tried(rig, AHEAD)
+    print("RESULT " + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

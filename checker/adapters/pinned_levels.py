@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,7 +130,7 @@ def pinned_levels(device: Device, limit: int) -> LevelStore:
         except _unusable():
             return PlainStore(device, limit)
 
-    return LateStore(made)
+    return LateStore(made) if limit >= POOL else PlainStore(device, limit)
 
 
 def _unusable() -> tuple[type[Exception], ...]:
@@ -158,10 +159,20 @@ def _pinned(device: Any, limit: int) -> PinnedLevels:
         engine.launch(Plan(kind, engine.name, (), src, dst, nbytes), stream)  # type: ignore[arg-type]
         stream.synchronize()
 
+    class Touching:
+        """Registers memory whose pages are there: the driver lets nobody copy while it makes them."""
+
+        def register(self, address: int, nbytes: int) -> None:
+            ctypes.memset(address, 0, nbytes)
+            driver.register(address, nbytes)
+
+        def unregister(self, address: int) -> None:
+            driver.unregister(address)
+
     def new_pool(blocks: int, block_bytes: int) -> HostPool | None:
         torch.cuda.set_device(device.ordinal)  # for this thread
         try:
-            return HostPool(driver, blocks, block_bytes)
+            return HostPool(Touching(), blocks, block_bytes)
         except HostMemoryRefused:
             return None
 

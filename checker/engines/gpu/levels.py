@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.store import LevelStore
 
+SHARE = 32  # a segment takes one part in so many of the memory, at most
 FEWEST = 8  # times the states that one launch may add: a segment for which others leave the device
 
 
@@ -91,7 +92,7 @@ class Levels:
             last = self.segments[-1]
             if last.address and last.room - last.used >= least:
                 return last
-        wanted = max(least, wanted)
+        wanted = max(least, min(wanted, self.memory.budget // SHARE // (8 * self.words)))
         for size, even_new in ((wanted, False), (min(wanted, FEWEST * least), True), (least, True)):
             try:
                 return self._new(size)

@@ -10,6 +10,7 @@ SECTOR = 32  # bytes of a bucket of short keys
 MOST_REACH, LEAST_REACH = 64, 4  # buckets in which a narrow entry may lie
 GROW_AT = 0.6  # a table fuller than this is doubled,
 FULLEST = {"whole": 0.88, "narrow": 0.92, "long": 0.8}  # or, where memory forbids that, filled up to here
+GROW_LATE = 0.85  # where the next table has to be the largest one, and levels have to leave for it
 BOTH = 0.98  # of the memory may be taken by the old and the new table
 LEVEL_SHARE = 0.14  # of the memory is left to levels when the last table is chosen
 
@@ -56,7 +57,8 @@ class StateTable:
 
     def grow_at(self) -> int:
         """States at which the table should grow."""
-        return int(self.capacity(self.now.log2) * GROW_AT)
+        leap = self._next(self.now.log2 + 1) > self.now.log2 + 1
+        return int(self.capacity(self.now.log2) * (GROW_LATE if leap and self.kind != "long" else GROW_AT))
 
     def full_at(self) -> int:
         """States at which nothing more fits."""
@@ -64,21 +66,26 @@ class StateTable:
 
     def most(self) -> int:
         """States that the largest table would hold for which there is memory."""
-        log2 = self.now.log2
+        return int(self.capacity(self._largest(self.now.log2)) * FULLEST[self.kind])
+
+    def _largest(self, log2: int) -> int:
+        """The largest table that leaves enough memory to levels; not smaller than the given one."""
         while self.nbytes(log2 + 1) <= (1 - LEVEL_SHARE) * self.memory.budget:
             log2 += 1
-        return int(self.capacity(log2) * FULLEST[self.kind])
+        return log2
+
+    def _next(self, log2: int) -> int:
+        """The table to take for one of this size: the largest, if that could not be reached from it later."""
+        largest = self._largest(log2)
+        # the old and the new one have to fit at the same time
+        return log2 if self.nbytes(log2) + self.nbytes(largest) <= BOTH * self.memory.budget else largest
 
     def grow(self, states: int, levels: Levels, counters: int) -> bool:
         """A larger table, for so many states if possible; false when there is no memory."""
         log2 = self.now.log2 + 1
         while self.capacity(log2) * GROW_AT < states:
             log2 += 1
-        largest = log2
-        while self.nbytes(largest + 1) <= (1 - LEVEL_SHARE) * self.memory.budget:
-            largest += 1
-        if self.nbytes(log2) + self.nbytes(largest) > BOTH * self.memory.budget:
-            log2 = largest  # which could not be reached from that one: the old and the new must both fit
+        log2 = self._next(log2)
         fresh = None
         while fresh is None and log2 > self.now.log2:
             fresh = self._new_beside_levels(log2, levels)

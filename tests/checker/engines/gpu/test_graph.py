@@ -26,7 +26,9 @@ PROMISING = [
 
 def agree(gpu: Gpu, m: Machine, sizes: dict[str, int] | None = None) -> None:
     ours, theirs = (e.run(m, sizes) for e in (Liveness(explored=gpu.graph), Liveness()))
-    assert ours.stopped is theirs.stopped is None
+    assert ours.stopped == theirs.stopped
+    if theirs.stopped is not None:  # too many states
+        return
     for name, finding in theirs.findings.items():
         assert ours.findings[name].verdict is finding.verdict
         assert str(ours.findings[name].path) == str(finding.path)

@@ -24,6 +24,7 @@ from kvfence.checker.audit.rig_engine import CUDA_USERS, NotInThisRelease, the
 from kvfence.checker.audit.rig_loop import Engine
 from kvfence.checker.audit.virtual_cuda import install
 from kvfence.checker.audit.virtual_device import Deadlock, order_header
+from kvfence.checker.audit.virtual_offloading import install_offloading
 from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Header
@@ -59,6 +60,7 @@ class Rig:
             except ImportError:
                 continue
             self.replaced[name] = install(module, torch)
+        install_offloading(torch)
         mixin = the("v1.worker.kv_connector_model_runner_mixin")
         mixin.get_forward_context = lambda: None
         mixin.set_forward_context = lambda *_, **__: nullcontext()

@@ -57,8 +57,7 @@ class Worker:
             told = None
             if self.connector is not None:
                 mixin = the("v1.worker.kv_connector_model_runner_mixin")
-                if output.preempted_req_ids:
-                    self.connector.handle_preemptions(output.kv_connector_metadata)
+                self.connector.handle_preemptions(output.kv_connector_metadata)
                 with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as told:
                     self.runner.launch(output, step.spans)
             else:

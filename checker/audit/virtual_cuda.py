@@ -39,7 +39,7 @@ def _pin_tensor(tensor: Any) -> None:
     del tensor
 
 
-class _Proxy(ModuleType):
+class Proxy(ModuleType):
     """A module with some of its names replaced."""
 
     def __init__(self, module: Any, **names: Any) -> None:
@@ -70,7 +70,7 @@ class _Platform:
 
 def virtual_torch(torch: Any) -> Any:
     """``torch`` with streams and events that are virtual."""
-    cuda = _Proxy(
+    cuda = Proxy(
         torch.cuda,
         Stream=VirtualStream,
         Event=VirtualEvent,
@@ -81,7 +81,7 @@ def virtual_torch(torch: Any) -> Any:
         current_device=lambda: 0,
         synchronize=lambda *_: current_stream().synchronize(),
     )
-    return _Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
+    return Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
 
 
 def install(module: Any, torch: Any) -> list[str]:
@@ -91,8 +91,8 @@ def install(module: Any, torch: Any) -> list[str]:
 
     stand_ins: dict[str, Callable[[Any], Any]] = {
         "torch": lambda old: virtual_torch(old if isinstance(old, ModuleType) else torch),
-        "queue": lambda _: _Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
-        "threading": lambda _: _Proxy(threading, Thread=VirtualThread),
+        "queue": lambda _: Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
+        "threading": lambda _: Proxy(threading, Thread=VirtualThread),
         "current_platform": _Platform,
         "build_params": lambda _: build_params,
         "copy_blocks": lambda _: copy_blocks,

@@ -129,6 +129,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if isinstance(a, Step)
             else a.ticks
             if isinstance(a, Hold)
+            else 1 + a.request
+            if isinstance(a, Abort) and a.live
             else 1
             for a in self.actions
         )
@@ -183,6 +185,8 @@ def problem_of(case: Case) -> str:
             if action.after >= submitted:
                 return f"a request goes on after request {action.after}, which was not submitted before"
             submitted += 1
+        elif isinstance(action, Abort) and action.request < 0:
+            return f"request {action.request} cannot be aborted; requests are counted from 0"
     longest = max(lengths(case), default=0)
     if blocks_needed(setup, longest) > setup.gpu_blocks - 1:
         return f"a request of {longest} tokens does not fit into {setup.gpu_blocks} GPU blocks"

@@ -252,8 +252,6 @@ class Engine:
                 case Step(times):
                     for _ in range(times):
                         self.step()
-                case _:
-                    pass
 
     def close(self) -> None:
         """Gives everything back."""

@@ -92,6 +92,8 @@ def _smaller(action: Action, block: int) -> Iterator[Action]:
             yield from (Step(less) for less in dict.fromkeys((1, times // 2, times - 1)))
         case Hold(ticks) if ticks > 1:
             yield from (Hold(less) for less in dict.fromkeys((1, ticks // 2, ticks - 1)))
+        case Abort(request, live) if live and request:
+            yield from (Abort(less, live=True) for less in dict.fromkeys((0, request - 1)))
         case Submit():
             for name, least in (("prompt", 1), ("output", 1), ("shared", 0), ("family", 0), ("priority", 0)):
                 value = getattr(action, name)

@@ -65,6 +65,10 @@ def case_of(reach: Reach, draw: random.Random) -> Case:
             actions.append(Reset(draw.random() < 0.6, draw.random() < 0.6))
         else:
             actions.append(Fail())
+    if "aborts" in on:
+        # In the end, clients go away one by one, wherever their requests are by then.
+        for _ in range(draw.randint(0, 8)):
+            actions += [Abort(draw.randrange(8), live=True), Step(1)]
     return Case(setup, tuple(actions))
 
 

@@ -50,7 +50,7 @@ def place(m: MachineReview) -> tuple[str, int]:
                 return line.file, line.line
     for d in m.differences:
         file, _, number = d.where.rpartition(":")
-        if file and number.isdigit():
+        if file and ":" not in file and number.isdigit():
             return file, int(number)
     return "", 0
 

@@ -14,7 +14,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -210,26 +210,39 @@ def _at_revision(text: str, revision: str, rest: str) -> Side:
         start = Path(path).parent if is_file else _ROOT
         top = _export(revision, folder, start)
         shown = f"{revision}:{path}"
-        if is_file:
-            inside = folder / (Path.cwd() / path).resolve().relative_to(top)
-            if not inside.is_file():
-                raise CannotRun(f"revision {revision} has no file {path}")
-            with _loading(inside.parent, (folder,)):
-                return _file(text, inside, attribute, shown, folder)
-        with _loading(folder, (folder,)):
-            designs, machines = _own_spec(revision)
-            if rest not in designs:
-                raise unknown(f"design at {revision}", rest, designs, "kvfence designs lists today's")
-            found = _design(designs[rest], machines, text, folder)
-            built = {name: make() for name, make in found.builders.items()}
-    return Side(
-        name=text,
-        summary=found.summary,
-        builders={name: partial(_given, one) for name, one in built.items()},
-        touched=found.touched,
-        sizes=found.sizes,
-        expected=found.expected,
-    )
+        try:
+            if is_file:
+                inside = folder / (Path.cwd() / path).resolve().relative_to(top)
+                if not inside.is_file():
+                    raise CannotRun(f"revision {revision} has no file {path}")
+                with _loading(inside.parent, (folder,)):
+                    found = _file(text, inside, attribute, shown, folder)
+            else:
+                with _loading(folder, (folder,)):
+                    designs, machines = _own_spec(revision)
+                    if rest not in designs:
+                        raise unknown(f"design at {revision}", rest, designs, "kvfence designs lists today's")
+                    found = _design(designs[rest], machines, text, folder)
+                    built = {name: make() for name, make in found.builders.items()}
+                    found = replace(found, builders={n: partial(_given, b) for n, b in built.items()})
+        except (CannotRun, SpecError) as error:
+            raise CannotRun(str(error).replace(f"{folder}/", f"{revision}:")) from error
+        for make in found.builders.values():
+            _tell_places(make().machine, f"{folder}/", f"{revision}:")
+    return found
+
+
+def _tell_places(machine: Machine, folder: str, instead: str) -> None:
+    """Makes the machine tell the places of its parts by revision, not by the folder it was built from."""
+    parts: list[Any] = [machine, *machine.functions.values()]
+    for action in machine.actions.values():
+        parts += [action, *action.guards, *action.checks]
+    for stated in (machine.invariants, machine.lemmas, machine.goals):
+        parts += stated.values()
+    if machine.terminal_states is not None:
+        parts.append(machine.terminal_states)
+    for part in parts:
+        part.where = part.where.replace(folder, instead)
 
 
 def _export(revision: str, folder: Path, start: Path) -> Path:

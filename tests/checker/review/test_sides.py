@@ -99,6 +99,21 @@ def test_a_revision_is_read_with_the_modules_beside_it(repository: Path) -> None
     assert repository.name not in " ".join(sys.path)
 
 
+def test_places_in_a_revision_are_told_by_its_name(repository: Path) -> None:
+    (builder,) = side("HEAD:connector/spec.py:build").builders.values()
+    evict = builder().machine.actions["evict"]
+    assert evict.guards[0].where.startswith("HEAD:connector/spec.py:")
+    text = (repository / "connector" / "spec.py").read_text()
+    (repository / "connector" / "spec.py").write_text(text.replace('m.sort("Block"', 'm.sort("Reader"'))
+    for arguments in (
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "wrong"],
+    ):
+        subprocess.run(["git", *arguments], check=True)
+    with pytest.raises(CannotRun, match=r"^HEAD:connector/spec\.py:\d+: "):
+        side("HEAD:connector/spec.py:build")
+
+
 def test_a_file_that_the_revision_lacks_is_named(repository: Path) -> None:
     with pytest.raises(CannotRun, match=r"revision HEAD has no file connector/other\.py"):
         side(f"HEAD:{(repository / 'connector' / 'other.py').relative_to(repository)}:build")

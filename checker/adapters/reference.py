@@ -32,6 +32,8 @@ Progress = Callable[[int, float], None]
 
 _PATIENCE: Final = 500
 """Rounds without any progress after which a case stalls: it takes fewer until a copy lands."""
+_MOST_ROUNDS: Final = 5000
+"""Rounds after which a case should be over; the longest take some hundreds."""
 _FILES_LAST: Final = 30
 """Ticks after which a file that gets lost is gone, at most: cases are short."""
 _GROUPS: Final[tuple[Any, ...]] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
@@ -176,6 +178,10 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
     try:
         for rounds in engine.rounds():
             judge.step = rounds
+            if rounds > _MOST_ROUNDS:
+                cause = "steps go on, and requests never come to an end"
+                judge.sight("PROGRESS", cause, "stall", f"still busy after {rounds:,} rounds")
+                break
     except GarbledBlock as error:
         judge.sight("USE-READY", "attention reads another content than its own", "content", str(error))
     except Stalled as error:

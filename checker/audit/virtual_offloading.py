@@ -126,7 +126,8 @@ def _known(torch: Any, original: Any) -> Any:
 def install_offloading(torch: Any) -> bool:
     """Replaces what the worker of OffloadingConnector uses of CUDA; whether that is known of this release."""
     try:
-        worker, spec = importlib.import_module(WORKER), importlib.import_module(SPEC)
+        worker: Any = importlib.import_module(WORKER)
+        spec: Any = importlib.import_module(SPEC)
         handler, tier = worker.SingleDirectionOffloadingHandler, spec.CPUOffloadingSpec
     except (ImportError, AttributeError):
         return False

@@ -1,28 +1,66 @@
 """What the scheduler side of SimpleCPUOffloadConnector decided: promises, loads, stores, blocks passed over.
 
-Everything is read from the pool operations of a call, from its result, and from the state that every release
-since 0.19 keeps under the same names.
+Everything is told from what the hooks noted: the pool operations of a call, its result, and copies of the
+state that every release since 0.19 keeps under the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvfence.checker.adapters.vllm.numbers import packed, slots_of
-from kvfence.checker.adapters.vllm.stream import ALLOC, EVICT, FREE, TOUCH, Item, RequestState
-from kvfence.checker.adapters.vllm.tables import tables_of
+from kvfence.checker.adapters.vllm.numbers import packed
+from kvfence.checker.adapters.vllm.pool_tap import ALLOC, EVICT, FREE, TOUCH, Item
+from kvfence.checker.adapters.vllm.request_state import RequestState
 from kvfence.checker.adapters.vllm.transfers import Tier, Transfer, pairs
 from kvfence.spec.events import Cursor, Drop, DropReason, Lookup
+
+
+class Load(NamedTuple):
+    """The load of a request as the connector keeps it."""
+
+    gpu: list[int]
+    cpu: list[int]
+    hashes: list[bytes | None]
+    """Of the blocks of the tier."""
+
+
+class Cursors(NamedTuple):
+    """A request as the connector tracks it for stores."""
+
+    id: str
+    stored: list[int]
+    """By group: blocks that it will not look at again."""
+    computed: int
+    """Tokens that count as computed, of steps in flight too."""
+
+
+class Step(NamedTuple):
+    """What the metadata of a step says, and what it was made from."""
+
+    store_event: int
+    owners: list[str]
+    """Requests whose blocks are stored, in the order of the stores."""
+    loads: list[str] | tuple[()]
+    """Requests whose loads are handed over."""
+    tracked: list[Cursors]
+    """Those of the owners, then those that are scheduled, if cursors may have moved."""
+    scheduled: int
+    """How many of the last are scheduled."""
+    free: int
+    """Free slots of the tier."""
+
 
 # Promises.
 
 
-def looked_up(tier: Tier, request: Any, local: int, result: Any, items: list[Item]) -> None:
-    """A lookup was answered with ``result``: how many tokens, and whether they come later."""
+def looked_up(tier: Tier, id_: str, local: int, external: int, hits: list[Any] | None) -> None:
+    """A lookup was answered: ``external`` tokens, in the blocks ``hits`` if they were seen."""
     stream = tier.stream
-    state = stream.request(request.request_id)
-    if state.promised and (items or result[0]):
+    items = stream.gathered()
+    state = stream.request(id_)
+    mine = answers(tier, state)
+    if mine and state.promised and (items or external):
         stream.withdraw(state)
     for item in items:
         if item.tap is tier.tap and item.kind in {TOUCH, FREE}:
@@ -33,38 +71,42 @@ def looked_up(tier: Tier, request: Any, local: int, result: Any, items: list[Ite
                 tier.pins.pop(state.id, None)
         else:
             stream.nobody([item])
-    external = result[0]
-    if not external:
-        stream.withdraw(state)
+    if not mine:
         return
-    hits = tier.hits
+    if not external:
+        if state.promiser is tier:
+            stream.withdraw(state)
+        return
     slots = tier.tap.slots(hits)[2] if hits is not None else packed(tier.pins.get(state.id, []))
     stream.emit(Lookup(state.id, state.gen, local, external, tier.tap.name, slots))
     state.promised = True
+    state.promiser = tier
+
+
+def answers(tier: Tier, state: RequestState) -> bool:
+    """Whether a lookup in ``tier`` can count: of several connectors, the first one with a hit loads it.
+
+    All are asked for hits, and all may pin some.
+    """
+    first = state.promiser
+    if not state.promised or first is None or first is tier:
+        return True
+    taps = tier.stream.tiers
+    return taps.index(tier.tap) < taps.index(first.tap)
 
 
 # Loads.
 
 
-def load_decided(tier: Tier, request: Any, items: list[Item]) -> None:
+def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
     """The blocks of a request are allocated; a load into them was decided, or not."""
-    stream, manager = tier.stream, tier.manager
-    id_ = request.request_id
+    stream = tier.stream
+    items = stream.gathered()
     state = stream.request(id_)
-    known = manager._reqs_to_load.get(id_)
-    loading = known is not None and id_ not in tier.loads
     holds = [item for item in items if item.kind == TOUCH]
     drops = [item for item in items if item.kind != TOUCH]
-    if loading:
-        meta = known.transfer_meta
-        gpu, cpu = list(meta.gpu_block_ids), list(meta.cpu_block_ids)
-        held = next((item for item in holds if item.tap is tier.tap), None)
-        if held is None or held.blocks is None or held.slots != cpu:
-            blocks = tier.tap.pool.blocks
-            held_blocks = [blocks[slot] for slot in cpu]
-        else:
-            held_blocks = held.blocks
-        transfers = tier.split("load", gpu, cpu, [block._block_hash for block in held_blocks])
+    if load is not None and id_ not in tier.loads:
+        transfers = tier.split("load", load.gpu, load.cpu, load.hashes)
         free = {id(item.tap): item.free for item in holds}
         dropped = [item for item in drops if item.tap is tier.tap]
         tier.hold(
@@ -74,14 +116,15 @@ def load_decided(tier: Tier, request: Any, items: list[Item]) -> None:
             free.get(id(stream.gpu), -1),
         )
         for transfer in transfers:
-            at = places(tier, id_, transfer)
+            at = places(state, transfer)
             tier.queue(transfer, state, packed(at))
             if at:
                 _resident(tier, state, transfer.group, at)
         state.promised = False
         tier.loads[id_] = transfers
     else:
-        stream.withdraw(state)
+        if state.promiser is None or state.promiser is tier:
+            stream.withdraw(state)
         stream.nobody(holds)
     for item in drops:
         if item.tap is tier.tap and item.kind == FREE:
@@ -98,31 +141,47 @@ def _resident(tier: Tier, state: RequestState, group: int, at: Sequence[int]) ->
         state.cover(group, start, end)
 
 
-def places(tier: Tier, id_: str, transfer: Transfer) -> Sequence[int]:
+def places(state: RequestState, transfer: Transfer) -> Sequence[int]:
     """The indexes of a transfer's GPU slots in the request's table; empty if they are not all there."""
     gpu, count = transfer.gpu, len(transfer.gpu)
-    for group, table in tables_of(tier.stream, id_):
-        if group != transfer.group:
-            continue
-        start = tier.stream.requests[id_].lengths.get(group, len(table)) - count
-        for guess in (start, len(table) - count):
-            if guess >= 0 and packed(slots_of(table[guess : guess + count])) == transfer.gpu_pack:
-                return range(guess, guess + count)
-        where = {block.block_id: at for at, block in enumerate(table) if not block.is_null}
-        found = [where.get(slot, -1) for slot in gpu]
-        if -1 in found:
-            return []
-        row = range(found[0], found[0] + count)
-        return row if found == list(row) else found
-    return []
+    table = state.tables.get(transfer.group)
+    if table is None or not state.freed.isdisjoint(gpu):
+        return []
+    for end in (state.lengths.get(transfer.group, 0), len(table)):
+        if end >= count and table[end - count : end] == gpu:
+            return range(end - count, end)
+    where = {slot: at for at, slot in enumerate(table)}
+    found = [where.get(slot, -1) for slot in gpu]
+    if -1 in found:
+        return []
+    row = range(found[0], found[0] + count)
+    return row if found == list(row) else found
 
 
 # Stores.
 
 
-def stores_decided(tier: Tier, meta: Any, items: list[Item]) -> None:
-    """The metadata of a step was built; ``items``: what it took to prepare its stores."""
-    stream, manager = tier.stream, tier.manager
+def step_decided(tier: Tier, step: Step) -> None:
+    """The metadata of a step was built."""
+    stream = tier.stream
+    items = stream.gathered()
+    tier.tracked = {each.id: each for each in step.tracked}
+    if items or step.store_event >= 0:
+        stores_decided(tier, step, items)
+    for id_ in step.loads:
+        tier.issue(tier.loads.get(id_, []))
+    scheduled = step.tracked[len(step.tracked) - step.scheduled :]
+    for each in scheduled:
+        account_cursors(tier, each)
+    if step.free <= 0:
+        for each in scheduled:
+            _note_full(tier, each)
+    tier.evicted.clear()
+
+
+def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
+    """Tell the stores of a step; ``items``: what it took to prepare them."""
+    stream = tier.stream
     found = pairs(items, tier.tap, stream.gpu)
     for item in items:
         if item.kind == EVICT and item.tap is tier.tap and item.extra:
@@ -131,23 +190,23 @@ def stores_decided(tier: Tier, meta: Any, items: list[Item]) -> None:
     for item in items:
         if id(item) not in used:
             stream.nobody([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.tell_label(item)
-    index = meta.store_event
-    ids = list(manager._store_event_to_reqs.get(index, ())) if index >= 0 else []
+    ids = step.owners
     transfers: list[Transfer] = []
     for number, (taken, read) in enumerate(found):
         id_ = ids[number] if len(ids) == len(found) else _owner(tier, ids, read.slots)
         transfers += decide_store(tier, id_, taken, read)
     transfers += tier.queued
     tier.queued = []
-    if index >= 0:
+    if step.store_event >= 0:
         tier.issue(transfers)
-        tier.stores[index] = transfers
+        tier.stores[step.store_event] = transfers
 
 
 def decide_store(tier: Tier, id_: str, taken: Item, read: Item) -> list[Transfer]:
     """Tell a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of nobody)."""
-    assert read.blocks is not None
-    hashes = [block._block_hash for block in read.blocks]
+    hashes = read.hashes
+    if hashes is None:
+        hashes = [tier.stream.gpu.hash_of(slot) for slot in read.slots]
     transfers = tier.split("store", read.slots, taken.slots, hashes)
     tier.hold(transfers, ALLOC, taken.free, read.free)
     state = tier.stream.requests.get(id_) if id_ else None
@@ -165,30 +224,29 @@ def decide_store(tier: Tier, id_: str, taken: Item, read: Item) -> list[Transfer
 def is_confirmed(tier: Tier, id_: str, transfer: Transfer, last: int) -> bool:
     """Whether all tokens up to block ``last`` of a request are computed."""
     stream = tier.stream
-    known = tier.manager._reqs_to_store.get(id_)
+    known = tier.tracked.get(id_)
     if known is None or transfer.group >= len(stream.groups):
         return True
     need = (last + 1) * stream.groups[transfer.group].block_size
-    return int(known.request.num_computed_tokens) - stream.in_flight(id_) >= need
+    return int(known.computed) - stream.in_flight(id_) >= need
 
 
 def stored_places(tier: Tier, state: RequestState, transfer: Transfer) -> Sequence[int]:
-    """The indexes of a store's GPU slots in the table that the connector itself keeps of the request."""
-    known = tier.manager._reqs_to_store.get(state.id)
+    """The indexes of a store's GPU slots in the request's table: where its cursor is, as a rule."""
     group, gpu = transfer.group, transfer.gpu
-    if known is not None and group < len(known.block_ids):
-        table = known.block_ids[group]
-        for end in (known.num_stored_blocks[group], known.num_stored_blocks[group] + len(gpu)):
+    table, known = state.tables.get(group), tier.tracked.get(state.id)
+    if table is not None and known is not None and group < len(known.stored):
+        for end in (known.stored[group], known.stored[group] + len(gpu)):
             if end >= len(gpu) and table[end - len(gpu) : end] == gpu:
                 return range(end - len(gpu), end)
-    return places(tier, state.id, transfer)
+    return places(state, transfer)
 
 
 def _owner(tier: Tier, ids: list[str], gpu: list[int]) -> str:
     """Whose table has the first of these slots."""
     for id_ in ids:
-        known = tier.manager._reqs_to_store.get(id_)
-        if known is not None and any(gpu[0] in table for table in known.block_ids):
+        state = tier.stream.requests.get(id_)
+        if state is not None and any(gpu[0] in table for table in state.tables.values()):
             return id_
     return ""
 
@@ -236,65 +294,51 @@ def give_up(tier: Tier) -> tuple[list[Transfer], dict[int, RequestState]]:
 # Blocks that are not stored.
 
 
-def account_cursors(tier: Tier, output: Any) -> None:
+def account_cursors(tier: Tier, each: Cursors) -> None:
     """Tell which blocks the connector passed over in this step, and why as far as it can be seen."""
-    tracked = tier.manager._reqs_to_store
-    if not tracked or not tier.stream.lively:
+    state = tier.stream.requests.get(each.id)
+    if state is None or each.stored == state.cursor:
         return
-    tier.stream.lively -= 1
-    requests = tier.stream.requests
-    for id_ in output.num_scheduled_tokens:
-        known = tracked.get(id_)
-        if known is None:
-            continue
-        state = requests.get(id_)
-        if state is None:
-            continue
-        cursor = known.num_stored_blocks
-        if cursor != state.cursor:
-            before, state.cursor = state.cursor, list(cursor)
-            for group, to in enumerate(cursor):
-                was = 0 if before is None else before[group]
-                if to > was:
-                    _pass(tier, state, known, group, was, to)
-    if tier.tap.free_count() <= 0:
-        _note_full(tier, output)
+    before, state.cursor = state.cursor, each.stored
+    for group, to in enumerate(each.stored):
+        was = 0 if before is None else before[group]
+        if to > was:
+            _pass(tier, state, group, was, to)
 
 
-def _note_full(tier: Tier, output: Any) -> None:
+def _note_full(tier: Tier, each: Cursors) -> None:
     """The tier is full: blocks that are ready now, and not stored, have a reason."""
-    for id_ in output.num_scheduled_tokens:
-        known, state = tier.manager._reqs_to_store.get(id_), tier.stream.requests.get(id_)
-        if known is None or state is None:
-            continue
-        confirmed = known.request.num_computed_tokens - tier.stream.in_flight(id_)
-        for group, kind in enumerate(tier.stream.groups):
-            state.blocked[group] = confirmed // kind.block_size
+    state = tier.stream.requests.get(each.id)
+    if state is None:
+        return
+    confirmed = each.computed - tier.stream.in_flight(each.id)
+    for group, kind in enumerate(tier.stream.groups):
+        state.blocked[group] = confirmed // kind.block_size
 
 
-def _pass(tier: Tier, state: RequestState, known: Any, group: int, start: int, end: int) -> None:
+def _pass(tier: Tier, state: RequestState, group: int, start: int, end: int) -> None:
     """The store cursor of a table moved from ``start`` to ``end``."""
     gaps = state.gaps(group, start, end)
     if gaps:
-        table = known.block_ids[group]
-        blocks = tier.stream.gpu.pool.blocks
-        at_hand = [(at, blocks[table[at]]) for at in gaps if at < len(table)]
-        _drop(tier, state, group, [(at, _reason(tier, block)) for at, block in at_hand])
+        table = state.tables.get(group, [])
+        reasons = [(at, _reason(tier, table[at])) for at in gaps if at < len(table)]
+        _drop(tier, state, group, reasons)
     tier.stream.emit(Cursor(state.id, state.gen, end, group))
 
 
-def _reason(tier: Tier, block: Any) -> DropReason | None:
-    """Why a block need not be stored, if there is a reason that can be seen."""
-    if block.is_null:
+def _reason(tier: Tier, slot: int) -> DropReason | None:
+    """Why a block of the GPU need not be stored, if there is a reason that can be seen."""
+    gpu = tier.stream.gpu
+    if slot < 0 or slot == gpu.null:
         return "window"
-    block_hash = block._block_hash
+    block_hash = gpu.hash_of(slot)
     if block_hash is None:
         return "off"
-    if tier.manager.cpu_block_pool.cached_block_hash_to_block.get_one_block(block_hash) is not None:
+    if tier.tap.has(block_hash):
         return "resident"
     if block_hash in tier.evicted:
         return "resident"  # It was when the connector looked.
-    if tier.storing[block.block_id] > 0:
+    if tier.storing[slot] > 0:
         return "in_flight"
     return None
 
@@ -312,35 +356,32 @@ def _drop(tier: Tier, state: RequestState, group: int, reasons: list[tuple[int, 
         run = None if why is None else (at, at + 1, why)
 
 
-def account_finished(tier: Tier, request: Any, block_ids: Sequence[Sequence[int]]) -> None:
-    """A request is finished: tell of its full blocks that are not stored why not, if that can be seen."""
+def account_finished(
+    tier: Tier, id_: str, status: str, computed: int, free: int, tables: list[list[int]]
+) -> None:
+    """A request is finished: tell of its full blocks that are not stored why not, if that can be seen.
+
+    ``tables``: by group, the slots of the blocks that it has now.
+    """
     stream = tier.stream
-    state = stream.requests.get(request.request_id)
-    if state is None or tier is not first_tier(tier):
-        return
-    confirmed = stream.confirmed(state, request)
-    full_tier = tier.tap.free_count() <= 0
+    state = stream.requests.get(id_)
+    if state is None or tier.tap is not stream.tiers[0]:
+        return  # Only the first connector's tier counts for FLUSH.
+    confirmed = stream.confirmed(state, computed)
     for group, kind in enumerate(stream.groups):
         gaps = state.gaps(group, 0, confirmed // kind.block_size)
         if not gaps:
             continue
-        if tier.manager._lazy_mode or request.status.name == "FINISHED_ABORTED":
-            why: DropReason = "lazy" if tier.manager._lazy_mode else "aborted"
+        if tier.lazy or status == "FINISHED_ABORTED":
+            why: DropReason = "lazy" if tier.lazy else "aborted"
             _drop(tier, state, group, [(at, why) for at in gaps])
             continue
-        table = block_ids[group] if group < len(block_ids) else ()
-        blocks = stream.gpu.pool.blocks
+        table = tables[group] if group < len(tables) else []
         blocked = state.blocked.get(group, 0)
         reasons: list[tuple[int, DropReason | None]] = []
         for at in gaps:
-            reason = _reason(tier, blocks[table[at]]) if at < len(table) else None
-            if reason is None and (full_tier or at < blocked):
+            reason = _reason(tier, table[at]) if at < len(table) else None
+            if reason is None and (free <= 0 or at < blocked):
                 reason = "tier_full"
             reasons.append((at, reason))
         _drop(tier, state, group, reasons)
-
-
-def first_tier(tier: Tier) -> Tier:
-    """The connector whose tier counts for FLUSH."""
-    first = tier.stream.tiers[0] if tier.stream.tiers else None
-    return tier if first is tier.tap or first is None else Tier(tier.stream, tier.manager, first)

@@ -8,18 +8,29 @@ from typing import Any
 
 from kvfence.checker.adapters.vllm.hooks_pool import TAP
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
+from kvfence.checker.adapters.vllm.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.seen import unseen_tiers
-from kvfence.checker.adapters.vllm.stream import OpenSink, PoolTap, log
-from kvfence.spec.events import Group, Quiesce
+from kvfence.checker.adapters.vllm.stream import MakeTape, OpenSink, log
+from kvfence.checker.adapters.vllm.tables import TableReader
+from kvfence.checker.adapters.vllm.tape import Now
+from kvfence.spec.events import Group
 
 STREAM = "_kvfence_stream"
+"""Attribute of a scheduler, table manager or connector under observation."""
+UNKNOWN = False
+"""What it is of a scheduler that was not looked at yet."""
+TAPE = "_kvfence_tape"
+"""Attribute of a scheduler or table manager under observation."""
+TABLES = "_kvfence_tables"
+"""Attribute of a table manager under observation."""
 
 
 class Engines:
     """Makes a stream for each engine, and knows those that are alive."""
 
-    def __init__(self, open_sink: OpenSink, producer: str) -> None:
+    def __init__(self, open_sink: OpenSink, producer: str, make_tape: MakeTape = Now) -> None:
         self.open_sink = open_sink
+        self.make_tape = make_tape
         self.producer = producer
         self.on = True
         self.not_seen: Callable[[str], None] = lambda _: None
@@ -35,10 +46,10 @@ class Engines:
 
     def stream_for(self, gpu_pool: Any) -> EngineStream:
         """The stream of the engine whose GPU pool this is."""
-        tap: PoolTap | None = gpu_pool.__dict__.get(TAP)
+        tap: PoolTap | None = getattr(gpu_pool, TAP, None)
         if tap is not None and isinstance(tap.stream, EngineStream):
             return tap.stream
-        stream = EngineStream(self.open_sink, gpu_pool, self.producer)
+        stream = EngineStream(self.open_sink, gpu_pool, self.producer, self.make_tape)
         setattr(gpu_pool, TAP, stream.gpu)
         self._streams.append(weakref.ref(stream))
         return stream
@@ -50,14 +61,14 @@ class Engines:
         try:
             manager = scheduler.kv_cache_manager
             stream = self.stream_for(manager.block_pool)
-            stream.scheduler = weakref.proxy(scheduler)
-            stream.table_manager = weakref.proxy(manager)
             stream.groups = tables_groups(manager)
-            setattr(scheduler, STREAM, stream)
-            setattr(manager, STREAM, stream)
+            setattr(manager, TABLES, TableReader(manager))
+            for thing in (scheduler, manager):
+                setattr(thing, STREAM, stream)
+                setattr(thing, TAPE, stream.tape)
             connector = getattr(scheduler, "connector", None)
             if connector is not None:
-                for told in unseen_tiers(connector):
+                for told in unseen_tiers(connector, _bound):
                     self.not_seen(told)
         except Exception as error:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)
@@ -65,9 +76,10 @@ class Engines:
     def scheduler_found(self, scheduler: Any) -> None:
         """A scheduler without a stream is used; its connector may have put the hooks in place."""
         setattr(scheduler, STREAM, None)
+        setattr(scheduler, TAPE, None)
         manager = getattr(scheduler, "kv_cache_manager", None)
         pool = getattr(manager, "block_pool", None)
-        if pool is not None and pool.__dict__.get(TAP) is not None:
+        if pool is not None and getattr(pool, TAP, None) is not None:
             self.scheduler_made(scheduler)
 
     def connector_bound(self, connector: Any, gpu_pool: Any) -> None:
@@ -96,10 +108,13 @@ class Engines:
     def quiesce(self) -> None:
         """Tell of each engine that is at rest that it is."""
         for stream in self.streams:
-            if stream.sink is None or stream.off:
-                continue
-            if not stream.requests and not stream.steps and not busy(stream):
-                stream.emit(Quiesce())
+            if not stream.off:
+                stream.tape.append((stream.at_rest, busy(stream)))
+
+
+def _bound(manager: Any) -> bool:
+    """Whether the scheduler side of a connector was told of a GPU pool under observation."""
+    return getattr(manager, STREAM, None) is not None
 
 
 def busy(stream: EngineStream) -> bool:

@@ -299,7 +299,7 @@ def _build_params(original: Any) -> Any:
 
 def source_order(build: Any, params: Any, asked: Any) -> SourceOrder:
     """In which order the copies that ``params`` describe read."""
-    attributes = getattr(params, "attrs", None)
+    attributes: Any = getattr(params, "attrs", None)
     if hasattr(attributes, "srcAccessOrder"):
         if getattr(params, "num_attrs", 1) == 0:
             return "stream"  # The driver is given no attributes.

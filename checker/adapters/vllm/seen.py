@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 SCHEDULER_SIDE: Final = "SimpleCPUOffloadScheduler"
@@ -21,13 +21,19 @@ def parts(connector: Any) -> Iterator[Any]:
         yield from parts(each)
 
 
-def unseen_tiers(connector: Any) -> list[str]:
-    """What of the scheduler side of ``connector`` is not judged, in words."""
-    return [
-        f"{type(part).__name__}: its own tier is not judged: lookups, transfers and FLUSH"
-        for part in parts(connector)
-        if SCHEDULER_SIDE not in _names(getattr(part, "scheduler_manager", None))
-    ]
+def unseen_tiers(connector: Any, bound: Callable[[Any], bool] = lambda _: True) -> list[str]:
+    """What of the scheduler side of ``connector`` is not judged, in words.
+
+    ``bound``: whether a scheduler side that the hooks know was told of the GPU's pool.
+    """
+    found = []
+    for part in parts(connector):
+        manager = getattr(part, "scheduler_manager", None)
+        if SCHEDULER_SIDE not in _names(manager):
+            found.append(f"{type(part).__name__}: its own tier is not judged: lookups, transfers and FLUSH")
+        elif not bound(manager):
+            found.append(f"{type(part).__name__}: it was not told of the GPU's pool, so it is not judged")
+    return list(dict.fromkeys(found))
 
 
 def unseen_orders(connector: Any) -> list[str]:

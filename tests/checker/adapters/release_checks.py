@@ -120,22 +120,27 @@ def full_tier() -> dict[str, Any]:
     return {}
 
 
-def loaded(engine: MiniEngine, failing: bool) -> int:
-    """A prompt comes back that only the tier has; how many requests were loaded."""
+def loaded(engine: MiniEngine, failing: bool, lose: int = 0) -> int:
+    """A prompt comes back that only the tier has; how many requests were loaded.
+
+    ``lose``: a second tier loses all blocks but the first so many.
+    """
     engine.add("first", prompt(1, 6 * BLOCK + 3), 2 * BLOCK)
     engine.run()
+    if lose:
+        pool = engine.connector._connectors[1].scheduler_manager.cpu_block_pool
+        pool.evict_blocks(set(range(1 + lose, len(pool.blocks))))
     assert engine.scheduler.reset_prefix_cache()
     engine.add("again", prompt(1, 6 * BLOCK + 3), 3)
     count = 0
     for _ in range(40):
         if not engine.scheduler.requests:
             break
+        before = len(engine.loads)
         output = engine.dispatch()
-        meta = output.kv_connector_metadata
-        if getattr(meta, "load_event", -1) >= 0:
-            count += 1
-            if failing:
-                engine.failing = set(meta.load_gpu_blocks[-2:])
+        count += len(engine.loads) - before
+        if len(engine.loads) > before and failing:
+            engine.failing = set(output.kv_connector_metadata.load_gpu_blocks[-2:])
         if engine.loads and failing:
             engine.failed = engine.failing
         engine.process()
@@ -206,6 +211,12 @@ def two_connectors() -> dict[str, Any]:
     engine = fenced("MultiConnector", extra={"connectors": both()}, hybrid=False, gpu_blocks=48, budget=64)
     traffic(engine)
     return supports(engine)
+
+
+def two_hits() -> dict[str, Any]:
+    """Two tiers that both have the beginning of a prompt, the second one less of it."""
+    engine = fenced("MultiConnector", extra={"connectors": both()}, hybrid=False, gpu_blocks=48)
+    return {"loads": loaded(engine, False, lose=3)}
 
 
 def offloading() -> dict[str, Any]:
@@ -321,6 +332,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
         resets,
         hybrid,
         two_connectors,
+        two_hits,
         own_module,
         every_method,
         names,
@@ -342,6 +354,7 @@ def tried(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except Exception:
         found["failed"] = traceback.format_exc(limit=-6)
     here = runtime()
+    here.instrumentation.close()
     known = facts(here)
     found["violations"] = {name: count for name, count in known["violations"].items() if count}
     found["events"] = known["events"]

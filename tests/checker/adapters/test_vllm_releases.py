@@ -41,9 +41,10 @@ TRAFFIC = (
     "failed_loads",
     "resets",
     "hybrid",
-    "two_connectors",
     "own_module",
 )
+TWICE = ("two_connectors", "two_hits")
+UNBOUND = "SimpleCPUOffloadConnector: not checked: it was not told of the GPU's pool, so it is not judged"
 TIER = "OffloadingConnector: not checked: its own tier is not judged: lookups, transfers and FLUSH"
 
 
@@ -101,6 +102,17 @@ def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
     assert found["not_checked"] == []
     assert not found["undetermined"]
     assert found["events"] > 50
+
+
+@pytest.mark.parametrize("scenario", TWICE)
+def test_two_connectors_are_judged_where_vllm_tells_them_of_the_pool(
+    version: str, told: dict[str, Any], scenario: str
+) -> None:
+    found = told[scenario]
+    assert "failed" not in found, found["failed"]
+    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert found["not_checked"] == ([UNBOUND] if version in ("0.19.1", "0.21.0") else [])
+    assert bool(found["undetermined"]) == bool(found["not_checked"])
 
 
 def test_every_hook_is_checked_or_said_not_to_be(told: dict[str, Any]) -> None:

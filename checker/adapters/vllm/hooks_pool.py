@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.patching import Method, Patches
-from kvfence.checker.adapters.vllm.stream import PoolTap
-from kvfence.spec.events import Deny
+from kvfence.checker.adapters.vllm.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.tape import LIVELY
 
 TAP: Final = "_kvfence_tap"
 """Attribute of a pool under observation."""
@@ -37,6 +37,7 @@ KNOWN_CHANGERS: Final = frozenset(
 def hook_pool(patches: Patches, block_pool: Any) -> None:
     """Observe all instances of the class ``BlockPool`` that have a tap."""
     pool = block_pool.BlockPool
+    patches.mark(pool, TAP)
     patches.wrap(pool, "get_new_blocks", _get_new_blocks, parameters=("num_blocks",))
     patches.wrap(pool, "touch", _touch, parameters=("blocks",))
     patches.wrap(pool, "free_blocks", _free_blocks, parameters=("ordered_blocks",))
@@ -75,28 +76,23 @@ def hook_pool(patches: Patches, block_pool: Any) -> None:
         )
 
 
-def _tap(pool: Any) -> PoolTap | None:
-    tap: PoolTap | None = pool.__dict__.get(TAP)
-    return tap if tap is not None and not tap.stream.off else None
-
-
 def _get_new_blocks(original: Method) -> Method:
     def get_new_blocks(self: Any, num_blocks: int) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         if tap is None:
             return original(self, num_blocks)
+        tape = tap.tape
         try:
             blocks = original(self, num_blocks)
         except ValueError:
-            try:
-                tap.stream.emit(Deny(tap.name, "ref:0.0", num_blocks, tap.free_count()))
-            except Exception as error:
-                tap.stream.trouble(error)
+            tape.append((tap.denied, num_blocks, tap.queue.num_free_blocks))
             raise
         try:
-            tap.allocated(blocks)
+            tape.lively = LIVELY
+            hashes = [block._block_hash for block in blocks]
+            tape.append((tap.allocated, blocks.copy(), tap.queue.num_free_blocks, hashes))
         except Exception as error:
-            tap.stream.trouble(error)
+            tape.trouble(error)
         return blocks
 
     return get_new_blocks
@@ -104,16 +100,18 @@ def _get_new_blocks(original: Method) -> Method:
 
 def _touch(original: Method) -> Method:
     def touch(self: Any, blocks: Any) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         if tap is None:
             return original(self, blocks)
-        if not isinstance(blocks, list):
-            blocks = _once(blocks)
+        blocks = blocks.copy() if isinstance(blocks, list) else _once(blocks)
         original(self, blocks)
+        tape = tap.tape
         try:
-            tap.touched(blocks)
+            tape.lively = LIVELY
+            hashes = [block._block_hash for block in blocks] if tape.storing else None
+            tape.append((tap.touched, blocks, tap.queue.num_free_blocks, hashes))
         except Exception as error:
-            tap.stream.trouble(error)
+            tape.trouble(error)
         return None
 
     return touch
@@ -129,18 +127,17 @@ def _once(blocks: Any) -> list[Any]:
 
 def _free_blocks(original: Method) -> Method:
     def free_blocks(self: Any, ordered_blocks: Any, *args: Any, **named: Any) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         if tap is None:
             return original(self, ordered_blocks, *args, **named)
         blocks = list(ordered_blocks)
         original(self, blocks, *args, **named)
+        tape = tap.tape
         try:
-            if blocks and getattr(blocks[0], "pool", None) is not None and tap.stream.pending is None:
-                # Only frees that were put off mix the blocks of several pools.
-                blocks = [block for block in blocks if block.pool is self or block.pool is None]
-            tap.freed(blocks)
+            tape.lively = LIVELY
+            tape.append((tap.freed, blocks, tap.queue.num_free_blocks))
         except Exception as error:
-            tap.stream.trouble(error)
+            tape.trouble(error)
         return None
 
     return free_blocks
@@ -156,20 +153,17 @@ def _cache_full_blocks(original: Method) -> Method:
         *args: Any,
         **named: Any,
     ) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         if tap is None or num_cached_blocks >= num_full_blocks:
             return original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         result = original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        tape = tap.tape
         try:
+            tape.lively = LIVELY
             new = blocks[num_cached_blocks:num_full_blocks]
-            hashes = [block._block_hash for block in new]
-            if None in hashes:  # The null block, and blocks that no hit can need.
-                new = [block for block in new if block._block_hash is not None]
-                hashes = [block._block_hash for block in new]
-            if new:
-                tap.labelled(new, hashes)
+            tape.append((tap.labelled, new, [block._block_hash for block in new]))
         except Exception as error:
-            tap.stream.trouble(error)
+            tape.trouble(error)
         return result
 
     return cache_full_blocks
@@ -177,16 +171,15 @@ def _cache_full_blocks(original: Method) -> Method:
 
 def _evict_blocks(original: Method) -> Method:
     def evict_blocks(self: Any, block_ids: Any) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         result = original(self, block_ids)
         if tap is not None:
             try:
                 blocks = self.blocks
-                tap.unlabelled(
-                    [slot for slot in block_ids if blocks[slot]._block_hash is None], "not to be trusted"
-                )
+                lost = [slot for slot in block_ids if blocks[slot]._block_hash is None]
+                tap.tape.append((tap.unlabelled, lost, "not to be trusted"))
             except Exception as error:
-                tap.stream.trouble(error)
+                tap.tape.trouble(error)
         return result
 
     return evict_blocks
@@ -194,13 +187,10 @@ def _evict_blocks(original: Method) -> Method:
 
 def _reset_prefix_cache(original: Method) -> Method:
     def reset_prefix_cache(self: Any) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         done = original(self)
         if tap is not None and done:
-            try:
-                tap.stream.pool_reset(tap)
-            except Exception as error:
-                tap.stream.trouble(error)
+            tap.tape.append((tap.stream.pool_reset, tap))
         return done
 
     return reset_prefix_cache
@@ -208,15 +198,12 @@ def _reset_prefix_cache(original: Method) -> Method:
 
 def _unpin_blocks(original: Method) -> Method:
     def unpin_blocks(self: Any, blocks: Any, on_reuse: Any) -> Any:
-        tap = _tap(self)
+        tap: PoolTap | None = self._kvfence_tap
         if tap is None:
             return original(self, blocks, on_reuse)
         listed = list(blocks)
         result = original(self, listed, on_reuse)
-        try:
-            tap.freed(listed)
-        except Exception as error:
-            tap.stream.trouble(error)
+        tap.tape.append((tap.freed, listed, tap.queue.num_free_blocks))
         return result
 
     return unpin_blocks
@@ -238,32 +225,35 @@ def _relabels(
 
     def wrapper(original: Method) -> Method:
         def relabel(self: Any, *args: Any, **named: Any) -> Any:
-            tap = _tap(self)
+            tap: PoolTap | None = self._kvfence_tap
             if tap is None:
                 return original(self, *args, **named)
+            tape = tap.tape
             try:
                 blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
                 before = [block._block_hash for block in blocks]
             except Exception as error:
-                tap.stream.trouble(error)
+                tape.trouble(error)
                 blocks, before = [], []
             result = original(self, *args, **named)
             try:
+                after = [block._block_hash for block in blocks]
                 lost = [
                     block.block_id
-                    for block, was in zip(blocks, before, strict=True)
-                    if was is not None and block._block_hash is None
+                    for block, was, now in zip(blocks, before, after, strict=True)
+                    if was is not None and now is None
                 ]
-                tap.unlabelled(lost, "moved")
+                if lost:
+                    tape.append((tap.unlabelled, lost, "moved"))
                 new = [
-                    block
-                    for block, was in zip(blocks, before, strict=True)
-                    if block._block_hash is not None and block._block_hash != was
+                    (block, now)
+                    for block, was, now in zip(blocks, before, after, strict=True)
+                    if now is not None and now != was
                 ]
                 if new:
-                    tap.labelled(new, [block._block_hash for block in new])
+                    tape.append((tap.labelled, [block for block, _ in new], [now for _, now in new]))
             except Exception as error:
-                tap.stream.trouble(error)
+                tape.trouble(error)
             return result
 
         return relabel

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from kvfence.checker.adapters.vllm.engine import Engines
+from kvfence.checker.adapters.vllm.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.patching import Method, Patches
-from kvfence.checker.adapters.vllm.stream import Item
-from kvfence.checker.adapters.vllm.tables import table_handler
-
-STREAM: Final = "_kvfence_stream"
-"""Attribute of a scheduler, table manager or connector under observation."""
-
-
-def stream_of(thing: Any) -> EngineStream | None:
-    """The stream that observes ``thing``, if any."""
-    stream: EngineStream | None = thing.__dict__.get(STREAM)
-    return stream if stream is not None and not stream.off else None
 
 
 def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
@@ -33,10 +22,13 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
         return made
 
     def late(scheduler: Any) -> EngineStream | None:
-        if STREAM not in scheduler.__dict__:
+        if scheduler._kvfence_stream is UNKNOWN:
             engines.scheduler_found(scheduler)
-        return stream_of(scheduler)
+        stream: EngineStream | None = scheduler._kvfence_stream
+        return stream
 
+    patches.mark(owner, STREAM, UNKNOWN)
+    patches.mark(owner, TAPE)
     patches.wrap(owner, "__init__", init)
     patches.wrap(owner, "add_request", lambda original: _add_request(original, late), parameters=("request",))
     patches.wrap(owner, "schedule", lambda original: _schedule(original, late))
@@ -58,6 +50,8 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
         needed=False,
     )
     manager = kv_cache_manager.KVCacheManager
+    for name in (STREAM, TAPE, TABLES):
+        patches.mark(manager, name)
     patches.wrap(manager, "allocate_slots", _allocate_slots, parameters=("request", "num_new_tokens"))
     patches.wrap(manager, "free", _free_table, parameters=("request",))
     patches.wrap(
@@ -77,10 +71,7 @@ def _add_request(original: Method, late: Late) -> Method:
     def add_request(self: Any, request: Any) -> Any:
         stream = late(self)
         if stream is not None:
-            try:
-                stream.submit(request)
-            except Exception as error:
-                stream.trouble(error)
+            stream.tape.append((stream.submit, request.request_id, request.num_tokens))
         return original(self, request)
 
     return add_request
@@ -88,13 +79,20 @@ def _add_request(original: Method, late: Late) -> Method:
 
 def _schedule(original: Method, late: Late) -> Method:
     def schedule(self: Any, *args: Any, **named: Any) -> Any:
-        stream = late(self)
+        stream = self._kvfence_stream
+        if stream is UNKNOWN:
+            stream = late(self)
         output = original(self, *args, **named)
         if stream is not None:
             try:
-                stream.dispatched(output)
+                tokens, uneven = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+                if uneven:
+                    note = (stream.dispatched, id(output), tokens.copy(), list(uneven))
+                    stream.tape.append(note)
+                elif tokens:
+                    stream.tape.append((stream.dispatched, id(output), tokens.copy()))
             except Exception as error:
-                stream.trouble(error)
+                stream.tape.trouble(error)
         return output
 
     return schedule
@@ -102,19 +100,27 @@ def _schedule(original: Method, late: Late) -> Method:
 
 def _update_from_output(original: Method) -> Method:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         if stream is None:
             return original(self, scheduler_output, model_runner_output)
-        try:
-            stream.processed(scheduler_output)
-        except Exception as error:
-            stream.trouble(error)
+        tape = stream.tape
+        if scheduler_output.num_scheduled_tokens:
+            tape.append((stream.processed, id(scheduler_output)))
         outputs = original(self, scheduler_output, model_runner_output)
-        try:
-            if scheduler_output.scheduled_spec_decode_tokens:
-                stream.settle_rejected(self, scheduler_output)
-        except Exception as error:
-            stream.trouble(error)
+        if scheduler_output.scheduled_spec_decode_tokens:
+            try:
+                known = self.requests
+                computed = [
+                    (id_, int(known[id_].num_computed_tokens))
+                    for id_ in scheduler_output.scheduled_spec_decode_tokens
+                    if id_ in known
+                ]
+                tape.append((stream.settle_rejected, computed))
+            except Exception as error:
+                tape.trouble(error)
+        tape.done = done = tape.size()
+        if done > tape.full:
+            tape.turn()
         return outputs
 
     return update_from_output
@@ -122,20 +128,13 @@ def _update_from_output(original: Method) -> Method:
 
 def _preempt_request(original: Method) -> Method:
     def _preempt_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         if stream is None:
             return original(self, request, *args, **named)
-        state = None
-        try:
-            state = stream.preempting(request)
-        except Exception as error:
-            stream.trouble(error)
+        id_ = request.request_id
+        stream.tape.append((stream.preempting, id_, int(request.num_computed_tokens)))
         result = original(self, request, *args, **named)
-        try:
-            if state is not None:
-                stream.preempted(state)
-        except Exception as error:
-            stream.trouble(error)
+        stream.tape.append((stream.preempted, id_))
         return result
 
     return _preempt_request
@@ -143,12 +142,10 @@ def _preempt_request(original: Method) -> Method:
 
 def _free_request(original: Method) -> Method:
     def _free_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         if stream is not None:
-            try:
-                stream.finishing(request)
-            except Exception as error:
-                stream.trouble(error)
+            computed = int(request.num_computed_tokens)
+            stream.tape.append((stream.finishing, request.request_id, request.status.name, computed))
         return original(self, request, *args, **named)
 
     return _free_request
@@ -156,13 +153,10 @@ def _free_request(original: Method) -> Method:
 
 def _free_blocks(original: Method) -> Method:
     def _free_blocks(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         result = original(self, request, *args, **named)
         if stream is not None:
-            try:
-                stream.gone(request)
-            except Exception as error:
-                stream.trouble(error)
+            stream.tape.append((stream.gone, request.request_id))
         return result
 
     return _free_blocks
@@ -170,19 +164,16 @@ def _free_blocks(original: Method) -> Method:
 
 def _reset_prefix_cache(original: Method) -> Method:
     def reset_prefix_cache(self: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         if stream is None:
             return original(self, *args, **named)
-        stream.begin_reset()
+        stream.tape.append((stream.begin_reset,))
         done = False
         try:
             done = original(self, *args, **named)
         finally:
-            try:
-                with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
-                stream.end_reset(bool(done), with_connector)
-            except Exception as error:
-                stream.trouble(error)
+            with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
+            stream.tape.append((stream.end_reset, bool(done), with_connector))
         return done
 
     return reset_prefix_cache
@@ -190,12 +181,9 @@ def _reset_prefix_cache(original: Method) -> Method:
 
 def _handle_invalid_blocks(original: Method) -> Method:
     def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         if stream is not None:
-            try:
-                stream.failed_blocks(invalid_block_ids)
-            except Exception as error:
-                stream.trouble(error)
+            stream.tape.append((stream.failed_blocks, set(invalid_block_ids)))
         return original(self, invalid_block_ids, *args, **named)
 
     return _handle_invalid_blocks
@@ -203,57 +191,74 @@ def _handle_invalid_blocks(original: Method) -> Method:
 
 def _allocate_slots(original: Method) -> Method:
     def allocate_slots(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream = self.__dict__.get(STREAM)
-        if stream is None or stream.off:
+        tape = self._kvfence_tape
+        if tape is None:
             return original(self, request, *args, **named)
-        state = stream.requests.get(request.request_id) or stream.request(request.request_id)
-        outer = stream.pending
-        stream.pending = items = list[Item]()
+        mark = tape.begin()
         try:
             blocks = original(self, request, *args, **named)
-        finally:
-            stream.pending = outer
-            if items:
-                stream.table_changed(state, items)
-        if blocks is not None and not state.admitted:
-            try:
-                stream.admit(state, request, args, named)
-            except Exception as error:
-                stream.trouble(error)
+        except BaseException:
+            _allocated(self, request, args, named, mark, False)
+            raise
+        if tape.size() != mark:
+            _allocated(self, request, args, named, mark, blocks is not None)
         return blocks
 
     return allocate_slots
 
 
-def _in_table(original: Method, stream: EngineStream, self: Any, id_: str, *args: Any, **named: Any) -> Any:
-    outer = stream.enter(table_handler(stream, stream.request(id_)))
+def _allocated(
+    manager: Any, request: Any, args: tuple[Any, ...], named: dict[str, Any], mark: int, done: bool
+) -> None:
+    """Note that a request's tables were changed by ``allocate_slots``, which may have admitted it."""
+    stream: EngineStream = manager._kvfence_stream
+    tape, reader = stream.tape, manager._kvfence_tables
+    id_ = request.request_id
+    tables, admission = (), None
+    try:
+        computed = int(request.num_computed_tokens)
+        most = None
+        if computed and reader.appending:
+            made = tape.since(mark)
+            if made is not None:
+                most = sum(len(note[1]) for note in made if len(note) > 2 and isinstance(note[1], list))
+        tables = reader.read(id_, most)
+        if done:
+            local = named.get("num_new_computed_tokens", args[1] if len(args) > 1 else 0)
+            external = named.get("num_external_computed_tokens", args[4] if len(args) > 4 else 0)
+            admission = (int(local) + computed, int(external), int(request.num_tokens))
+    except Exception as error:
+        tape.trouble(error)
+    tape.end(mark, (stream.table_changed, id_, tables, admission))
+
+
+def _in_table(original: Method, self: Any, id_: str, emptied: bool, *args: Any, **named: Any) -> Any:
+    """Call ``original``, and note what it did as done by the tables of a request."""
+    stream: EngineStream = self._kvfence_stream
+    tape = stream.tape
+    mark = tape.begin()
     try:
         return original(self, *args, **named)
     finally:
-        stream.leave(outer)
+        if emptied or tape.size() != mark:
+            tape.end(mark, (stream.table_shrunk, id_, emptied))
 
 
 def _free_table(original: Method) -> Method:
     def free(self: Any, request: Any) -> Any:
-        stream = stream_of(self)
-        if stream is None:
+        if self._kvfence_tape is None:
             return original(self, request)
-        result = _in_table(original, stream, self, request.request_id, request)
-        stream.table_emptied(request.request_id)
-        return result
+        return _in_table(original, self, request.request_id, True, request)
 
     return free
 
 
 def _pop_blocks_for_free(original: Method) -> Method:
     def pop_blocks_for_free(self: Any, request: Any) -> Any:
-        stream = stream_of(self)
+        stream: EngineStream | None = self._kvfence_stream or None
         blocks = original(self, request)
         if stream is not None:
-            try:
-                stream.free_is_deferred(request, blocks)
-            except Exception as error:
-                stream.trouble(error)
+            stream.tape.append((stream.free_is_deferred, request.request_id, list(blocks)))
         return blocks
 
     return pop_blocks_for_free
@@ -261,20 +266,18 @@ def _pop_blocks_for_free(original: Method) -> Method:
 
 def _remove_skipped_blocks(original: Method) -> Method:
     def remove_skipped_blocks(self: Any, request_id: Any, *args: Any, **named: Any) -> Any:
-        stream = stream_of(self)
-        if stream is None:
+        if self._kvfence_tape is None:
             return original(self, request_id, *args, **named)
         id_ = request_id if isinstance(request_id, str) else request_id.request_id
-        return _in_table(original, stream, self, id_, request_id, *args, **named)
+        return _in_table(original, self, id_, False, request_id, *args, **named)
 
     return remove_skipped_blocks
 
 
 def _cache_blocks(original: Method) -> Method:
     def cache_blocks(self: Any, request: Any, num_computed_tokens: int) -> Any:
-        stream = stream_of(self)
-        if stream is None:
+        if self._kvfence_tape is None:
             return original(self, request, num_computed_tokens)
-        return _in_table(original, stream, self, request.request_id, request, num_computed_tokens)
+        return _in_table(original, self, request.request_id, False, request, num_computed_tokens)
 
     return cache_blocks

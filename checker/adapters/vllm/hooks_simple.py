@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.decisions import (
-    account_cursors,
+    Cursors,
+    Load,
+    Step,
     account_finished,
-    give_up,
-    last_stores,
     load_decided,
     looked_up,
-    stores_decided,
+    step_decided,
 )
 from kvfence.checker.adapters.vllm.engine import STREAM, Engines
 from kvfence.checker.adapters.vllm.patching import Method, Patches
-from kvfence.checker.adapters.vllm.stream import ALLOC, FREE, Item, RequestState
-from kvfence.checker.adapters.vllm.transfers import Tier, Transfer
+from kvfence.checker.adapters.vllm.tier_ends import (
+    ending,
+    ending_over,
+    load_over,
+    loads_reported,
+    resetting,
+    store_over,
+    stores_reported,
+)
+from kvfence.checker.adapters.vllm.transfers import Tier
 
 TIER: Final = "_kvfence_tier"
 
 
 def tier_of(manager: Any) -> Tier | None:
     """What observes a scheduler side, if anything does."""
-    tier: Tier | None = manager.__dict__.get(TIER)
+    tier: Tier | None = manager._kvfence_tier
     if tier is None:
-        stream = manager.__dict__.get(STREAM)
+        stream = manager._kvfence_stream
         if stream is None:
             return None
         tap = stream.taps[id(manager.cpu_block_pool)]
-        tier = manager.__dict__[TIER] = Tier(stream, manager, tap)
-    return tier if not tier.stream.off else None
+        tier = manager._kvfence_tier = Tier(stream, manager, tap)
+    return tier
 
 
 def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engines) -> None:
@@ -46,6 +53,8 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
 
         return bind_gpu_block_pool
 
+    patches.mark(owner, STREAM)
+    patches.mark(owner, TIER)
     patches.wrap(owner, "bind_gpu_block_pool", bind, parameters=("gpu_block_pool",))
     patches.wrap(owner, "get_num_new_matched_tokens", _lookup, parameters=("request", "num_computed_tokens"))
     patches.wrap(
@@ -85,25 +94,10 @@ def _find_hit(original: Method) -> Method:
                     else [block for group in groups for block in group if not block.is_null]
                 )
             except Exception as error:
-                _listening[-1].stream.trouble(error)
+                _listening[-1].tape.trouble(error)
         return found
 
     return find_longest_cache_hit
-
-
-def _call(tier: Tier, original: Method, *args: Any) -> tuple[Any, list[Item]]:
-    """Call ``original`` and gather what happens to the pools meanwhile."""
-    stream = tier.stream
-    items: list[Item] = []
-    outer = stream.enter(items.extend)
-    try:
-        result = original(tier.manager, *args)
-    except BaseException:
-        stream.leave(outer)
-        stream.nobody(items)
-        raise
-    stream.leave(outer)
-    return result, items
 
 
 def _lookup(original: Method) -> Method:
@@ -111,16 +105,20 @@ def _lookup(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, num_computed_tokens)
+        tape = tier.tape
         tier.hits = None
+        mark = tape.begin()
         _listening.append(tier)
         try:
-            result, items = _call(tier, original, request, num_computed_tokens)
+            result = original(self, request, num_computed_tokens)
+        except BaseException:
+            tape.end(mark, (tier.stream.broken_off,))
+            raise
         finally:
             _listening.pop()
-        try:
-            looked_up(tier, request, num_computed_tokens, result, items)
-        except Exception as error:
-            tier.stream.trouble(error)
+        external = int(result[0] or 0)
+        note = (looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
+        tape.end(mark, note)
         return result
 
     return get_num_new_matched_tokens
@@ -131,11 +129,24 @@ def _after_alloc(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, blocks, num_external_tokens)
-        result, items = _call(tier, original, request, blocks, num_external_tokens)
+        tape = tier.tape
+        mark = tape.begin()
         try:
-            load_decided(tier, request, items)
+            result = original(self, request, blocks, num_external_tokens)
+        except BaseException:
+            tape.end(mark, (tier.stream.broken_off,))
+            raise
+        id_ = request.request_id
+        load = None
+        try:
+            known = self._reqs_to_load.get(id_)
+            if known is not None:
+                meta, pool = known.transfer_meta, self.cpu_block_pool.blocks
+                cpu = list(meta.cpu_block_ids)
+                load = Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
         except Exception as error:
-            tier.stream.trouble(error)
+            tape.trouble(error)
+        tape.end(mark, (load_decided, tier, id_, load))
         return result
 
     return update_state_after_alloc
@@ -146,47 +157,57 @@ def _build_meta(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, scheduler_output)
-        stream = tier.stream
-        outer = stream.pending, stream.handler
-        stream.pending = items = list[Item]()
+        tape = tier.tape
+        mark = tape.begin()
+        tape.storing = True
         try:
             meta = original(self, scheduler_output)
         except BaseException:
-            stream.pending, stream.handler = outer
-            stream.nobody(items)
+            tape.storing = False
+            tape.end(mark, (tier.stream.broken_off,))
             raise
-        stream.pending, stream.handler = outer
-        if items or stream.lively or meta.store_event >= 0 or meta.load_event >= 0:
+        tape.storing = False
+        if tape.lively or tape.size() != mark or meta.store_event >= 0 or meta.load_event >= 0:
+            step = Step(-1, [], (), [], 0, 1)
             try:
-                if items or meta.store_event >= 0:
-                    stores_decided(tier, meta, items)
-                if meta.load_event >= 0:
-                    for id_ in self._load_event_to_reqs.get(meta.load_event, ()):
-                        tier.issue(tier.loads.get(id_, []))
-                account_cursors(tier, scheduler_output)
-                tier.evicted.clear()
+                step = _step(tier, self, meta, scheduler_output)
             except Exception as error:
-                stream.trouble(error)
+                tape.trouble(error)
+            tape.end(mark, (step_decided, tier, step))
         return meta
 
     return build_connector_meta
 
 
+def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> Step:
+    """Copies what a step's metadata was made from."""
+    tracked, tape = manager._reqs_to_store, tier.tape
+    owners: list[str] = []
+    if meta.store_event >= 0:
+        owners = list(manager._store_event_to_reqs.get(meta.store_event, ()))
+    ids = owners
+    scheduled = 0
+    if tape.lively and tracked:
+        tape.lively -= 1
+        here = [id_ for id_ in output.num_scheduled_tokens if id_ in tracked]
+        scheduled = len(here)
+        ids = [id_ for id_ in owners if id_ in tracked] + here
+    cursors = [known for id_ in ids if (known := _cursors(manager, id_)) is not None]
+    loads = () if meta.load_event < 0 else list(manager._load_event_to_reqs.get(meta.load_event, ()))
+    return Step(meta.store_event, owners, loads, cursors, scheduled, tier.tap.queue.num_free_blocks)
+
+
 def _update_output(original: Method) -> Method:
     def update_connector_output(self: Any, connector_output: Any) -> Any:
-        if not connector_output.finished_recving and connector_output.kv_connector_worker_meta is None:
-            return original(self, connector_output)
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, connector_output)
-        try:
-            for id_ in connector_output.finished_recving or ():
-                tier.report(tier.loads.get(id_, []), tier.stream.ranks)
-            completed = getattr(connector_output.kv_connector_worker_meta, "completed_store_events", None)
-            for index, count in (completed or {}).items():
-                tier.report(tier.stores.get(index, []), count)
-        except Exception as error:
-            tier.stream.trouble(error)
+        received, meta = connector_output.finished_recving, connector_output.kv_connector_worker_meta
+        if received or meta is not None:
+            tier = tier_of(self)
+            if tier is not None:
+                if received:
+                    tier.tape.append((loads_reported, tier, list(received)))
+                completed = getattr(meta, "completed_store_events", None)
+                if completed:
+                    tier.tape.append((stores_reported, tier, dict(completed)))
         return original(self, connector_output)
 
     return update_connector_output
@@ -197,19 +218,39 @@ def _process_store_event(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, event_idx)
-        wanted = event_idx in self._store_event_to_blocks
-        result, items = _call(tier, original, event_idx)
+        tape = tier.tape
+        wanted = self._store_event_to_blocks.get(event_idx)
+        mark = tape.begin()
         try:
-            transfers = tier.stores.pop(event_idx, [])
-            tier.complete(transfers)
-            if wanted:
-                tier.label(transfers)
-            tier.release(transfers, items)
+            result = original(self, event_idx)
+        except BaseException:
+            tape.end(mark, (tier.stream.broken_off,))
+            raise
+        slots: list[int] = []
+        hashes: list[bytes | None] = []
+        try:
+            if wanted is not None:
+                slots = list(wanted.cpu_block_ids)
+                pool = self.cpu_block_pool
+                hashes = [pool.blocks[slot]._block_hash for slot in slots]
+                _only_found(pool.cached_block_hash_to_block, hashes)
         except Exception as error:
-            tier.stream.trouble(error)
+            tape.trouble(error)
+        tape.end(mark, (store_over, tier, event_idx, slots, hashes))
         return result
 
     return _process_store_event
+
+
+def _only_found(index: Any, hashes: list[bytes | None]) -> None:
+    """Replace by None the hashes of blocks that are not in the index: looks at both ends first."""
+    if not hashes:
+        return
+    if all(each is not None and index.get_one_block(each) is not None for each in (hashes[0], hashes[-1])):
+        return
+    for at, each in enumerate(hashes):
+        if each is not None and index.get_one_block(each) is None:
+            hashes[at] = None
 
 
 def _cleanup_load(original: Method) -> Method:
@@ -217,38 +258,21 @@ def _cleanup_load(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, req_id)
-        result, items = _call(tier, original, req_id)
+        tape = tier.tape
+        known = self._reqs_to_load.get(req_id)
+        if known is None:
+            known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
+        computed = None if known is None else int(known.request.num_computed_tokens)
+        mark = tape.begin()
         try:
-            transfers = tier.loads.pop(req_id, [])
-            if transfers and not transfers[0].issued:
-                tier.cancel(transfers)
-            else:
-                tier.complete(transfers)
-            tier.release(transfers, items)
-        except Exception as error:
-            tier.stream.trouble(error)
+            result = original(self, req_id)
+        except BaseException:
+            tape.end(mark, (tier.stream.broken_off,))
+            raise
+        tape.end(mark, (load_over, tier, req_id, computed))
         return result
 
     return _cleanup_load_request
-
-
-def _ending(tier: Tier, id_: str) -> Callable[[list[Item]], None]:
-    """Tells what a call that ends a request does to the pools: pins go, last stores are decided."""
-    stream = tier.stream
-
-    def handle(items: list[Item]) -> None:
-        if any(item.kind == ALLOC for item in items):
-            last_stores(tier, id_, items)
-            return
-        state = stream.requests.get(id_)
-        for item in items:
-            if item.tap is tier.tap and item.kind == FREE and state is not None and id_ in tier.pins:
-                tier.pins.pop(id_)
-                stream.tell(item, state.hit)
-            else:
-                stream.nobody([item])
-
-    return handle
 
 
 def _finished(original: Method) -> Method:
@@ -256,20 +280,31 @@ def _finished(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, block_ids)
-        id_ = request.request_id
-        try:
-            state = tier.stream.requests.get(id_)
-            if state is not None:
-                tier.stream.withdraw(state)
-        except Exception as error:
-            tier.stream.trouble(error)
-        outer = tier.stream.enter(_ending(tier, id_))
-        try:
-            return original(self, request, block_ids)
-        finally:
-            tier.stream.leave(outer)
+        return _until_ended(tier, original, self, request, block_ids, True)
 
     return request_finished
+
+
+def _until_ended(
+    tier: Tier, original: Method, manager: Any, request: Any, block_ids: Any, withdraws: bool
+) -> Any:
+    """Call ``original``, which ends a request, and note what that takes."""
+    tape, id_ = tier.tape, request.request_id
+    tape.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
+    storing, tape.storing = tape.storing, True
+    try:
+        return original(manager, request, block_ids)
+    finally:
+        tape.storing = storing
+        tape.append((ending_over, tier, id_, _cursors(manager, id_)))
+
+
+def _cursors(manager: Any, id_: str) -> Cursors | None:
+    """Copies how a request is tracked for stores."""
+    known = manager._reqs_to_store.get(id_)
+    if known is None:
+        return None
+    return Cursors(id_, known.num_stored_blocks.copy(), int(known.request.num_computed_tokens))
 
 
 def _finished_all(original: Method) -> Method:
@@ -277,15 +312,14 @@ def _finished_all(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, block_ids)
-        outer = tier.stream.enter(_ending(tier, request.request_id))
+        result = _until_ended(tier, original, self, request, block_ids, False)
         try:
-            result = original(self, request, block_ids)
-        finally:
-            tier.stream.leave(outer)
-        try:
-            account_finished(tier, request, block_ids)
+            computed, free = int(request.num_computed_tokens), tier.tap.queue.num_free_blocks
+            tables = [list(table) for table in block_ids]
+            known = (request.request_id, request.status.name, computed, free, tables)
+            tier.tape.append((account_finished, tier, *known))
         except Exception as error:
-            tier.stream.trouble(error)
+            tier.tape.trouble(error)
         return result
 
     return request_finished_all_groups
@@ -296,25 +330,10 @@ def _reset(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self)
-        given_up: list[Transfer] = []
-        pins: dict[int, RequestState] = {}
-        try:
-            given_up, pins = give_up(tier)
-        except Exception as error:
-            tier.stream.trouble(error)
-
-        def handle(items: list[Item]) -> None:
-            for item in items:
-                state = pins.get(item.slots[0]) if item.tap is tier.tap and item.kind == FREE else None
-                if state is not None:
-                    tier.stream.tell(item, state.hit)
-                else:
-                    tier.release(given_up, [item])
-
-        outer = tier.stream.enter(handle)
+        tier.tape.append((resetting, tier))
         try:
             return original(self)
         finally:
-            tier.stream.leave(outer)
+            tier.tape.append((tier.stream.leave,))
 
     return reset

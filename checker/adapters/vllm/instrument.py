@@ -18,7 +18,8 @@ from kvfence.checker.adapters.vllm.hooks_worker import (
     hook_worker,
 )
 from kvfence.checker.adapters.vllm.patching import Patches
-from kvfence.checker.adapters.vllm.stream import OpenSink, Sink
+from kvfence.checker.adapters.vllm.stream import MakeTape, OpenSink, Sink
+from kvfence.checker.adapters.vllm.tape import Now
 from kvfence.checker.order.races import Race
 from kvfence.spec.events import Header
 
@@ -57,8 +58,8 @@ class Instrumentation:
         self._engines.on = False
         self.workers.remove()
         for stream in self._engines.streams:
-            if not stream.off and stream.sink is not None:
-                stream.tell_repeats()
+            stream.tape.append((stream.tell_repeats,))
+            stream.tape.finish()
             stream.off = True
         self._patches.remove()
 
@@ -67,6 +68,7 @@ def instrument(
     sink: Callable[[Any], None] | None = None,
     *,
     open_sink: OpenSink | None = None,
+    make_tape: MakeTape | None = None,
     order_sink: Callable[[Any], None] | None = None,
     on_race: Callable[[Race], None] | None = None,
     not_checked: Callable[[str], None] = lambda _: None,
@@ -75,7 +77,8 @@ def instrument(
 
     ``sink`` gets the events of all engines, each engine's header before its first event. ``open_sink`` is
     called with each engine's header instead, and returns what gets its events. An InvariantViolation that the
-    sink raises goes through to vLLM; no other exception of ours does.
+    sink raises goes through to vLLM; no other exception of ours does. Events are told when they happen,
+    unless ``make_tape`` makes tapes that are told later.
 
     Worker sides are observed if somebody asks for it: ``order_sink`` gets the order events of the first
     worker side, their header first; ``on_race`` gets the races of every one, judged as it goes, and
@@ -96,7 +99,7 @@ def instrument(
     release = str(getattr(vllm, "__version__", "unknown"))
     coverage = Coverage()
     patches = Patches(coverage)
-    engines = Engines(open_sink, f"vllm {release}")
+    engines = Engines(open_sink, f"vllm {release}", make_tape or Now)
     engines.not_seen = coverage.unseen
     workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)
     try:

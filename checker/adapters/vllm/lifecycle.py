@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.stream import Item, PoolTap, RequestState, Stream
-from kvfence.checker.adapters.vllm.tables import table_handler
+from kvfence.checker.adapters.vllm.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.request_state import RequestState
+from kvfence.checker.adapters.vllm.steps import StepStream
+from kvfence.checker.adapters.vllm.tables import Tables, tell_table
 from kvfence.spec.events import (
     Admit,
     Failed,
     Finish,
     FinishReason,
     Preempt,
+    Quiesce,
     Reset,
     Retire,
     Rollback,
@@ -30,18 +34,25 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
-class EngineStream(Stream):
+Admission: TypeAlias = tuple[int, int, int]
+"""Of an admitted request: tokens that are computed, tokens that come from elsewhere, and all tokens."""
+
+
+class EngineStream(StepStream):
     """A stream that follows the requests of a scheduler."""
 
     resetting: list[PoolTap] | None = None
     """The pools that were cleared by the reset under way."""
 
-    def admit(self, state: RequestState, request: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """The block table of a waiting request was allocated; ``args``: of ``allocate_slots``."""
-        local = named.get("num_new_computed_tokens", args[1] if len(args) > 1 else 0)
-        external = named.get("num_external_computed_tokens", args[4] if len(args) > 4 else 0)
-        local += request.num_computed_tokens
-        total = request.num_tokens
+    def table_changed(self, id_: str, tables: Tables, admission: Admission | None) -> None:
+        """Slots were allocated for a request, which may admit it; ``tables``: what it has now."""
+        state = self.request(id_)
+        tell_table(self, state, self.gathered(), tables)
+        if admission is not None and not state.admitted:
+            self.admit(state, *admission)
+
+    def admit(self, state: RequestState, local: int, external: int, total: int) -> None:
+        """The block table of a waiting request was allocated."""
         state.admitted = True
         state.local = local
         if not self.tiers:
@@ -50,14 +61,11 @@ class EngineStream(Stream):
         if external <= 0:
             state.promised = False
 
-    def table_changed(self, state: RequestState, items: list[Item]) -> None:
-        """What an allocation for the request did to the pools."""
-        if self.pending is not None and self.pending:
-            self.flush()
-        try:
-            table_handler(self, state)(items)
-        except Exception as error:
-            self.trouble(error)
+    def table_shrunk(self, id_: str, emptied: bool = False) -> None:
+        """A call that concerns a request's tables is over; ``emptied``: all blocks were given back."""
+        tell_table(self, self.request(id_), self.gathered())
+        if emptied:
+            self.request(id_).emptied()
 
     def withdraw(self, state: RequestState) -> None:
         """The promise to a request, if there is one, is given up."""
@@ -67,62 +75,54 @@ class EngineStream(Stream):
 
     # Preemption.
 
-    def preempting(self, request: Any) -> RequestState:
+    def preempting(self, id_: str, computed: int) -> None:
         """A running request is about to lose its blocks."""
-        state = self.request(request.request_id)
+        state = self.request(id_)
         self.withdraw(state)
-        self.settle(state, request)
+        self.settle(state, computed)
         self.emit(Preempt(state.id, state.gen))
-        return state
 
-    def preempted(self, state: RequestState) -> None:
+    def preempted(self, id_: str) -> None:
         """It lost them, and waits again."""
+        state = self.request(id_)
         if state.table not in self.leaving:
             self.emit(Retire(state.id, state.gen))
         state.begin(state.gen + 1)
 
     # The end.
 
-    def finishing(self, request: Any) -> None:
+    def finishing(self, id_: str, status: str, computed: int) -> None:
         """No more steps of the request will be scheduled."""
-        state = self.request(request.request_id)
+        state = self.request(id_)
         if state.ended:
             return
         state.ended = True
-        self.settle(state, request)
-        why = _REASONS.get(request.status.name, "error")
-        self.emit(Finish(state.id, state.gen, why, self.confirmed(state, request)))
+        self.settle(state, computed)
+        why = _REASONS.get(status, "error")
+        self.emit(Finish(state.id, state.gen, why, self.confirmed(state, computed)))
 
-    def confirmed(self, state: RequestState, request: Any) -> int:
+    def confirmed(self, state: RequestState, computed: int) -> int:
         """Tokens of a request whose KV is written by the steps that were told: none without a tier."""
         if not self.tiers:
             return 0
         if state.open_loads:
             return state.local
-        return max(int(request.num_computed_tokens) - self.in_flight(state.id), 0)
+        return max(computed - self.in_flight(state.id), 0)
 
-    def gone(self, request: Any) -> None:
+    def gone(self, id_: str) -> None:
         """The request is gone, and its blocks are given back, now or later."""
-        state = self.requests.get(request.request_id)
+        state = self.requests.get(id_)
         if state is None:
             return
         if state.table not in self.leaving:
             self.emit(Retire(state.id, state.gen))
         self.forget(state)
 
-    def table_emptied(self, id_: str) -> None:
-        """All blocks of a request were given back."""
-        state = self.requests.get(id_)
-        if state is not None:
-            state.lengths.clear()
-            state.admitted = False
-
-    def free_is_deferred(self, request: Any, blocks: list[Any]) -> None:
+    def free_is_deferred(self, id_: str, blocks: list[Any]) -> None:
         """The request left its table, but its blocks are given back later."""
-        state = self.request(request.request_id)
+        state = self.request(id_)
         slots = {block.block_id for block in blocks if not block.is_null}
-        state.lengths.clear()
-        state.admitted = False
+        state.emptied()
         if slots:
             self.leaving[state.table] = (state.id, state.gen, slots)
 
@@ -132,24 +132,24 @@ class EngineStream(Stream):
 
     # Tokens that do not count after all.
 
-    def settle(self, state: RequestState, request: Any) -> None:
+    def settle(self, state: RequestState, computed: int) -> None:
         """Tell the tokens that count as computed when some of a step may have been rejected."""
         if state.uneven:
             state.uneven = False
-            self.emit(Rollback(state.id, state.gen, int(request.num_computed_tokens)))
+            self.emit(Rollback(state.id, state.gen, computed))
 
-    def settle_rejected(self, scheduler: Any, output: Any) -> None:
-        """After a step with speculative tokens: how many count."""
-        for id_ in output.scheduled_spec_decode_tokens:
-            state, request = self.requests.get(id_), scheduler.requests.get(id_)
-            if state is not None and request is not None and not state.ended:
-                again = any(id_ in tokens for _, _, tokens in self.steps)
-                self.settle(state, request)
+    def settle_rejected(self, computed: list[tuple[str, int]]) -> None:
+        """After a step with speculative tokens: how many of each request count."""
+        for id_, tokens in computed:
+            state = self.requests.get(id_)
+            if state is not None and not state.ended:
+                again = any(id_ in each for _, _, each in self.steps)
+                self.settle(state, tokens)
                 state.uneven = again
 
-    def failed_blocks(self, slots: Any) -> None:
+    def failed_blocks(self, bad: Collection[int]) -> None:
         """Loads did not fill these slots of the GPU."""
-        bad = set(slots)
+        bad = set(bad)
         for transfers in self.open_loads():
             for transfer in transfers:
                 failed = [slot for slot in transfer.gpu if slot in bad]
@@ -157,11 +157,10 @@ class EngineStream(Stream):
                     transfer.ok = False
                     self.emit(Failed(transfer.op, 0, 0, failed, transfer.group))
 
-    def load_failed(self, state: RequestState) -> None:
-        """A load of the request is over and failed: so many tokens of it count."""
-        request = None if self.scheduler is None else self.scheduler.requests.get(state.id)
-        if request is not None and not state.ended:
-            self.emit(Rollback(state.id, state.gen, int(request.num_computed_tokens)))
+    def load_failed(self, state: RequestState, computed: int | None) -> None:
+        """A load of the request is over and failed: so many tokens of it count; None if it is gone."""
+        if computed is not None and not state.ended:
+            self.emit(Rollback(state.id, state.gen, computed))
 
     def open_loads(self) -> list[list[Any]]:
         """The open loads of every tier."""
@@ -199,3 +198,10 @@ class EngineStream(Stream):
             self.empty(tap)
         if with_connector:
             self.emit(Reset(False))
+
+    # Rest.
+
+    def at_rest(self, busy: bool) -> None:
+        """Observation ends: nothing may be held, unless requests, steps or transfers are under way."""
+        if self.sink is not None and not self.requests and not self.steps and not busy:
+            self.emit(Quiesce())

@@ -13,6 +13,8 @@ MARK: Final = "__kvfence_original__"
 
 Method = Callable[..., Any]
 
+_ABSENT: Final = object()
+
 
 class Patches:
     """All replaced attributes of one instrumentation."""
@@ -20,6 +22,16 @@ class Patches:
     def __init__(self, coverage: Coverage) -> None:
         self.coverage = coverage
         self._undo: list[tuple[Any, str, Any]] = []
+
+    def mark(self, owner: Any, name: str, value: Any = None) -> None:
+        """Give all instances of ``owner`` an attribute, which is ``value`` until it is set.
+
+        Looked at by name, it costs nothing; looked at in ``__dict__``, all attributes of the instance would
+        become slow, since Python keeps them otherwise until somebody asks for a dictionary.
+        """
+        if name not in owner.__dict__:
+            setattr(owner, name, value)
+            self._undo.append((owner, name, _ABSENT))
 
     def wrap(
         self,
@@ -63,7 +75,10 @@ class Patches:
         """Put everything back, the last first."""
         while self._undo:
             owner, name, original = self._undo.pop()
-            setattr(owner, name, original)
+            if original is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 def _problem(original: Any, parameters: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, get_args
 
-from kvfence.checker.adapters.vllm.behind import Behind, flush_all
+from kvfence.checker.adapters.vllm.behind import Judge, flush_all
 from kvfence.checker.adapters.vllm.coverage import CHECKED
 from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
 from kvfence.checker.adapters.vllm.stream import Sink
@@ -36,10 +36,14 @@ class Runtime:
         self.before: Counter[str] = Counter()
         """Violations of engines whose guards are not kept any more."""
         self.on_violation: Callable[[Violation], None] | None = None
+        self.judge = None if mode == "raise" else Judge()
         self.races = Races(mode)
         """Of the worker sides of this process: what is wrong with the order on their streams."""
         self.instrumentation: Instrumentation = instrument(
-            open_sink=self.open, on_race=self.races.found, not_checked=self.races.not_checked
+            open_sink=self.open,
+            make_tape=None if self.judge is None else self.judge.tape,
+            on_race=self.races.found,
+            not_checked=self.races.not_checked,
         )
         self.instrumentation.workers.after_step = self.races.raise_found
 
@@ -57,7 +61,7 @@ class Runtime:
             gone = self.guards.pop(0)
             gone.close()
             self.before.update(gone.facts().violations)
-        return guard if self.mode == "raise" else Behind(guard)
+        return guard if self.judge is None else self.judge.sink(guard)
 
     def _found(self, violation: Violation) -> None:
         if self.on_violation is not None:
@@ -94,7 +98,6 @@ class Runtime:
         """Take the hooks out, and wait for what is being written."""
         self.instrumentation.close()
         self.instrumentation.remove()
-        flush_all()
         for guard in self.guards:
             guard.close()
 

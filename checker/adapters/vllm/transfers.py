@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.numbers import indexes, keys_and_groups, packed, packed_keys
-from kvfence.checker.adapters.vllm.stream import (
+from kvfence.checker.adapters.vllm.pool_tap import (
     ALLOC,
     EVICT,
     FREE,
@@ -25,8 +25,8 @@ from kvfence.checker.adapters.vllm.stream import (
     UNLABEL,
     Item,
     PoolTap,
-    RequestState,
 )
+from kvfence.checker.adapters.vllm.request_state import RequestState
 from kvfence.spec.events import Alloc, Complete, Free, Issue, Kind, Label, Queue, Report, Touch
 
 
@@ -100,7 +100,9 @@ class Tier:
     def __init__(self, stream: EngineStream, manager: Any, tap: PoolTap) -> None:
         self.stream = stream
         self.manager = manager
+        """vLLM's: looked at in the engine's thread only."""
         self.tap = tap
+        self.tape = stream.tape
         self.loads: dict[str, list[Transfer]] = {}
         """By request."""
         stream.loads.append(self.loads)
@@ -112,12 +114,15 @@ class Tier:
         """Of each GPU slot: the open stores that read it."""
         self.pins: dict[str, list[int]] = {}
         """By request: slots of the tier that are pinned for its promise."""
+        self.lazy = bool(getattr(manager, "_lazy_mode", False))
         self.ordered = stores_are_ordered()
         """Whether the workers' stores wait for the step that they are handed over with."""
         self.evicted: set[bytes] = set()
         """What left the tier's index during the call under way, to make room for stores."""
+        self.tracked: dict[str, Any] = {}
+        """Requests whose stores are under decision, each with its cursors: see :class:`decisions.Cursors`."""
         self.hits: list[Any] | None = None
-        """Blocks of the hit that was found last in this tier's index."""
+        """Blocks of the hit that was found last in this tier's index: used in the engine's thread only."""
 
     # Beginning.
 
@@ -220,15 +225,15 @@ class Tier:
                 self.stream.emit(Report(transfer.op, 0, transfer.reported, transfer.ok))
                 transfer.reported += 1
 
-    def complete(self, transfers: list[Transfer]) -> None:
-        """Tell that transfers are over."""
+    def complete(self, transfers: list[Transfer], computed: int | None = None) -> None:
+        """Tell that transfers are over; ``computed``: tokens of the request of a load that count now."""
         for transfer in transfers:
             self.stream.emit(Complete(transfer.op, 0, transfer.ok))
             if transfer.kind == "load":
                 if transfer.state is not None:
                     transfer.state.open_loads -= 1
                     if transfer.issued and not transfer.ok:
-                        self.stream.load_failed(transfer.state)
+                        self.stream.load_failed(transfer.state, computed)
                 continue
             self.storing[indexes(transfer.gpu_pack)] -= 1
 
@@ -301,27 +306,25 @@ class Tier:
             free = items[-1].free if place == len(parts) - 1 else -1
             self.stream.emit(Free(tap.name, holder, packed(slots), free))
 
-    def label(self, transfers: list[Transfer]) -> None:
-        """Tell which destinations of completed stores are in the tier's index now."""
-        blocks, index = self.tap.pool.blocks, self.tap.pool.cached_block_hash_to_block
+    def label(self, transfers: list[Transfer], slots: list[int], found: list[bytes | None]) -> None:
+        """Tell which destinations of completed stores are in the tier's index now: ``slots`` under ``found``.
+
+        What has no hash there is not in the index.
+        """
+        by_slot = dict(zip(slots, found, strict=True)) if len(transfers) > 1 else {}
         for transfer in transfers:
-            hashes = [blocks[slot]._block_hash for slot in transfer.cpu]
-            there: Sequence[int] = range(len(hashes))
-            if None in hashes:
-                there = [at for at, found in enumerate(hashes) if found is not None]
-            if there and index.get_one_block(hashes[there[0]]) is None:
-                there = [at for at in there if index.get_one_block(hashes[at]) is not None]
-            if not there:
-                continue
-            if len(there) == len(hashes) and hashes == transfer.hashes:
-                where = indexes(transfer.cpu_pack)
-                self.tap.remember(where, hashes)
+            hashes = found if transfer.cpu == slots else [by_slot.get(slot) for slot in transfer.cpu]
+            if None not in hashes and hashes == transfer.hashes:
+                self.tap.remember(indexes(transfer.cpu_pack), hashes)
                 keys = packed_keys(transfer.keys)
                 self.stream.emit(Label(self.tap.name, transfer.cpu_pack, keys, transfer.group, transfer.op))
                 continue
-            slots, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
-            self.tap.remember(np.array(slots, dtype=np.uint32), kept)
-            self.stream.tell_label(Item(LABEL, self.tap, slots, extra=kept), transfer.op)
+            there = [at for at, each in enumerate(hashes) if each is not None]
+            if not there:
+                continue
+            some, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
+            self.tap.remember(np.array(some, dtype=np.uint32), kept)
+            self.stream.tell_label(Item(LABEL, self.tap, some, extra=kept), transfer.op)
 
 
 def _slots(transfer: Transfer, tier: bool) -> list[int]:

@@ -262,17 +262,12 @@ def test_hooks_are_put_in_once_and_taken_out_again() -> None:
     assert dict(vars(module.BlockPool)) == before
 
 
-def output(tokens: dict[str, int]) -> Any:
-    return types.SimpleNamespace(num_scheduled_tokens=tokens, scheduled_spec_decode_tokens={})
-
-
 def test_steps_that_are_alike_are_told_as_one() -> None:
     seen = Observed()
     seen.stream.tiers.append(seen.stream.gpu)
     for _ in range(4):
-        step = output({"a": 1, "b": 1})
-        seen.stream.dispatched(step)
-        seen.stream.processed(step)
+        seen.stream.dispatched(7, {"a": 1, "b": 1})
+        seen.stream.processed(7)
     assert seen.events == [Dispatch(0, ["a", "b"], [1, 1]), Process(0)]
     seen.pool.get_new_blocks(1)
     assert seen.events[2:4] == [Dispatch(1, ["a", "b"], [3, 3]), Process(1)]
@@ -281,32 +276,22 @@ def test_steps_that_are_alike_are_told_as_one() -> None:
 
 def test_without_a_tier_a_table_may_be_freed_under_a_step() -> None:
     seen = Observed()
-    seen.stream.dispatched(output({"a": 1}))
+    seen.stream.dispatched(7, {"a": 1})
     blocks = seen.pool.get_new_blocks(1)
     seen.pool.free_blocks(blocks)
     assert not [event for event in seen.events if isinstance(event, Dispatch)]
     assert not seen.broken
 
 
-def request(computed: int) -> Any:
-    return types.SimpleNamespace(
-        request_id="a",
-        num_tokens=8,
-        num_computed_tokens=computed,
-        status=types.SimpleNamespace(name="FINISHED_ABORTED"),
-    )
-
-
 @pytest.mark.parametrize("steps", [0, 1])
 def test_without_a_tier_a_finished_request_has_no_tokens_to_count(steps: int) -> None:
     seen = Observed()
-    made = request(8 * steps)
-    seen.stream.submit(made)
+    seen.stream.submit("a", 8)
     for _ in range(steps):
-        seen.stream.dispatched(output({"a": 8}))
-        seen.stream.processed(output({"a": 8}))
-    seen.stream.finishing(made)
-    seen.stream.gone(made)
+        seen.stream.dispatched(7, {"a": 8})
+        seen.stream.processed(7)
+    seen.stream.finishing("a", "FINISHED_ABORTED", 8 * steps)
+    seen.stream.gone("a")
     assert not seen.broken
 
 
@@ -316,26 +301,23 @@ def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
 ) -> None:
     seen = Observed()
     seen.stream.tiers.append(seen.stream.gpu)
-    made = request(computed)
-    seen.stream.submit(made)
-    seen.stream.admit(seen.stream.request("a"), request(0), (), {})
-    step = output({"a": 8})
-    seen.stream.dispatched(step)
-    seen.stream.processed(step)
-    seen.stream.finishing(made)
+    seen.stream.submit("a", 8)
+    seen.stream.admit(seen.stream.request("a"), 0, 0, 8)
+    seen.stream.dispatched(7, {"a": 8})
+    seen.stream.processed(7)
+    seen.stream.finishing("a", "FINISHED_ABORTED", computed)
     assert {name: count for name, count in seen.broken.items() if name == "COUNT"} == broken
 
 
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:
     seen = Observed()
     seen.stream.tiers.append(seen.stream.gpu)
-    steps = [output({"a": 1}) for _ in range(3)]
-    for step in steps[:2]:
-        seen.stream.dispatched(step)
+    for step in range(2):
+        seen.stream.dispatched(step, {"a": 1})
         seen.stream.processed(step)
-    seen.stream.dispatched(steps[2])
+    seen.stream.dispatched(2, {"a": 1})
     seen.pool.get_new_blocks(1)
-    seen.stream.processed(steps[2])
+    seen.stream.processed(2)
     kinds = [(type(event), getattr(event, "tokens", None)) for event in seen.events]
     assert kinds == [
         (Dispatch, [1]),

@@ -84,6 +84,7 @@ class Engine:
             stats=self.stats,
             observer=observer,
             disk=self._disk(design, manager, observer) if options.tiers > 2 else None,
+            share_loads=options.share_loads,
         )
         self.scheduler = design.scheduler(
             manager, self.connector, options.token_budget, self.stats, observer, options.on_failure

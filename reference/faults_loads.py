@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kvfence.reference.design import Design
 from kvfence.reference.disk_tier import DiskTier, Question
-from kvfence.reference.faults_blocks import FAULTS as BLOCK_FAULTS
-from kvfence.reference.faults_transfers import FAULTS as TRANSFER_FAULTS
+from kvfence.reference.free_queue import Slots
 from kvfence.reference.request import Request
+from kvfence.reference.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.scheduler_side import Loading as LoadsOfRequest
-from kvfence.reference.scheduler_side import OffloadScheduler
+from kvfence.reference.shared_loads import Sharing
 from kvfence.reference.transfers import Transfer, TransferReport, TransferTable
 from kvfence.spec.events import Rollback
 
@@ -57,6 +58,48 @@ class _KeepsVerdict(OffloadScheduler):
         pass
 
 
+class _LeavesSharersAlone(OffloadScheduler):
+    """Rolls back the request that a failed load was for, and nobody who shares its blocks."""
+
+    def _roll_back_sharer(self, sharing: Sharing) -> None:
+        pass
+
+
+class _SharersDoNotWait(OffloadScheduler):
+    """Takes blocks that a load of another request fills for cached ones."""
+
+    def filled_by(self, parts: Iterable[tuple[int, Slots]]) -> set[str]:
+        """Ask nobody."""
+        del parts
+        return set()
+
+
+class _AnswersWithoutPin(OffloadScheduler):
+    """A hit that the tier of files has answered is not pinned when it has come to memory."""
+
+    def _was_asked(self, request: Request) -> bool:
+        return self.disk is not None and request.holder in self.disk.tries
+
+    def _pin(self, request: Request, slots: Slots) -> None:
+        if not self._was_asked(request):
+            super()._pin(request, slots)
+
+    def _unpin(self, request: Request, hit: Hit) -> None:
+        if self.tier.held(request.hit_holder):
+            super()._unpin(request, hit)
+
+
+class _ForgetsWhoAsked(OffloadScheduler):
+    """Drops the answer that a request which went away had waited for, and forgets the pin of its hit."""
+
+    def request_finished(self, request: Request, aborted: bool) -> bool:
+        """Forget the pins of a request that asked."""
+        disk = self.disk
+        if disk is not None and (request.holder in disk.questions or disk.is_fetching(request)):
+            self.promises.pop(request.hit_holder, None)
+        return super().request_finished(request, aborted)
+
+
 class _AnswersByKey(DiskTier):
     """Gives an answer to whoever waits for one."""
 
@@ -85,9 +128,10 @@ FAULTS: dict[str, Design] = {
     "partial_load_counted_whole": Design(connector=_WholeConnector),
     "invalid_in_one_group_only": Design(connector=_ContentWithOneGroup),
     "count_not_rolled_back": Design(connector=_KeepsCountAhead),
-    "shared_before_landing": TRANSFER_FAULTS["register_before_landing"],
-    "unpinned_verdict": BLOCK_FAULTS["unpinned_lookup"],
-    "dropped_answer_keeps_pin": BLOCK_FAULTS["pin_leak_on_abort"],
+    "sharer_not_rolled_back": Design(connector=_LeavesSharersAlone),
+    "shared_before_landing": Design(connector=_SharersDoNotWait),
+    "unpinned_verdict": Design(connector=_AnswersWithoutPin),
+    "dropped_answer_keeps_pin": Design(connector=_ForgetsWhoAsked),
     "verdict_kept_after_failure": Design(connector=_KeepsVerdict),
     "answers_by_key": Design(disk=_AnswersByKey),
     "answer_on_its_way_kept": Design(disk=_AnswersWhatWasAsked),

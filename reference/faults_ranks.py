@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Literal
 
 from kvfence.reference.design import Design
-from kvfence.reference.faults_transfers import FAULTS as TRANSFER_FAULTS
 from kvfence.reference.rank_votes import RankVotes
 from kvfence.reference.request import Request
 from kvfence.reference.scheduler_side import OffloadScheduler
@@ -19,6 +18,13 @@ class _DecidesAlone(RankVotes):
 
     def _decision(self, rank: int, refusing: int) -> Literal["commit", "abort"]:
         return "commit" if rank == self.ranks - 1 else super()._decision(rank, refusing)
+
+
+class _BelievesLeader(TransferTable):
+    """Puts the reports of the ranks together so that the first rank's counts for all."""
+
+    def _is_over(self, transfer: Transfer) -> bool:
+        return 0 in transfer.reported
 
 
 class _CountsReports(TransferTable):
@@ -80,6 +86,24 @@ class _ContentWithoutOneRank(OffloadScheduler):
         super()._store_over(transfer)
 
 
+class _DropsLeadersRecord(OffloadScheduler):
+    """Drops its record of stores that some ranks have ended when their request is done."""
+
+    def request_finished(self, request: Request, aborted: bool) -> bool:
+        """Forget the stores that are not over on every rank."""
+        open_now = self.transfers.open
+        mine = [op for op, t in open_now.items() if t.request is request and t.reported]
+        delay = super().request_finished(request, aborted)
+        for op in mine:
+            if open_now[op].kind == "store":
+                del open_now[op]
+        return delay
+
+
+class _LeaderConnector(OffloadScheduler):
+    table_type = _BelievesLeader
+
+
 class _CountingConnector(OffloadScheduler):
     table_type = _CountsReports
 
@@ -89,11 +113,11 @@ class _TwoMessagesConnector(OffloadScheduler):
 
 
 FAULTS: dict[str, Design] = {
-    "one_rank_enough": TRANSFER_FAULTS["complete_on_first_rank"],
+    "one_rank_enough": Design(connector=_LeaderConnector),
     "decide_alone": Design(votes=_DecidesAlone),
     "repeat_counts": Design(connector=_CountingConnector),
     "failure_after_completion": Design(connector=_TwoMessagesConnector),
     "noop_flush_on_one_rank": Design(connector=_ContentWithoutOneRank),
-    "dropped_leader_slot": TRANSFER_FAULTS["lost_completion"],
+    "dropped_leader_slot": Design(connector=_DropsLeadersRecord),
 }
 """Faulty designs of several ranks by name."""

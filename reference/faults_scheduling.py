@@ -52,11 +52,10 @@ class _PreemptsOneAfterAnother(Scheduler):
 
 
 class _FreesAtOnce(KVCacheManager):
-    """A request that is over gives its blocks back, whatever is in flight."""
+    """A request that is preempted gives its blocks back, whatever is in flight."""
 
     def _last_use(self, request: Request) -> int:
-        del request
-        return -1
+        return super()._last_use(request) if request.state is State.ENDED else -1
 
 
 class _KeepsPlaceholders(Scheduler):

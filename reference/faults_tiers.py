@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvfence.reference.design import Design
 from kvfence.reference.disk_tier import DiskTier, Owner
 from kvfence.reference.host_memory import DescriptorBuffers, HostMemory
 from kvfence.reference.pool import BlockPool
 from kvfence.reference.scheduler import Scheduler
 from kvfence.reference.scheduler_side import OffloadScheduler
+from kvfence.reference.stores import ConnectorMetadata
+from kvfence.reference.tables import Rows
 from kvfence.reference.transfers import Transfer
 from kvfence.spec.events import Event, Removed, Stored
 
@@ -45,6 +49,31 @@ class _PublishesNoReset(BlockPool):
 
     def publish_cleared(self) -> None:
         """Say nothing."""
+
+
+# What a tier keeps.
+
+
+class _KeepsMirrors(OffloadScheduler):
+    """Keeps a slot of the tier as long as the GPU pool has the block that it mirrors."""
+
+    def _store_over(self, transfer: Transfer) -> None:
+        super()._store_over(transfer)
+        kept = self.__dict__.setdefault("_kept", {})
+        for slot, key in zip(transfer.dst.tolist(), transfer.keys.tolist(), strict=True):
+            if self.tier.index[transfer.group].get(key) == slot and slot not in kept:
+                kept[slot] = transfer.group, key
+                self.tier.touch(f"mirror:{slot}.0", np.array([slot]))
+
+    def build_connector_meta(self, rows: Rows) -> ConnectorMetadata:
+        """Give up mirrors of what the GPU pool has not any more, once the tier is full."""
+        kept: dict[int, tuple[int, int]] = self.__dict__.get("_kept", {})
+        if not self.tier.num_free:
+            for slot, (group, key) in list(kept.items()):
+                if key not in self.gpu.index[group]:
+                    del kept[slot]
+                    self.tier.free_blocks(f"mirror:{slot}.0", np.array([slot]))
+        return super().build_connector_meta(rows)
 
 
 # Files.
@@ -127,6 +156,7 @@ FAULTS: dict[str, Design] = {
     ),
     "lost_file_still_listed": Design(disk=_PublishesNoLoss),
     "reset_not_published": Design(cpu_pool=_PublishesNoReset),
+    "mirror_pins_starve": Design(connector=_KeepsMirrors),
     "lost_file_still_found": Design(disk=_KeepsLostFiles),
     "promotion_during_reset": Design(disk=_FetchesAcrossReset),
     "store_resurrects_key": Design(disk=_SavesAcrossReset),

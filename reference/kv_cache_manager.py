@@ -59,6 +59,8 @@ class KVCacheManager:
 
     def __init__(self, pool: BlockPool, tables: BlockTables, depth: int = 1, step_tokens: int = 8192) -> None:
         self.pool = pool
+        self.hits: Indexed = pool
+        """Where hits are looked for: in the pool, and maybe in what is on its way there."""
         self.tables = tables
         self.groups = tables.groups
         self.unit = common_blocks(self.groups)
@@ -82,7 +84,7 @@ class KVCacheManager:
 
     def get_computed_blocks(self, request: Request) -> LocalHit:
         """The longest prefix that every group has; at least one token is left to compute. Changes nothing."""
-        tokens, parts = self.longest_hit(self.pool, request, 0, (request.total - 1) // self.unit * self.unit)
+        tokens, parts = self.longest_hit(self.hits, request, 0, (request.total - 1) // self.unit * self.unit)
         return LocalHit(tokens, tuple(parts))
 
     def longest_hit(

@@ -67,6 +67,8 @@ class Options:
     """Whether ``fail_rate`` goes for stores too."""
     on_failure: FailurePolicy = "recompute"
     """What becomes of a request whose load fails: what did not land is computed, or it ends with an error."""
+    share_loads: bool = False
+    """Whether blocks under a load are shared: who shares waits for it."""
     publish: bool = False
     """Whether it is published what can be looked up in each pool."""
     repeat_rate: float = 0.0

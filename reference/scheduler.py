@@ -289,7 +289,12 @@ class Scheduler:
         wait for room, and those behind it with it; DEFERRED when only it has to wait.
         """
         hit = self.manager.get_computed_blocks(request)
-        promised, _ = self.connector.get_num_new_matched_tokens(request, hit.tokens)
+        owners = self.connector.filled_by(hit.parts)
+        promised: int | None = 0
+        if owners:
+            self.connector.withdraw(request)
+        else:
+            promised, _ = self.connector.get_num_new_matched_tokens(request, hit.tokens)
         if promised is None:
             request.needed = 0
             return DEFERRED
@@ -297,7 +302,7 @@ class Scheduler:
         request.needed = self.manager.blocks_wanted(request, hit, external)
         if self.manager.pool.num_free < request.needed + (0 if alone else self.watermark):
             return None
-        tokens = 0 if external else min(budget, request.total - hit.tokens)
+        tokens = 0 if external or owners else min(budget, request.total - hit.tokens)
         try:
             self.manager.admit(request, hit, external, tokens)
         except OutOfBlocks:
@@ -312,7 +317,9 @@ class Scheduler:
         self.connector.update_state_after_alloc(request, external)
         if self.observer is not None and len(self.manager.groups) > 1 and hit.tokens + external:
             self._tell_tables(self.observer, request, hit.tokens + external)
-        if external:
+        if owners:
+            self.connector.share(request, owners)
+        if external or owners:
             request.state = State.PARKED
             self.parked[request.id] = request
         return tokens

@@ -5,6 +5,7 @@ The methods that the engine calls have the names of vLLM's ``KVConnectorBase_V1`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from kvfence.reference.free_queue import Slots
 from kvfence.reference.kv_cache_manager import KVCacheManager
 from kvfence.reference.pool import BlockPool, Observer
 from kvfence.reference.request import Request
+from kvfence.reference.shared_loads import SharedLoads, Sharing
 from kvfence.reference.stats import Stats
 from kvfence.reference.stores import ConnectorMetadata, Mode, StorePlanner
 from kvfence.reference.tables import Rows
@@ -65,6 +67,7 @@ class OffloadScheduler(StorePlanner):
         stats: Stats | None = None,
         observer: Observer | None = None,
         disk: DiskTier | None = None,
+        share_loads: bool = False,
     ) -> None:
         super().__init__(manager, tier, mode, ranks, store_batch, lazy_horizon, stats, observer)
         self.disk = disk
@@ -74,6 +77,9 @@ class OffloadScheduler(StorePlanner):
         """Hit holder -> the hit that is pinned under this name."""
         self.loading: dict[str, Loading] = {}
         """Request holder -> its loads that are not over."""
+        self.shared = SharedLoads(self.gpu) if share_loads else None
+        if self.shared is not None:
+            manager.hits = self.shared
 
     # Hits.
 
@@ -174,6 +180,8 @@ class OffloadScheduler(StorePlanner):
             self.transfers.add(transfer)
             self.to_issue.loads.append(transfer)
             loading.waiting += 1
+            if self.shared is not None:
+                self.shared.begin(request.holder, transfer)
             self.stats.loads += 1
             self.stats.loaded_blocks += src.size
         self.loading[request.holder] = loading
@@ -181,8 +189,10 @@ class OffloadScheduler(StorePlanner):
     def _hold_destination(self, transfer: Transfer) -> None:
         self.gpu.touch(transfer.holder, transfer.dst)
 
-    def _load_over(self, transfer: Transfer) -> Request | None:
-        """One load is over. Returns the request when all of its loads are, and it still waits for them."""
+    def _load_over(self, transfer: Transfer) -> list[Request]:
+        """One load is over. Returns the request when all of its loads are, if it still waits for them, and
+        who shares its blocks.
+        """
         request = transfer.request
         assert request is not None
         holder = f"req:{request.id}.{transfer.request_generation}"
@@ -193,7 +203,7 @@ class OffloadScheduler(StorePlanner):
             self.stats.failed_loads += 1
             self._distrust(transfer)
         if loading.waiting:
-            return None
+            return []
         del self.loading[holder]
         waits = request.generation == loading.generation and request.row >= 0
         failed = [load for load in loading.done if not load.ok]
@@ -206,7 +216,13 @@ class OffloadScheduler(StorePlanner):
         if waits and failed:
             self.failed.add(request.holder)
             self._roll_back(request, loading)
-        return request if waits else None
+        over = [request] if waits else []
+        if self.shared is not None:
+            for sharing in self.shared.over(holder, loading.done):
+                if sharing.some_failed:
+                    self._roll_back_sharer(sharing)
+                over.append(sharing.request)
+        return over
 
     def _release_source(self, load: Transfer) -> None:
         self.tier.free_blocks(load.holder, load.src[::-1])
@@ -268,6 +284,39 @@ class OffloadScheduler(StorePlanner):
     def _all_groups(self, landed: list[bool]) -> bool:
         return all(landed)
 
+    # Loads of others.
+
+    def filled_by(self, parts: Iterable[tuple[int, Slots]]) -> set[str]:
+        """Holders of the requests whose loads fill blocks of a hit in the GPU pool."""
+        return set() if self.shared is None else self.shared.owners(parts)
+
+    def share(self, request: Request, owners: set[str]) -> None:
+        """The request has such blocks in its table, and waits for those loads."""
+        assert self.shared is not None
+        self.shared.share(request, owners)
+
+    def _roll_back_sharer(self, sharing: Sharing) -> None:
+        """A load has failed of which the request shares blocks: like the owner, it counts what is valid."""
+        request, tables, groups = sharing.request, self.manager.tables, self.manager.groups
+        self.failed.add(request.holder)
+        counted = int(tables.computed[request.row])
+
+        def is_valid(tokens: int) -> bool:
+            for group, spec in enumerate(groups):
+                table = tables.table(request.row, group)
+                read = table[spec.first_block(tokens) : tokens // spec.block_size]
+                # A shorter hit has another window, which may not be in the table.
+                if (read == tables.null).any() or not sharing.failed.isdisjoint(read.tolist()):
+                    return False
+            return True
+
+        valid = next((n for n in range(counted, 0, -self.manager.unit) if is_valid(n)), 0)
+        tables.computed[request.row] = tables.confirmed[request.row] = valid
+        tables.cached[request.row] = valid
+        self.manager.truncate(request, valid)
+        if self.observer is not None:
+            self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
+
     def take_failure(self, request: Request) -> bool:
         """Whether the load of the request, which is over, failed. Told once."""
         failed = request.holder in self.failed
@@ -279,8 +328,9 @@ class OffloadScheduler(StorePlanner):
         return holder in self.loading
 
     def has_open_loads(self, request: Request) -> bool:
-        """Whether a load of the request's present generation is not over."""
-        return request.holder in self.loading
+        """Whether a load that the request's present generation waits for is not over."""
+        shares = self.shared is not None and request.holder in self.shared.waiting
+        return shares or request.holder in self.loading
 
     # Steps and ends.
 
@@ -313,8 +363,8 @@ class OffloadScheduler(StorePlanner):
                 self.disk.over(self, transfer)
             elif transfer.kind == "store":
                 self._store_over(transfer)
-            elif (request := self._load_over(transfer)) is not None:
-                over.append(request)
+            else:
+                over += self._load_over(transfer)
         return over
 
     def request_finished(self, request: Request, aborted: bool) -> bool:
@@ -349,6 +399,8 @@ class OffloadScheduler(StorePlanner):
         self.failed.discard(request.holder)
         if self.disk is not None:
             self.disk.forget(request.holder)
+        if self.shared is not None:
+            self.shared.forget(request.holder)
 
     def reset_cache(self) -> bool:
         """Forget the tier's labels and begin an epoch; transfers in flight will not register."""
@@ -356,6 +408,8 @@ class OffloadScheduler(StorePlanner):
         self.tier.reset_prefix_cache()
         if self.disk is not None:
             self.disk.reset()
+        if self.shared is not None:
+            self.shared.reset()
         self._scanned = (-1, 0)
         return True
 

@@ -15,8 +15,9 @@ Names used in the fields:
 * ``keys``: content keys, one for each slot; equal keys mean an equal token prefix up to and including the
   block.
 * ``holder``: who keeps slots from being freed, as ``kind:id.generation``: ``req:7.0`` (the block table of
-  request 7), ``hit:7.0`` (the pin of a promised hit), ``op:3.1`` (a transfer). A slot's ref count is the
-  number of its holders.
+  request 7), ``hit:7.0`` (the pin of a promised hit), ``op:3.1`` (a transfer), ``mirror:5.0`` (kept for its
+  content as long as another pool has the same, whatever is under way). A slot's ref count is the number of
+  its holders.
 * ``req``, ``gen``: a request and its generation. The generation grows when the request is preempted or its id
   is used again.
 * ``op``, ``gen``: a transfer operation and its generation. An id may be used again with a greater generation

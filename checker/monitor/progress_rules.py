@@ -6,7 +6,7 @@ from typing import Final
 
 from kvfence.checker.monitor.books import Books, Rule
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Event, Preempt, Round
+from kvfence.spec.events import Drop, Event, Preempt, Round
 
 STALLED: Final = 3
 """Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
@@ -74,6 +74,33 @@ def preempt_fault(books: Books, event: Preempt) -> Violation | None:
         before=before[0],
         still_held=held,
         processed=books.processed,
+    )
+
+
+def starved_fault(books: Books, event: Drop) -> Violation | None:
+    """Whether a block is not stored for want of room in a tier in which no room will come.
+
+    Slots under a transfer, a promise or a table come back when that is over; a mirror is kept for good.
+    """
+    pool = books.pools.get(books.header.tier)
+    if event.why != "tier_full" or pool is None:
+        return None
+    books.judge("PROGRESS")
+    kept = 0
+    for holder in pool.holders.values():
+        if holder.count and holder.kind != "mirror":
+            return None
+        kept += holder.count
+    if not kept or pool.free + pool.drift > 0:
+        return None
+    return books.fail(
+        "PROGRESS",
+        "a tier without room for a block has slots that come back, and not only mirrors",
+        pool,
+        req=f"{event.req}.{event.gen}",
+        group=event.group,
+        block=event.at,
+        mirrors=kept,
     )
 
 

@@ -7,7 +7,7 @@ from kvfence.checker.monitor.bulk import all_have_both, distinct, named, same
 from kvfence.checker.monitor.geometry_rules import accepted_fault, promise_fault
 from kvfence.checker.monitor.load_rules import promised_again
 from kvfence.checker.monitor.pool_state import PoolState
-from kvfence.checker.monitor.progress_rules import preempt_fault
+from kvfence.checker.monitor.progress_rules import preempt_fault, starved_fault
 from kvfence.checker.monitor.request_state import Promise, Request
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.wellformed import MOST_BLOCKS
@@ -314,7 +314,7 @@ class RequestRules:
             raise ValueError(f"a table has no blocks from {event.at}, {event.n} of them")
         request, found = self.books.request(event.req, event.gen)
         request.cover(event.group).add_range(event.at, event.at + event.n)
-        return found
+        return found or (starved_fault(self.books, event) if event.why == "tier_full" else None)
 
     def cursor(self, event: Cursor) -> Violation | None:
         """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""

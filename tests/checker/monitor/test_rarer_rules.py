@@ -17,6 +17,7 @@ from kvfence.spec.events import (
     Decide,
     Describe,
     Dispatch,
+    Drop,
     Event,
     Evict,
     Failed,
@@ -66,6 +67,12 @@ CACHED: list[Event] = [
     Label("cpu", [3], [11], group=2),
     Free("cpu", "op:9.0", [0, 1, 2, 3]),
     Submit("1", 0, 16),
+]
+FULL: list[Event] = [
+    *CACHED,
+    *[Touch("cpu", f"mirror:{slot}.0", [slot]) for slot in range(4)],
+    Alloc("cpu", "mirror:5.0", [5]),
+    Alloc("cpu", "op:8.0", [4]),
 ]
 PINNED: list[Event] = [*CACHED, Touch("cpu", "hit:1.0", [0, 1, 2, 3])]
 LOADING: list[Event] = [
@@ -259,6 +266,14 @@ TWINS: list[tuple[str, list[Event], Event | None, Event | None, str]] = [
         "PROGRESS",
     ),
     ("something is in flight", [*LOADING, *[Round(ready=1)] * 9], Round(ready=1), None, ""),
+    (
+        "a tier full of mirrors has no room for ever",
+        [*FULL, Touch("cpu", "mirror:4.0", [4]), Free("cpu", "op:8.0", [4])],
+        Drop("1", 0, 0, 1, "resident"),
+        Drop("1", 0, 0, 1, "tier_full"),
+        "PROGRESS",
+    ),
+    ("a transfer gives its slot back", FULL, Drop("1", 0, 0, 1, "tier_full"), None, ""),
     ("a victim's slots come back first", CRAMPED, Preempt("2", 0), Preempt("2", 0, why="room"), "PROGRESS"),
     (
         "they are back",

@@ -1,19 +1,29 @@
 """A search whose levels do not fit the device goes on with states on the host."""
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from kvfence.checker.adapters.pinned_levels import pinned_levels
-from kvfence.checker.engines import Native
-from kvfence.checker.engines.gpu import Gpu, expansion
+from kvfence.checker.engines import Native, Result
+from kvfence.checker.engines.gpu import Gpu, expansion, search, source
 from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.levels import Levels, Piece
+from kvfence.checker.engines.gpu.ranks import Ranks
 from kvfence.spec.language import Machine
+
+_spec = importlib.util.spec_from_file_location("thread_ranks", Path(__file__).parent / "thread_ranks.py")
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+together = _module.together
 
 Kvlife = Callable[..., Machine]
 FAULT = frozenset({"evict_referenced"})
@@ -81,4 +91,25 @@ def test_a_card_with_little_memory_searches_on_and_finds_the_same(
     native = Native().run(m, sizes)
     assert shapes.facts(found) == shapes.facts(native)
     assert [str(p) for p in found.violated] == [str(p) for p in native.violated]
+    assert BEING_EXPANDED in came_back
+
+
+def test_ranks_that_lack_memory_for_levels_search_on_together(
+    kvlife: Kvlife, shapes: ModuleType, came_back: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (source, expansion, search):
+        monkeypatch.setattr(module, "SENT_LOG2", 6)
+    monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 512)
+    monkeypatch.setattr(expansion, "LARGEST_SEGMENT", 512)
+    m, sizes = kvlife(FAULT), {"Block": 3, "Request": 2}
+    limits = Limits(host_memory=1 << 20, batch=200)
+
+    def run(ranks: Ranks) -> Result:
+        return Gpu(device=lambda: HostDevice(room=440_000), ranks=ranks, limits=limits, queue=64).run(
+            m, sizes
+        )
+
+    one, two = together(2, run)
+    native = Native().run(m, sizes)
+    assert shapes.facts(one) == shapes.facts(two) == shapes.facts(native)
     assert BEING_EXPANDED in came_back

@@ -9,6 +9,7 @@ import pytest
 
 from kvfence.checker.engines import Native
 from kvfence.checker.engines.gpu import Gpu, state_table
+from kvfence.checker.engines.gpu.device import Table
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.host import HostDevice
@@ -80,6 +81,21 @@ def test_the_largest_table_is_chosen_while_it_fits_beside_the_present_one(kvlife
     assert table.reach(20) == 0
     assert table.capacity(largest) == 8 << largest
     assert table.capacity(20) == 4 << 20
+
+
+def test_the_step_to_the_largest_table_waits_until_the_present_one_is_full(kvlife: Kvlife) -> None:
+    source = GpuModel(Interpreter(kvlife(), {"Block": 5, "Request": 5}), {}).printed
+    table = StateTable(HostDevice(), Memory(HostDevice(), 76 << 30), source, narrow=True)
+    shares = {}
+    for log2 in (26, 27, 28):
+        table.now = Table(log2=log2, reach=table.reach(log2))
+        shares[log2] = table.grow_at() / table.capacity(log2)
+    assert shares[26] == pytest.approx(state_table.GROW_AT)
+    assert shares[27] == pytest.approx(
+        state_table.GROW_AT
+    )  # two of these fit beside the largest one of 64 GiB,
+    assert shares[28] == pytest.approx(state_table.GROW_LATE)  # and four do not
+    assert table.full_at() > table.grow_at()
 
 
 @pytest.mark.parametrize("every", [0.0, 1000.0])

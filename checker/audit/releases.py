@@ -105,7 +105,7 @@ def _download(version: str, into: Path) -> tuple[Path, str]:
         if done.returncode == 0 and wheels:
             return wheels[-1], package
         told = done.stderr
-        if _no_network(told):
+        if _no_network(told) or not _not_there(told):
             break
     raise CannotRun(_why_not(version, told))
 
@@ -115,13 +115,23 @@ def _no_network(told: str) -> bool:
     return any(sign in told for sign in (*signs, "Temporary failure in name resolution", "SSLError"))
 
 
+def _not_there(told: str) -> bool:
+    return "Could not find a version" in told or "No matching distribution" in told
+
+
 def _why_not(version: str, told: str) -> str:
     if "No module named pip" in told:
         return f"vLLM {version}: this Python has no pip to fetch it with: {sys.executable} -m ensurepip"
+    have = ", ".join(fetched()) or "none"
     if _no_network(told):
-        have = ", ".join(fetched()) or "none"
         return f"vLLM {version}: the package index cannot be reached; releases in the cache: {have}"
-    if "Could not find a version" in told or "No matching distribution" in told:
+    if "from versions: none" in told:
+        # What pip says of an index that it cannot reach either, unless it tries again.
+        return (
+            f"vLLM {version}: the package index cannot be reached, or has no vLLM at all; "
+            f"releases in the cache: {have}"
+        )
+    if _not_there(told):
         return (
             f"there is no release {version} of vLLM with a wheel for this machine: "
             "pip index versions vllm lists the releases"

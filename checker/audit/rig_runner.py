@@ -6,7 +6,7 @@ identity of its prefix; attention reads every token that it would read and compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -122,15 +122,23 @@ class Runner:
         for name in output.finished_req_ids:
             self.tables.pop(name, None)
         for new in output.scheduled_new_reqs:
-            self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
+            self.tables[new.req_id] = [self._there(new.req_id, ids) for ids in new.block_ids]
         cached = output.scheduled_cached_reqs
         resumed = resumed_in(output)
         for name, new_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if name in resumed:
-                self.tables[name] = [list(ids) for ids in new_ids]
+                self.tables[name] = [self._there(name, ids) for ids in new_ids]
             elif new_ids is not None:
                 for table, ids in zip(self.tables[name], new_ids, strict=True):
-                    table.extend(ids)
+                    table.extend(self._there(name, ids))
+
+    def _there(self, name: str, ids: Sequence[int]) -> list[int]:
+        """``ids``, with the null block in place of blocks that do not exist."""
+        wrong = [id_ for id_ in ids if not 0 <= id_ < self.setup.gpu_blocks]
+        if wrong:
+            cause = "a block table names a block that does not exist"
+            self.garbled(cause, f"request {name} is given the blocks {wrong} of {self.setup.gpu_blocks}")
+        return [0 if id_ in wrong else id_ for id_ in ids]
 
     def _ranges(self, work: list[Work]) -> tuple[list[Range], list[Range]]:
         """What the step reads and writes, in bytes."""

@@ -28,7 +28,17 @@ STUCK = {
     ),
     "mirror_pins_starve": (
         {COPIED},
-        ("submit", "park", "land", "promote", "dispatch", "process", "finish", "backup", "acknowledge"),
+        (
+            "submit",
+            "admit",
+            "dispatch",
+            "process",
+            "dispatch",
+            "process",
+            "finish",
+            "backup",
+            "acknowledge",
+        ),
     ),
 }
 """Designs in which a run comes to a halt: the promises that break, and the fewest steps to the halt."""

@@ -1,7 +1,8 @@
 """SimpleCPUOffloadConnector where there is no CUDA: all of its own code, with streams and copies replaced.
 
 Loaded by vLLM through ``kv_connector_module_path``. ``KVFENCE_ENGINE_FAULT`` switches a fault on:
-``unpinned`` (promised hits are not pinned) or ``scrambled`` (loads bring the contents of other blocks).
+``unpinned`` (promised hits are not pinned), ``scrambled`` (loads bring the contents of other blocks) or
+``unordered`` (stores do not wait for the step that they are handed over with).
 """
 
 from __future__ import annotations
@@ -97,6 +98,15 @@ class HostConnector(SimpleCPUOffloadConnector):
         assert self.worker_handler is not None
         _DEVICE[:] = [next(iter(self.worker_handler.gpu_kv_caches.values())).data_ptr()]
 
+
+if os.environ.get("KVFENCE_ENGINE_FAULT") == "unordered":
+    _launch = copy_backend.DmaCopyBackend.launch_copy
+
+    def _unordered(*args: Any, **named: Any) -> Any:
+        named.pop("wait_event", None)
+        return _launch(*args, **named)
+
+    copy_backend.DmaCopyBackend.launch_copy = _unordered
 
 if os.environ.get("KVFENCE_ENGINE_FAULT") == "unpinned":
     _lookup = SimpleCPUOffloadScheduler.get_num_new_matched_tokens

@@ -1,8 +1,9 @@
 """A whole vLLM on the CPU with a tiny random model: the same requests without and with offloading.
 
-    python run_engine.py none|fenced [--requests N]
+    python run_engine.py none|fenced [--requests N] [--processes]
 
-Prints one JSON object: the tokens of each request, and what happened meanwhile.
+Prints one JSON object: the tokens of each request, and what happened meanwhile. ``--processes``: scheduler
+and worker are in processes of their own, and only what vLLM's metrics tell of them is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +56,27 @@ def prompts(count: int) -> list[list[int]]:
     return found
 
 
+def figures(metric: Any) -> list[tuple[str, float]]:
+    """The figures of kvfence in a metric of vLLM."""
+    if not metric.name.startswith("vllm:kvfence"):
+        return []
+    name = metric.name.removeprefix("vllm:kvfence_")
+    invariant = metric.labels.get("invariant")
+    return [(f"{name} {invariant}" if invariant else name, float(metric.value))]
+
+
 def main() -> None:
     """Runs the requests."""
     parser = argparse.ArgumentParser()
     parser.add_argument("side", choices=("none", "fenced"))
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--processes", action="store_true")
     asked = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(asked.processes))
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     sys.path.insert(0, str(HERE))
+    os.environ["PYTHONPATH"] = os.pathsep.join((os.environ.get("PYTHONPATH", ""), str(HERE)))
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -93,6 +106,8 @@ def main() -> None:
                 "cpu_bytes_to_use": 64 << 20,
             },
         )
+    if asked.processes:
+        more |= {"distributed_executor_backend": "mp", "disable_log_stats": False}
     llm = LLM(
         model=model(),
         skip_tokenizer_init=True,
@@ -115,7 +130,15 @@ def main() -> None:
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "preempted": preempted,
     }
-    if asked.side == "fenced":
+    if asked.side == "fenced" and asked.processes:
+        # Figures are told once a second, with the output of a step.
+        for _ in range(3):
+            time.sleep(1.1)
+            llm.generate(requests[:1], params, use_tqdm=False)
+        told["metrics"] = {
+            name: value for metric in llm.get_metrics() for name, value in figures(metric) if value
+        }
+    elif asked.side == "fenced":
         from host_connector import MOVED
 
         from kvfence.checker.adapters.vllm.runtime import active, facts

@@ -129,7 +129,7 @@ class Workers:
 
 def order_of(handler: Any) -> WorkerOrder | None:
     """What observes a worker side, if anything does."""
-    order: WorkerOrder | None = handler.__dict__.get(ORDER)
+    order: WorkerOrder | None = getattr(handler, ORDER, None)
     return order if order is not None and not order.off else None
 
 
@@ -140,11 +140,11 @@ def hook_scheduler_steps(patches: Patches, scheduler: Any) -> None:
     def schedule(original: Method) -> Method:
         def schedule(self: Any, *args: Any, **named: Any) -> Any:
             output = original(self, *args, **named)
-            running = self.__dict__.get(IN_FLIGHT, 0)
+            running = getattr(self, IN_FLIGHT, 0)
             with contextlib.suppress(Exception):
                 setattr(output, IN_FLIGHT, running)
             if output.num_scheduled_tokens:
-                self.__dict__[IN_FLIGHT] = running + 1
+                setattr(self, IN_FLIGHT, running + 1)
             return output
 
         return schedule
@@ -152,7 +152,7 @@ def hook_scheduler_steps(patches: Patches, scheduler: Any) -> None:
     def update(original: Method) -> Method:
         def update_from_output(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
             if scheduler_output.num_scheduled_tokens:
-                self.__dict__[IN_FLIGHT] = max(self.__dict__.get(IN_FLIGHT, 1) - 1, 0)
+                setattr(self, IN_FLIGHT, max(getattr(self, IN_FLIGHT, 1) - 1, 0))
             return original(self, scheduler_output, *args, **named)
 
         return update_from_output
@@ -269,7 +269,7 @@ def _modules(coverage: Coverage) -> dict[str, Any]:
 
 def _prepare(handler: Any, order: WorkerOrder, workers: Workers, modules: dict[str, Any]) -> None:
     """Before the streams of a worker side are made."""
-    handler.__dict__[ORDER] = order
+    setattr(handler, ORDER, order)
     for name, module in modules.items():
         missing = workers.observed.observe(module, USED[name])
         if missing:

@@ -34,11 +34,14 @@ def _table() -> Iterator[str]:
     yield "| id | in short | machines | asserted | monitored | reports |"
     yield "|---|---|---|---|---|---|"
     for row in INVARIANTS:
-        where = ", ".join(f"[{m}](machines.md#{m})" for m in row.machines) or "none yet"
+        where = ", ".join(
+            f"[{m}](machines.md#{m}){'' if m in row.proved else ' (judged)'}" for m in row.machines
+        )
         marks = ["yes" if mark else "" for mark in (row.asserted, row.monitored)]
         link = f"[{row.id}](#{row.id.lower()})"
         yield f"| {link} | {row.title} | {where} | {marks[0]} | {marks[1]} | {len(row.reports)} |"
     yield ""
+    yield 'Machines prove what they state for any size. "Judged": it is of whole runs, and judged at some.'
     yield "Asserted: the reference implementation is judged by it. Monitored: any trace is (`kvfence check`)."
     yield ""
 

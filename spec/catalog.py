@@ -3,7 +3,8 @@
 Ranked by how many of 76 public reports each would have caught. A row whose ``machines`` is empty is not
 specified yet; the verdict table shows it as "not yet". ``asserted`` says that the events of the reference
 implementation are judged against it at runtime, ``monitored`` that the ledger judges it on any trace.
-``limits`` says what part is still open.
+``proved`` names the machines whose statement of it is proved for any size. ``limits`` says what part is still
+open.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     monitored: bool = False
     reports: tuple[str, ...] = ()
     limits: str = ""
+
+    judged: tuple[str, ...] = ()
+    """Those of ``machines`` that state it of whole runs only: it is judged there at stated sizes."""
+
+    @property
+    def proved(self) -> tuple[str, ...]:
+        """The machines in which it is proved for sorts of any size."""
+        return tuple(machine for machine in self.machines if machine not in self.judged)
 
     @property
     def specified(self) -> bool:
@@ -88,6 +97,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         ),
         kind="progress",
         machines=("scheduling", "ranks"),
+        judged=("ranks",),
         asserted=True,
         monitored=True,
         reports=("vllm#45388", "vllm#57841", "vllm#49674", "vllm#45138", "sglang#33862"),

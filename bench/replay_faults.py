@@ -1,0 +1,168 @@
+"""Faulty designs on whole production traces, under the failures of `replay_failures.py`: each must be caught.
+
+    python bench/replay_faults.py [WORKLOAD ...] [--design D ...] [--requests N] [--output FOLDER]
+
+4 ranks, one of them late, and three tiers; loads fail and files get lost. A run stops when the invariant that
+the design breaks is violated. Some faults need traffic of their kind besides, in terms of options of `kvfence
+replay`: EXTRA says which. With ``--sound``, the sound design is run with each of these, and must hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from replay_failures import SAMPLE, TROUBLE
+
+from kvfence.checker.adapters.reference import designs, replay
+from kvfence.spec.designs import DESIGNS
+
+CROWDED: Final = {"gpu_blocks": 12_500}
+"""The longest prompt alone fills it: requests are preempted."""
+TIGHT: Final = {"gpu_blocks": 4_000}
+"""Some requests run beside others only; the few that could never run are turned away."""
+SLIDING: Final = {"groups": "full+sliding"}
+SMALL_TIER: Final = {"cpu_blocks": 8_000}
+SHARING: Final = {"share_loads": True}
+RESETTING: Final = {"reset_every": 200}
+AHEAD: Final = {"async_depth": 2}
+IMPATIENT: Final = {"abort_rate": 0.5}
+EXTRA: Final[dict[str, dict[str, Any]]] = {
+    "allocate_unchecked": CROWDED | SLIDING,
+    "pin_leak_on_abort": IMPATIENT,
+    "leak_on_abort": IMPATIENT | {"token_budget": 1024, "limit": 1_000},  # before it brings all to a halt
+    "free_before_processed": SLIDING | AHEAD,
+    "cursor_not_rewound": CROWDED,
+    "cursor_before_queue": SMALL_TIER,
+    "free_on_preempt": CROWDED,
+    "free_on_abort": IMPATIENT,
+    "reset_ignores_in_flight": RESETTING,
+    "reset_one_tier": RESETTING,
+    "head_blocks_holder": CROWDED,
+    "blockless_head": CROWDED | SMALL_TIER,
+    "fenced_victim_spin": TIGHT | AHEAD,
+    "free_fenced_victim": CROWDED | AHEAD,
+    "preempt_beside_parked": TIGHT,
+    "null_blocks_counted": SLIDING,
+    "other_groups_block_size": SLIDING | {"block_sizes": (16, 32)},
+    "aligned_window_bound": SLIDING,
+    "eagle_marks_every_group": SLIDING,
+    "writer_keeps_too_little": SLIDING,
+    "promise_longer_than_acceptable": SLIDING,
+    "block_ids_unique_only_in_group": SLIDING,
+    "partial_load_counted_whole": SLIDING,
+    "invalid_in_one_group_only": SLIDING,
+    "sharer_not_rolled_back": SHARING,
+    "shared_before_landing": SHARING,
+    "unpinned_verdict": SMALL_TIER,
+    "dropped_answer_keeps_pin": IMPATIENT | SMALL_TIER,
+    "mirror_pins_starve": SMALL_TIER,
+    "answers_by_key": SMALL_TIER,
+    "answer_on_its_way_kept": TIGHT | SMALL_TIER | {"lose_rate": 0.5},
+    "lost_file_still_listed": SMALL_TIER,
+    "lost_file_still_found": SMALL_TIER,
+    "reset_not_published": RESETTING,
+    "promotion_during_reset": RESETTING | SMALL_TIER,
+    "store_resurrects_key": RESETTING | SMALL_TIER,
+    "reset_skips_a_tier": RESETTING,
+    "reset_forgets_transfers": RESETTING,
+}
+"""Design -> what its fault needs beside the failures: options of `kvfence replay`."""
+
+
+def options_of(design: str, requests: int | None) -> dict[str, Any]:
+    """What the run of ``design`` is told."""
+    return {**TROUBLE, "limit": requests, **EXTRA.get(design, {}), "design": design}
+
+
+def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]:
+    """One run: up to the violation that is expected, or to the end of the trace."""
+    expected = DESIGNS[design].breaks
+    load = os.getloadavg()[0]
+    start, begin = time.process_time(), time.perf_counter()
+    found = replay(workload, options_of(design, requests), expected=expected)
+    caught = next((one for one in found.violations if one.invariant == expected), None)
+    return {
+        "design": design,
+        "machines": DESIGNS[design].machines,
+        "extra": EXTRA.get(design, {}),
+        "breaks": expected,
+        "caught": caught is not None,
+        "condition": "" if caught is None else caught.condition,
+        "events_before": found.events if caught is None else caught.number,
+        "others_before": {one.invariant: one.number for one in found.violations if one is not caught},
+        "broke": found.broke,
+        "cpu_seconds": round(time.process_time() - start, 2),
+        "seconds": round(time.perf_counter() - begin, 2),
+        "load_average": round(load, 1),
+    }
+
+
+def holds(workload: Path, extra: dict[str, Any], requests: int | None) -> dict[str, Any]:
+    """The sound design with the same traffic: ``holds`` says whether nothing was found wrong."""
+    begin = time.process_time()
+    found = replay(workload, {**TROUBLE, "limit": requests, **extra})
+    return {
+        "design": "sound",
+        "extra": extra,
+        "requests": requests,
+        "holds": found.verdict == "holds",
+        "found": [str(one) for one in found.violations] + ([found.broke] if found.broke else []),
+        "events": found.events,
+        "cpu_seconds": round(time.process_time() - begin, 2),
+    }
+
+
+def told(row: dict[str, Any]) -> str:
+    """One run in a line."""
+    others = "".join(f"; before: {name} at {number:,}" for name, number in row["others_before"].items())
+    end = f"{row['breaks']} at event {row['events_before']:,}" if row["caught"] else f"NOT {row['breaks']}"
+    broke = f"; broke: {row['broke']}" if row["broke"] else ""
+    return f"{row['design']}: {end}, {row['cpu_seconds']} s of CPU{others}{broke}"
+
+
+def recorded(folder: Path, name: str, facts: dict[str, Any]) -> None:
+    """Write what is known so far."""
+    machine = {"python": platform.python_version(), "processor": platform.machine()}
+    text = msgspec.json.format(
+        msgspec.json.encode(facts | {"options": TROUBLE, "machine": machine}), indent=1
+    )
+    (folder / name).write_bytes(text + b"\n")
+
+
+def main() -> int:
+    """Exit code 1 if a design is not caught, or the sound one does not hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("workloads", nargs="*", type=Path, default=[SAMPLE])
+    parser.add_argument("--design", nargs="*", default=None, help="default: all that the reference has")
+    parser.add_argument("--sound", action="store_true", help="the sound design under each kind of traffic")
+    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
+    parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
+    asked = parser.parse_args()
+    failed = False
+    for workload in asked.workloads:
+        rows: list[dict[str, Any]] = []
+        kinds = [dict(items) for items in dict.fromkeys(tuple(extra.items()) for extra in EXTRA.values())]
+        for what in [{}, *kinds] if asked.sound else asked.design or designs():
+            if isinstance(what, dict):
+                rows.append(holds(workload, what, asked.requests))
+                line = f"sound with {what}: {'holds' if rows[-1]['holds'] else rows[-1]['found']}"
+            else:
+                rows.append(measure(workload, what, asked.requests))
+                line = told(rows[-1])
+            print(f"{workload.stem} {line}", flush=True)
+            good = sum(row.get("caught", row.get("holds", False)) for row in rows)
+            if asked.output is not None:
+                name = f"replay-faults-{workload.stem}{'-sound' if asked.sound else ''}.json"
+                recorded(asked.output, name, {"path": workload.name, "as_expected": good, "runs": rows})
+        failed |= good < len(rows)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

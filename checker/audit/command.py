@@ -60,7 +60,8 @@ def audit_reference(
             found = campaign(target, REFERENCE, budget=budget, seed=seed, until=expected, note=_note)
         finally:
             target.close()
-        worst = max(worst, _told(examined(found, None), target, out / f"reference-{name}", output))
+        found = examined(found, None, tells_all=True)
+        worst = max(worst, _told(found, target, out / f"reference-{name}", output))
         if found.interrupted:
             break
     return worst

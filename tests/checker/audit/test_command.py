@@ -42,6 +42,16 @@ def test_a_faulty_design_is_reported_with_its_case_and_trace(
     assert run(["audit", "reference", "--replay", str(case), "--out", str(out)]) == 0
 
 
+def test_a_rule_broken_without_harm_is_a_fault_of_the_reference_which_tells_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["audit", "reference", "--design", "complete_on_first_rank", "--budget", "6"]
+    assert run([*command, "--out", str(tmp_path)]) == 1
+    text = capsys.readouterr().out
+    assert "RANKS" in text
+    assert "Noted:" not in text
+
+
 def test_json_has_findings_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["audit", "reference", "--design", "over_pop", "--budget", "4", "--format", "json"]
     assert run([*command, "--out", str(tmp_path)]) == 1

@@ -61,6 +61,31 @@ def test_ordinary_traffic_on_a_newer_release_shows_nothing(new: Vllm) -> None:
     assert outcome.accesses
 
 
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup(gpu_blocks=40, cpu_blocks=16, drafts=3),
+        Setup(gpu_blocks=40, cpu_blocks=16, drafts=1, depth=2),
+        Setup(gpu_blocks=40, cpu_blocks=16, ranks=2, stages=2),
+        Setup(gpu_blocks=24, cpu_blocks=16, priority=True, depth=2),
+        Setup(gpu_blocks=24, cpu_blocks=16, tier="disk"),
+        Setup(gpu_blocks=24, cpu_blocks=16, second_connector=True),
+        Setup(gpu_blocks=90, cpu_blocks=16, chunked=False, windows=(0, 8, 16)),
+        Setup(gpu_blocks=24, cpu_blocks=16, lazy=True, launch_delay=4),
+    ],
+    ids=lambda setup: "-".join(
+        n for n in Setup.__struct_fields__ if getattr(setup, n) != getattr(Setup(), n)
+    ),
+)
+def test_what_production_runs_can_be_driven_and_looked_at(new: Vllm, setup: Setup) -> None:
+    outcome = new.run(Case(setup, ORDINARY.actions))
+    assert outcome.refused == ""
+    assert outcome.unchecked == ()
+    assert not {seen.evidence for seen in outcome.sightings} & {"content", "exception", "race"}
+    assert outcome.accesses
+    assert bool(outcome.counts.get("drafts")) == bool(setup.drafts)
+
+
 def test_a_case_runs_alike_twice(old: Vllm) -> None:
     first, second = old.run(ORDINARY), old.run(ORDINARY)
     assert first.sightings

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeAlias
 
 from kvfence.checker.adapters.vllm.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.patching import Method, NotSeenError, Patches, shaped
+from kvfence.checker.adapters.vllm.tables import Tables
 
 
 def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
@@ -77,25 +79,31 @@ def _add_request(original: Method, late: Late) -> Method:
     return add_request
 
 
-def _schedule(original: Method, late: Late) -> Method:
-    def schedule(self: Any, *args: Any, **named: Any) -> Any:
-        stream = self._kvfence_stream
-        if stream is UNKNOWN:
-            stream = late(self)
-        output = original(self, *args, **named)
-        if stream is not None:
-            try:
-                tokens, uneven = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
-                if uneven:
-                    note = (stream.dispatched, id(output), tokens.copy(), list(uneven))
-                    stream.tape.append(note)
-                elif tokens:
-                    stream.tape.append((stream.dispatched, id(output), tokens.copy()))
-            except Exception as error:
-                stream.tape.trouble(error)
-        return output
+_SCHEDULE = """
+def hook(PARAMETERS):
+    stream = self._kvfence_stream
+    if stream is UNKNOWN:
+        stream = late(self)
+    output = original(ARGUMENTS)
+    if stream is not None:
+        try:
+            tokens = output.num_scheduled_tokens
+            if output.scheduled_spec_decode_tokens:
+                uneven = list(output.scheduled_spec_decode_tokens)
+                stream.tape.append((stream.dispatched, id(output), tokens.copy(), uneven))
+            elif tokens:
+                stream.tape.append((stream.dispatched, id(output), tokens.copy()))
+        except Exception as error:
+            stream.tape.trouble(error)
+    return output
+"""
 
-    return schedule
+
+def _schedule(original: Method, late: Late) -> Method:
+    made = shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
+    if made is None:
+        raise NotSeenError("it takes any number of arguments")
+    return made
 
 
 def _update_from_output(original: Method) -> Method:
@@ -189,32 +197,40 @@ def _handle_invalid_blocks(original: Method) -> Method:
     return _handle_invalid_blocks
 
 
+_ALLOCATE_SLOTS = """
+def hook(PARAMETERS):
+    tape = self._kvfence_tape
+    if tape is None:
+        return original(ARGUMENTS)
+    mark = tape.begin()
+    try:
+        blocks = original(ARGUMENTS)
+    except BaseException:
+        allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, False)
+        raise
+    if tape.size() != mark:
+        done = blocks is not None
+        allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, done)
+    return blocks
+"""
+
+
 def _allocate_slots(original: Method) -> Method:
-    def allocate_slots(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        tape = self._kvfence_tape
-        if tape is None:
-            return original(self, request, *args, **named)
-        mark = tape.begin()
-        try:
-            blocks = original(self, request, *args, **named)
-        except BaseException:
-            _allocated(self, request, args, named, mark, False)
-            raise
-        if tape.size() != mark:
-            _allocated(self, request, args, named, mark, blocks is not None)
-        return blocks
-
-    return allocate_slots
+    if not {"num_new_computed_tokens", "num_external_computed_tokens"} <= set(signature(original).parameters):
+        raise NotSeenError("it does not take how many tokens are computed")
+    made = shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
+    if made is None:
+        raise NotSeenError("it takes any number of arguments")
+    return made
 
 
-def _allocated(
-    manager: Any, request: Any, args: tuple[Any, ...], named: dict[str, Any], mark: int, done: bool
-) -> None:
+def _allocated(manager: Any, request: Any, local: int, external: int, mark: int, done: bool) -> None:
     """Note that a request's tables were changed by ``allocate_slots``, which may have admitted it."""
     stream: EngineStream = manager._kvfence_stream
     tape, reader = stream.tape, manager._kvfence_tables
     id_ = request.request_id
-    tables, admission = (), None
+    tables: Tables = ()
+    admission = None
     try:
         computed = int(request.num_computed_tokens)
         most = None
@@ -224,8 +240,6 @@ def _allocated(
                 most = sum(len(note[1]) for note in made if len(note) > 2 and isinstance(note[1], list))
         tables = reader.read(id_, most)
         if done:
-            local = named.get("num_new_computed_tokens", args[1] if len(args) > 1 else 0)
-            external = named.get("num_external_computed_tokens", args[4] if len(args) > 4 else 0)
             admission = (int(local) + computed, int(external), int(request.num_tokens))
     except Exception as error:
         tape.trouble(error)

@@ -154,7 +154,7 @@ def _after_alloc(original: Method) -> Method:
 
 def _build_meta(original: Method) -> Method:
     def build_connector_meta(self: Any, scheduler_output: Any) -> Any:
-        tier = tier_of(self)
+        tier = self._kvfence_tier or tier_of(self)
         if tier is None:
             return original(self, scheduler_output)
         tape = tier.tape

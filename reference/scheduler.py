@@ -16,23 +16,21 @@ from kvfence.reference.options import FailurePolicy
 from kvfence.reference.pool import Observer
 from kvfence.reference.request import Request, State
 from kvfence.reference.scheduler_side import OffloadScheduler
+from kvfence.reference.scheduler_told import TellingScheduler
 from kvfence.reference.stats import Stats
 from kvfence.reference.stores import ConnectorMetadata
-from kvfence.reference.tables import GroupSpec, Rows
+from kvfence.reference.tables import Rows
 from kvfence.reference.transfers import TransferReport
 from kvfence.reference.workload import RequestSpec
 from kvfence.spec.events import (
-    Admit,
     Dispatch,
     Finish,
     FinishReason,
-    Geometry,
     Preempt,
     Process,
     Quiesce,
     Reset,
     Retire,
-    Round,
     Submit,
     Zero,
 )
@@ -65,7 +63,7 @@ class StepOutput:
     """Slots to fill with zeros before anything is computed."""
 
 
-class Scheduler:
+class Scheduler(TellingScheduler):
     """Decides each step; first come, first served.
 
     Requests that hold blocks come before those that do not: a parked request whose load is over is never
@@ -145,22 +143,6 @@ class Scheduler:
         elif self.observer is not None:
             self._tell_idle_round(self.observer)
         return output
-
-    def _tell_idle_round(self, observer: Observer) -> None:
-        """Nothing was scheduled: who is there all the same."""
-        needed = self.waiting[0].needed if self.waiting else 0
-        if needed and (self.running or self.parked or self.ready):
-            needed += self.watermark
-        observer(
-            Round(
-                running=len(self.running),
-                ready=len(self.ready),
-                parked=len(self.parked),
-                waiting=len(self.waiting),
-                needed=needed or -1,
-                pool=self.manager.pool.name,
-            )
-        )
 
     def _running_rows(self) -> Rows:
         if self._rows is None:
@@ -328,52 +310,6 @@ class Scheduler:
         """How much of a promise is taken: at least one token is left to compute."""
         most = (request.total - 1) // self.unit * self.unit - local
         return min(promised, most)
-
-    def _tell_admission(self, request: Request, local: int, external: int, promised: int) -> None:
-        del promised
-        if self.observer is not None:
-            total = request.total
-            self.observer(
-                Admit(
-                    req=request.id,
-                    gen=request.generation,
-                    local=local,
-                    external=external,
-                    compute=total - local - external,
-                    total=total,
-                )
-            )
-
-    def _tell_tables(self, observer: Observer, request: Request, tokens: int) -> None:
-        """How the blocks behind the hit are counted, group by group."""
-        for group, spec in enumerate(self.manager.groups):
-            first, last = self._first_told(spec, tokens), tokens // spec.block_size
-            slots = self.tables.table(request.row, group)[first:last].copy()
-            observer(
-                Geometry(
-                    req=request.id,
-                    gen=request.generation,
-                    group=group,
-                    tokens=tokens,
-                    at=first,
-                    slots=slots,
-                    held=self._count_held(slots),
-                    needed=self._count_needed(spec, tokens),
-                    bound=self._bound(spec),
-                )
-            )
-
-    def _first_told(self, spec: GroupSpec, tokens: int) -> int:
-        return spec.first_block(tokens)
-
-    def _count_held(self, slots: Slots) -> int:
-        return int(np.count_nonzero(slots != self.tables.null))
-
-    def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
-        return tokens // spec.block_size - spec.first_block(tokens)
-
-    def _bound(self, spec: GroupSpec) -> int:
-        return spec.most_read if spec.forgets else -1
 
     def _run(self, request: Request) -> None:
         request.state = State.RUNNING

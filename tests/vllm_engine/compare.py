@@ -2,6 +2,8 @@
 
     python compare.py [--requests N]
 
+Once with scheduler and worker in one process, and once with each in its own.
+
 Exits with 1 and says why if a comparison fails. Run by ``make test-vllm``.
 """
 
@@ -18,11 +20,24 @@ from typing import Any
 RUN = Path(__file__).with_name("run_engine.py")
 
 
-def run(side: str, requests: int, fault: str = "") -> dict[str, Any]:
-    """One run in a process of its own."""
+FEW: int = 40
+"""Requests of the runs whose scheduler and worker are in processes of their own."""
+
+
+def run(side: str, requests: int, fault: str = "", processes: bool = False) -> dict[str, Any]:
+    """One run in a process of its own; ``processes``: its scheduler and its worker in others."""
     environment = {**os.environ, "KVFENCE_ENGINE_FAULT": fault}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(RUN), side, "--requests", str(requests)],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(RUN),
+            side,
+            "--requests",
+            str(requests),
+            *(["--processes"] if processes else []),
+        ],
         env=environment,
         capture_output=True,
         text=True,
@@ -62,6 +77,17 @@ def main() -> None:
     check("hits without pins are caught", "PIN" in unpinned["fence"]["violations"])
     scrambled = run("fenced", asked.requests, "scrambled")
     check("loads of wrong contents change tokens", scrambled["tokens"] != plain["tokens"])
+    unordered = run("fenced", asked.requests, "unordered")
+    check("stores that do not wait are caught", "STORE-READY" in unordered["fence"]["violations"])
+    apart = run("fenced", FEW, processes=True)
+    told = apart["metrics"]
+    check("the same tokens in processes of their own", apart["tokens"] == plain["tokens"][:FEW])
+    check("figures come from other processes, and nothing is wrong", set(told) == {"events"})
+    unpinned = run("fenced", FEW, "unpinned", processes=True)
+    check("a fault of the scheduler's process is told", unpinned["metrics"].get("violations PIN", 0) > 0)
+    unordered = run("fenced", FEW, "unordered", processes=True)
+    told = unordered["metrics"]
+    check("a fault of the worker's process is told", told.get("violations STORE-READY", 0) > 0)
     if wrong:
         raise SystemExit(1)
 

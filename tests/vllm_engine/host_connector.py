@@ -102,9 +102,17 @@ class HostConnector(SimpleCPUOffloadConnector):
 if os.environ.get("KVFENCE_ENGINE_FAULT") == "unordered":
     _launch = copy_backend.DmaCopyBackend.launch_copy
 
-    def _unordered(*args: Any, **named: Any) -> Any:
-        named.pop("wait_event", None)
-        return _launch(*args, **named)
+    def _unordered(
+        self: Any,
+        src_blocks: Any,
+        dst_blocks: Any,
+        is_store: bool,
+        event_idx: int,
+        events_list: Any,
+        wait_event: Any = None,
+    ) -> Any:
+        del wait_event
+        return _launch(self, src_blocks, dst_blocks, is_store, event_idx, events_list)
 
     copy_backend.DmaCopyBackend.launch_copy = _unordered
 

@@ -8,7 +8,9 @@ Each scenario has the violations that were found in it, what was not checked, an
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -291,6 +293,71 @@ def misconfigured() -> dict[str, Any]:
     return found
 
 
+def twice() -> dict[str, Any]:
+    """The plugin, the connector and a second instrumentation in one process."""
+    from kvfence.checker.adapters.vllm import instrument
+    from kvfence.checker.adapters.vllm_plugin import register
+
+    first = runtime()
+    os.environ["KVFENCE_MODE"] = "log"
+    register()
+    register()
+    del os.environ["KVFENCE_MODE"]
+    traffic(fenced(), requests=4)
+    second = instrument(lambda _: None)
+    state = second.undetermined
+    second.remove()
+    traffic(fenced(), requests=4)
+    return {"same": runtime() is first, "mode": runtime().mode, "second is undetermined": state}
+
+
+PLUGIN = """
+import json, os
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+load_general_plugins()
+from kvfence.checker.adapters.vllm.runtime import active
+here = active()
+wrong = [hook for hook, state in here.instrumentation.coverage.items() if state != "checked"]
+child = os.fork()
+if child == 0:
+    os._exit(0 if active() is here else 1)
+print("PLUGIN", json.dumps([here.mode, wrong, os.waitpid(child, 0)[1]]))
+"""
+"""What each of vLLM's processes does, as far as plugins go."""
+
+
+def plugin() -> dict[str, Any]:
+    """vLLM itself loads the plugin, in two processes."""
+    with tempfile.TemporaryDirectory(prefix="kvfence-") as folder:
+        info = Path(folder) / "kvfence-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvfence\nVersion: 0\n")
+        (info / "entry_points.txt").write_text(
+            "[vllm.general_plugins]\nkvfence = kvfence.checker.adapters.vllm_plugin:register\n"
+        )
+        more = {"KVFENCE_MODE": "count", "VLLM_PLUGINS": "kvfence"}
+        more["PYTHONPATH"] = os.pathsep.join((os.environ["PYTHONPATH"], folder))
+        command = [sys.executable, "-W", "ignore", "-c", PLUGIN]
+        both_processes = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **more},
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        said = [each.communicate() for each in both_processes]
+    lines = [line for out, _ in said for line in out.splitlines() if line.startswith("PLUGIN ")]
+    return {
+        "processes": [json.loads(line.removeprefix("PLUGIN ")) for line in lines],
+        "errors": [err[-500:] for out, err in said if "PLUGIN " not in out],
+    }
+
+
 def figures() -> dict[str, Any]:
     """Figures of both sides, through vLLM's own path and over a process boundary."""
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -300,6 +367,7 @@ def figures() -> dict[str, Any]:
 
     engine = fenced()
     traffic(engine, requests=4)
+    facts(runtime())  # Waits until everything is judged.
     engine.connector._next_stats = 0
     told = engine.connector.get_kv_connector_stats()
     worker = FencedConnector(engine.config, KVConnectorRole.WORKER, engine.caches)
@@ -338,6 +406,8 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
         names,
         misconfigured,
         figures,
+        twice,
+        plugin,
         example,
         offloading,
     )

@@ -186,6 +186,18 @@ def test_a_wrong_configuration_is_one_clear_error(told: dict[str, Any], what: st
     assert words in error
 
 
+def test_it_is_put_in_once_however_often_it_is_asked_for(told: dict[str, Any]) -> None:
+    found = told["twice"]
+    assert found["figures"] == {"same": True, "mode": "count", "second is undetermined": True}
+    assert found["not_checked"] == []
+    assert found["events"] > 50
+
+
+def test_vllm_loads_the_plugin_in_each_process(told: dict[str, Any]) -> None:
+    found = told["plugin"]["figures"]
+    assert found["processes"] == [["count", [], 0]] * 2, found["errors"]
+
+
 def test_figures_of_both_sides_come_through_a_process_boundary(told: dict[str, Any]) -> None:
     figures = told["figures"]["figures"]
     assert figures["violations"]["STORE-READY"] >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stories import assert_breaks_by, follow, refused_by_the_sound_twin
 
 from kvfence.checker.engines import Explore, Verdict
 from kvfence.checker.engines.interpret import Interpreter
@@ -61,19 +62,6 @@ REFUSED = {
 """The step that the sound twin does not take; None where it takes all of them and does something else."""
 
 
-def follow(run: Interpreter, story: tuple[str, ...]) -> tuple[tuple[int, ...], str | None]:
-    """The state after the story's steps, and the first step that could not be taken."""
-    state = run.initial()
-    for step in story:
-        instance = next((i for i in run.enabled(state) if str(i) == step), None)
-        if instance is None:
-            return state, step
-        state, failed = run.step(state, instance)
-        assert not failed
-        assert not run.violated(state)
-    return state, None
-
-
 def test_there_is_a_story_for_every_design() -> None:
     named = {name for name, row in DESIGNS.items() if set(row.machines) & {"tiers", "host_memory"}}
     assert named - {"sound"} == set(STORIES) == set(REFUSED)
@@ -81,19 +69,12 @@ def test_there_is_a_story_for_every_design() -> None:
 
 @pytest.mark.parametrize("design", STORIES)
 def test_each_design_breaks_its_invariant_by_its_story_and_no_shorter_one(design: str) -> None:
-    row = DESIGNS[design]
-    (name,) = row.machines
-    machine = MACHINES[name](row.faults)
-    machine.assert_discovers(row.breaks, STORIES[design], sizes=row.sizes)
-    found = Explore().run(machine, row.sizes, until="first")
-    assert min(len(path) for path in found.violated if path.id == row.breaks) == len(STORIES[design])
+    assert_breaks_by(design, STORIES[design])
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_the_sound_twin_refuses_the_story_or_is_not_broken_by_it(design: str) -> None:
-    (name,) = DESIGNS[design].machines
-    run = Interpreter(MACHINES[name](frozenset()), DESIGNS[design].sizes)
-    assert follow(run, STORIES[design])[1] == REFUSED[design]
+    assert refused_by_the_sound_twin(design, STORIES[design]) == REFUSED[design]
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("tiers", {"Operation": 1}), ("host_memory", {})])

@@ -308,15 +308,22 @@ def _order(finding: Finding) -> tuple[int, int, str]:
     return len(finding.earlier), -finding.times, finding.key
 
 
+def _may_follow(later: Sighting, first: Sighting) -> bool:
+    """Whether ``later`` can be a consequence of ``first``.
+
+    A race, and the end of a copy that was told to fail, have causes of their own.
+    """
+    alone = later.evidence == "race" or later.invariant == "FAIL-CLOSED"
+    return not alone or later.invariant == first.invariant
+
+
 def _finding(seen: _Seen) -> Finding:
     keys = [sighting.key for sighting in seen.outcome.sightings]
     at = keys.index(seen.sighting.key)
-    # A race of another invariant has nothing to do with it.
     later = [
         sighting.evidence
         for sighting in seen.outcome.sightings[at:]
-        if sighting.evidence != "rule"
-        and (sighting.evidence != "race" or sighting.invariant == seen.sighting.invariant)
+        if sighting.evidence != "rule" and _may_follow(sighting, seen.sighting)
     ]
     return Finding(
         sighting=seen.sighting,

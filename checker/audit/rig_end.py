@@ -101,8 +101,17 @@ class End:
         idle = self.engine.steps - self.engine.last_progress
         told = f"no step, end or copy for {idle} steps: {', '.join(states)}"
         parked = any("REMOTE" in state for state in states)
-        cause = "requests wait, " + "one of them for a load, " * parked + "and nothing runs any more"
+        holding = [name for name in sorted(self.scheduler.requests) if self._blocks_of(name)]
+        how = "one of them for a load, " if parked else "one of them with blocks, " if holding else ""
+        cause = f"requests wait, {how}and nothing runs any more"
+        if holding:
+            told += f"; with blocks: {', '.join(holding)}"
         self.judge.sight("PROGRESS", cause, "stall", f"{told}; {free} GPU blocks are free")
+
+    def _blocks_of(self, name: str) -> int:
+        """Blocks that a request has in its tables, as far as this release can be asked."""
+        ask = getattr(self.scheduler.kv_cache_manager, "get_block_ids", None)
+        return sum(map(bool, (id_ for ids in ask(name) for id_ in ids))) if ask is not None else 0
 
     def _leaks(self) -> None:
         for name, pool, held in self._held():

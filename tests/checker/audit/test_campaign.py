@@ -159,3 +159,16 @@ def test_the_table_says_where_each_fault_was_found() -> None:
 def test_files_of_two_causes_have_two_names() -> None:
     found = hunted(Fake())
     assert len({slug(finding) for finding in found.findings}) == len(found.findings)
+
+
+def test_harm_that_has_a_cause_of_its_own_is_not_a_consequence_of_a_broken_rule() -> None:
+    class Failing(Fake):
+        def run(self, case: Case) -> Outcome:
+            del case
+            rule = sighting("ONCE", "a rule is broken", "rule")
+            own = sighting("FAIL-CLOSED", "a copy that fails ends the thread", "stall")
+            return Outcome(sightings=(rule, own), steps=1)
+
+    found = {f.sighting.invariant: f for f in hunted(Failing(), most=5).findings}
+    assert grounds_of(found["ONCE"]) == "noted"
+    assert grounds_of(found["FAIL-CLOSED"]) == "fault"

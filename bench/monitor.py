@@ -1,20 +1,23 @@
 """What kvfence adds to the scheduler step of a real vLLM: prefill, load and decode steps, with and without.
 
-    python bench/monitor.py [--rounds N] [--mode count] [--profile]
+    python bench/monitor.py [--rounds N] [--mode count] [--profile] [--output FILE]
 
 Runs where vLLM (0.32 or newer) can be imported; ``make bench-monitor`` sees to that. A round makes three
 engines one after the other, in an order that changes, and plays the same requests through each: a prompt of
 90,112 tokens in steps of 8,192 with stores, a load of the whole prompt, and decode steps of one request.
 ``plain`` is without kvfence, ``off`` with its plugin installed and KVFENCE_MODE not set. Figures are medians
 over the steps of all rounds. The time of a step is the processor time of ``schedule`` and
-``update_from_output`` in the engine's thread; between them it sleeps, as it would wait for a device.
+``update_from_output`` in the engine's thread; between them it sleeps, as it would wait for a device. Beside
+it stands the time on the clock, in which the thread may also wait for the interpreter or for a processor.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
+import platform
 import statistics
 import sys
 import time
@@ -33,25 +36,30 @@ MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""
 
 
+KINDS = ("prefill", "load, first step", "load, second step", "decode")
+
+
 class Clock:
-    """Seconds of the steps of each kind."""
+    """Seconds of the steps of each kind: of the processor, and on the clock."""
 
     def __init__(self) -> None:
         self.steps: dict[str, list[float]] = defaultdict(list)
+        self.wall: dict[str, list[float]] = defaultdict(list)
 
     def step(self, engine: Any, kind: str) -> None:
         """One step of ``engine``, of which only the scheduler's part counts."""
-        now = time.thread_time
+        now, clock = time.thread_time, time.perf_counter
         scheduler = engine.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
-        spent = 0.0
+        spent = passed = 0.0
 
         def timed(call: Any) -> Any:
             def run(*args: Any) -> Any:
-                nonlocal spent
-                begin = now()
+                nonlocal spent, passed
+                started, begin = clock(), now()
                 result = call(*args)
                 spent += now() - begin
+                passed += clock() - started
                 return result
 
             return run
@@ -64,6 +72,7 @@ class Clock:
         finally:
             del scheduler.schedule, scheduler.update_from_output
         self.steps[kind].append(spent)
+        self.wall[kind].append(passed)
 
 
 def play(clock: Clock) -> None:
@@ -105,12 +114,51 @@ def observed(mode: str, clock: Clock) -> Any:
         uninstall()
 
 
+def table(sides: dict[str, Clock]) -> list[dict[str, Any]]:
+    """For each kind of step and way to measure: medians in microseconds, and what is added to ``plain``."""
+    rows = []
+    for kind in KINDS:
+        for measured in ("processor", "clock"):
+            found = {
+                side: statistics.median((times.steps if measured == "processor" else times.wall)[kind]) * 1e6
+                for side, times in sides.items()
+            }
+            plain = found["plain"]
+            rows.append(
+                {
+                    "step": kind,
+                    "measured": measured,
+                    "steps": len(sides["plain"].steps[kind]),
+                    "us": {side: round(value, 1) for side, value in found.items()},
+                    "added": {side: round(value / plain - 1, 4) for side, value in found.items()},
+                }
+            )
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on, and how much else ran there."""
+    model = ""
+    if Path("/proc/cpuinfo").is_file():
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "processor": model or platform.machine(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }
+
+
 def main() -> None:
     """Prints the medians and the shares."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--mode", choices=("log", "count"), default="count")
     parser.add_argument("--profile", action="store_true", help="profile one observed round instead")
+    parser.add_argument("--output", type=Path, help="write the figures to this file as JSON")
     asked = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.pop("KVFENCE_MODE", None)
@@ -142,12 +190,17 @@ def main() -> None:
                 if side == "off":
                     register()
                 play(sides[side])
-    print(f"vLLM {vllm.__version__}, {asked.rounds} rounds, medians")
-    print(f"{'step':<20}{'plain us':>10}{'off us':>10}{asked.mode + ' us':>12}{'off':>8}{asked.mode:>8}")
-    for kind in ("prefill", "load, first step", "load, second step", "decode"):
-        plain, off, fenced = (statistics.median(side.steps[kind]) * 1e6 for side in sides.values())
-        shares = f"{off / plain - 1:>8.1%}{fenced / plain - 1:>8.1%}"
-        print(f"{kind:<20}{plain:>10.1f}{off:>10.1f}{fenced:>12.1f}{shares}")
+    rows, where = table(sides), machine()
+    print(f"vLLM {vllm.__version__}, {asked.rounds} rounds, medians; {where}")
+    print(f"{'step':<20}{'time of':<12}{'plain us':>10}{'off us':>10}{asked.mode + ' us':>12}", end="")
+    print(f"{'off':>8}{asked.mode:>8}")
+    for row in rows:
+        plain, off, fenced = row["us"].values()
+        shares = f"{row['added']['off']:>8.1%}{row['added'][asked.mode]:>8.1%}"
+        print(f"{row['step']:<20}{row['measured']:<12}{plain:>10.1f}{off:>10.1f}{fenced:>12.1f}{shares}")
+    if asked.output is not None:
+        facts = {"vllm": vllm.__version__, "rounds": asked.rounds, "machine": where, "rows": rows}
+        asked.output.write_text(json.dumps(facts, indent=2) + "\n")
     print(f"judged in the last round: {known['events']} events, violations {known['violations'] or 'none'}")
 
 

@@ -232,7 +232,8 @@ def _process_store_event(original: Method) -> Method:
             if wanted is not None:
                 slots = list(wanted.cpu_block_ids)
                 pool = self.cpu_block_pool
-                hashes = [pool.blocks[slot]._block_hash for slot in slots]
+                blocks = pool.blocks
+                hashes = [blocks[slot]._block_hash for slot in slots]
                 _only_found(pool.cached_block_hash_to_block, hashes)
         except Exception as error:
             tape.trouble(error)

@@ -241,6 +241,7 @@ def _options(case: Case, design: str) -> Any:
         fail_stores=True,
         on_failure=draw.choice(("recompute", "recompute", "fail")),
         publish=draw.random() < 0.5,
+        share_loads=draw.random() < 0.5,
         repeat_rate=setup.repeat_rate,
         design=design,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvfence.checker.audit.case import Hold
+from kvfence.checker.audit.rig_engine import free_list_of
 from kvfence.checker.audit.rig_loop import Engine
 
 MOST_STEPS: Final = 1500
@@ -121,7 +122,7 @@ class End:
                 self.judge.sight("NO-LEAK", cause, "leak", f"{len(held)} blocks: {blocks}")
             free = pool.get_num_free_blocks()
             missing = len(pool.blocks) - 1 - len(held) - free
-            listed = len(pool.free_block_queue.get_all_free_blocks())
+            listed = len(free_list_of(pool))
             if missing or listed != free:
                 cause = f"the free list of {name} is not what nobody holds"
                 told = f"counts {free} free, lists {listed}; {len(held)} held of {len(pool.blocks)}"

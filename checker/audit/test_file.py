@@ -47,7 +47,7 @@ _CHECKS: Final = {
     def called(self):
         """The free list must have every block that nobody holds, once, and count them right."""
         for name, pool in self.pools():
-            listed = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+            listed = free_list_of(pool)
             unheld = [block.block_id for block in pool.blocks if block.ref_cnt == 0 and not block.is_null]
             assert sorted(listed) == unheld, f"{name}: the free list is {listed}, nobody holds {unheld}"
             assert pool.get_num_free_blocks() == len(unheld), f"{name}: counts {pool.get_num_free_blocks()}"

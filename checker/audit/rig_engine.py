@@ -279,7 +279,8 @@ def worker_connector(made: Any, caches: Any) -> Any:
 def free_list_of(pool: Any) -> list[int]:
     """The blocks in the free list of ``pool``, one more than there are blocks at most: it may be a ring."""
     queue = pool.free_block_queue
-    block, found = queue.fake_free_list_head.next_free_block, []
+    found: list[int] = []
+    block = queue.fake_free_list_head.next_free_block
     while block is not None and block is not queue.fake_free_list_tail and len(found) <= len(pool.blocks):
         found.append(block.block_id)
         block = block.next_free_block

@@ -28,7 +28,7 @@ TIGHT: Final = {"gpu_blocks": 4_000}
 """Some requests run beside others only; the few that could never run are turned away."""
 SLIDING: Final = {"groups": "full+sliding"}
 SMALL_TIER: Final = {"cpu_blocks": 8_000}
-SHARING: Final = {"share_loads": True}
+SHARING: Final = {"share_loads": True, "fail_rate": 0.2}
 RESETTING: Final = {"reset_every": 200}
 AHEAD: Final = {"async_depth": 2}
 IMPATIENT: Final = {"abort_rate": 0.5}
@@ -60,7 +60,7 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "sharer_not_rolled_back": SHARING,
     "shared_before_landing": SHARING,
     "unpinned_verdict": SMALL_TIER,
-    "dropped_answer_keeps_pin": IMPATIENT | SMALL_TIER,
+    "dropped_answer_keeps_pin": {"abort_rate": 0.9, "cpu_blocks": 5_000},
     "mirror_pins_starve": SMALL_TIER,
     "answers_by_key": SMALL_TIER,
     "answer_on_its_way_kept": TIGHT | SMALL_TIER | {"lose_rate": 0.5},
@@ -74,6 +74,9 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
 }
 """Design -> what its fault needs beside the failures: options of `kvfence replay`."""
 
+SOONER: Final = {"reset_forgets_transfers": "ONCE"}
+"""What a trace shows of a design long before: reports of transfers that are forgotten."""
+
 
 def options_of(design: str, requests: int | None) -> dict[str, Any]:
     """What the run of ``design`` is told."""
@@ -82,7 +85,7 @@ def options_of(design: str, requests: int | None) -> dict[str, Any]:
 
 def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]:
     """One run: up to the violation that is expected, or to the end of the trace."""
-    expected = DESIGNS[design].breaks
+    expected = SOONER.get(design, DESIGNS[design].breaks)
     load = os.getloadavg()[0]
     start, begin = time.process_time(), time.perf_counter()
     found = replay(workload, options_of(design, requests), expected=expected)

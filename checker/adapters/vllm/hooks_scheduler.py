@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvfence.checker.adapters.vllm.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.patching import Method, NotSeenError, Patches, shaped
 from kvfence.checker.adapters.vllm.tables import Tables
+
+IN_FLIGHT: Final = "kvfence_in_flight"
+"""Attribute of the scheduler: its steps whose output it has not processed; of a step's output: how many there
+were before it. Workers cannot know from anyone else which steps are over."""
 
 
 def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
@@ -29,6 +33,7 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
         stream: EngineStream | None = scheduler._kvfence_stream
         return stream
 
+    patches.mark(owner, IN_FLIGHT, 0)
     patches.mark(owner, STREAM, UNKNOWN)
     patches.mark(owner, TAPE)
     patches.wrap(owner, "__init__", init)
@@ -85,15 +90,19 @@ def hook(PARAMETERS):
     if stream is UNKNOWN:
         stream = late(self)
     output = original(ARGUMENTS)
-    if stream is not None:
-        try:
-            tokens = output.num_scheduled_tokens
-            if output.scheduled_spec_decode_tokens:
-                uneven = list(output.scheduled_spec_decode_tokens)
-                stream.tape.append((stream.dispatched, id(output), tokens.copy(), uneven))
-            elif tokens:
-                stream.tape.append((stream.dispatched, id(output), tokens.copy()))
-        except Exception as error:
+    try:
+        tokens = output.num_scheduled_tokens
+        output.kvfence_in_flight = running = self.kvfence_in_flight
+        if tokens:
+            self.kvfence_in_flight = running + 1
+            if stream is not None:
+                if output.scheduled_spec_decode_tokens:
+                    uneven = list(output.scheduled_spec_decode_tokens)
+                    stream.tape.append((stream.dispatched, id(output), tokens.copy(), uneven))
+                else:
+                    stream.tape.append((stream.dispatched, id(output), tokens.copy()))
+    except Exception as error:
+        if stream is not None:
             stream.tape.trouble(error)
     return output
 """
@@ -109,10 +118,13 @@ def _schedule(original: Method, late: Late) -> Method:
 def _update_from_output(original: Method) -> Method:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         stream: EngineStream | None = self._kvfence_stream or None
+        tokens = scheduler_output.num_scheduled_tokens
+        if tokens and self.kvfence_in_flight:
+            self.kvfence_in_flight -= 1
         if stream is None:
             return original(self, scheduler_output, model_runner_output)
         tape = stream.tape
-        if scheduler_output.num_scheduled_tokens:
+        if tokens:
             tape.append((stream.processed, id(scheduler_output)))
         outputs = original(self, scheduler_output, model_runner_output)
         if scheduler_output.scheduled_spec_decode_tokens:

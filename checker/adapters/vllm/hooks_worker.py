@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from kvfence.checker.adapters.vllm.coverage import Coverage
+from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.observed_cuda import Observed, here, on_behalf_of
 from kvfence.checker.adapters.vllm.order_events import OrderTeller
 from kvfence.checker.adapters.vllm.patching import Method, Patches
@@ -31,10 +32,6 @@ USED: Final[dict[str, tuple[str, ...]]] = {
 """By module: the names through which it uses CUDA and threads."""
 NEWER: Final = frozenset({"disk_backend"})
 """Modules that not every release has."""
-
-
-IN_FLIGHT: Final = "kvfence_in_flight"
-"""Attribute of the scheduler's output of a step: the earlier steps whose output it had not processed yet."""
 
 
 class _Step(threading.local):
@@ -131,34 +128,6 @@ def order_of(handler: Any) -> WorkerOrder | None:
     """What observes a worker side, if anything does."""
     order: WorkerOrder | None = getattr(handler, ORDER, None)
     return order if order is not None and not order.off else None
-
-
-def hook_scheduler_steps(patches: Patches, scheduler: Any) -> None:
-    """Let workers know which steps were over when one was scheduled: only the scheduler knows."""
-    owner = scheduler.Scheduler
-
-    def schedule(original: Method) -> Method:
-        def schedule(self: Any, *args: Any, **named: Any) -> Any:
-            output = original(self, *args, **named)
-            running = getattr(self, IN_FLIGHT, 0)
-            with contextlib.suppress(Exception):
-                setattr(output, IN_FLIGHT, running)
-            if output.num_scheduled_tokens:
-                setattr(self, IN_FLIGHT, running + 1)
-            return output
-
-        return schedule
-
-    def update(original: Method) -> Method:
-        def update_from_output(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            if scheduler_output.num_scheduled_tokens:
-                setattr(self, IN_FLIGHT, max(getattr(self, IN_FLIGHT, 1) - 1, 0))
-            return original(self, scheduler_output, *args, **named)
-
-        return update_from_output
-
-    patches.wrap(owner, "schedule", schedule)
-    patches.wrap(owner, "update_from_output", update, parameters=("scheduler_output",))
 
 
 def hook_steps(patches: Patches, workers: Workers) -> None:

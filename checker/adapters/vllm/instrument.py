@@ -13,7 +13,6 @@ from kvfence.checker.adapters.vllm.hooks_scheduler import hook_scheduler
 from kvfence.checker.adapters.vllm.hooks_simple import hook_simple
 from kvfence.checker.adapters.vllm.hooks_worker import (
     Workers,
-    hook_scheduler_steps,
     hook_steps,
     hook_worker,
 )
@@ -116,8 +115,6 @@ def instrument(
             hook_simple(patches, simple, coordinator, engines)
         if on_race is not None or order_sink is not None:
             hook_steps(patches, workers)
-            if scheduler is not None:
-                hook_scheduler_steps(patches, scheduler)
             hook_worker(patches, workers)
     except BaseException:
         patches.remove()

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from kvfence.checker.adapters.vllm.coverage import Coverage
-from kvfence.checker.adapters.vllm.hooks_worker import IN_FLIGHT, STEP, Workers, hook_worker
+from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
+from kvfence.checker.adapters.vllm.hooks_worker import STEP, Workers, hook_worker
 from kvfence.checker.adapters.vllm.observed_cuda import OBSERVED
 from kvfence.checker.adapters.vllm.patching import Patches
 from kvfence.checker.adapters.vllm.worker_races import OrderViolation, Races, race_text

@@ -154,7 +154,9 @@ class KVCacheManager:
         for spec, (_, slots) in zip(self.groups, hit.parts, strict=True):
             first = max(spec.first_block(hit.tokens + external), hit.tokens // spec.block_size)
             revived = int(np.count_nonzero(self.pool.ref[slots] == 0))
-            wanted += min(-(-request.total // spec.block_size) - first, self.most_blocks(spec)) + revived
+            # The blocks of the hit are part of the table, which has no more than so many at a time.
+            most = self.most_blocks(spec) - slots.size
+            wanted += min(-(-request.total // spec.block_size) - first, most) + revived
         return wanted
 
     def fits(self, tokens: int) -> bool:

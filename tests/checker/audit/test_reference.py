@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import campaign
+from kvfence.checker.audit.case import Case, Setup, Submit
 from kvfence.checker.audit.findings import verdict_of
 from kvfence.checker.audit.targets import REFERENCE, Reference
 from kvfence.spec.designs import DESIGNS
@@ -21,6 +22,14 @@ def test_the_sound_reference_is_clean() -> None:
     assert verdict_of(found) == "holds"
     assert found.counts["loads"]
     assert found.counts["preemptions"]
+
+
+def test_a_long_prompt_behind_a_hit_in_a_sliding_group_fits_when_it_is_alone() -> None:
+    setup = Setup(
+        gpu_blocks=28, cpu_blocks=4, block_size=8, windows=(0, 32), depth=2, token_budget=8, seed=35318
+    )
+    case = Case(setup, (Submit(32, 1, 1, 32), Submit(121, 1, 1, 32)))
+    assert Reference("sound").run(case).sightings == ()
 
 
 @pytest.mark.parametrize("design", QUICK)

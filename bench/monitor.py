@@ -4,9 +4,9 @@
 
 Runs where vLLM (0.32 or newer) can be imported; ``make bench-monitor`` sees to that. A round makes three
 engines one after the other, in an order that changes, and plays the same requests through each: a prompt of
-90,112 tokens in steps of 8,192 with stores, a load of the whole prompt, and decode steps of one request.
-``plain`` is without kvfence, ``off`` with its plugin installed and KVFENCE_MODE not set. Figures are medians
-over the steps of all rounds. The time of a step is the processor time of ``schedule`` and
+90,112 tokens in steps of 8,192 with stores, a load of the whole prompt, and decode steps of one request and
+of many. ``plain`` is without kvfence, ``off`` with its plugin installed and KVFENCE_MODE not set. Figures are
+medians over the steps of all rounds. The time of a step is the processor time of ``schedule`` and
 ``update_from_output`` in the engine's thread; between them it sleeps, as it would wait for a device. Beside
 it stands the time on the clock, in which the thread may also wait for the interpreter or for a processor.
 """
@@ -36,7 +36,9 @@ MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""
 
 
-KINDS = ("prefill", "load, first step", "load, second step", "decode")
+KINDS = ("prefill", "load, first step", "load, second step", "decode", "decode of 64")
+TOGETHER = 64
+"""Requests of the last kind."""
 
 
 class Clock:
@@ -100,6 +102,15 @@ def play(clock: Clock) -> None:
         for _ in range(DECODES):
             clock.step(engine, "decode")
         engine.run(DECODES)
+    many = MiniEngine(gpu_blocks=BLOCKS, cpu_blocks=BLOCKS, budget=CHUNK, max_len=4096, seqs=TOGETHER)
+    for number in range(TOGETHER):
+        # Lengths differ, so that in each step some requests need a new block.
+        many.add(f"one of many {number}", [(token * 7 + number) % 977 for token in range(160 + number)], 400)
+    for _ in range(10):
+        many.step()
+    gc.collect()
+    for _ in range(DECODES):
+        clock.step(many, "decode of 64")
 
 
 def observed(mode: str, clock: Clock) -> Any:

@@ -35,8 +35,8 @@ class Request:
     local: int = 0
     external: int = 0
     """Tokens that the present generation took from the GPU prefix cache and from the tier."""
-    retired: int = -1
-    """The latest generation for which nothing is held any more."""
+    retired: set[int] = field(default_factory=set)
+    """Generations for which nothing is held any more; an early one can be the last, when its load is late."""
     needed: int = 0
     """Free GPU slots without which another attempt to admit it is vain."""
     id: str = field(init=False)

@@ -387,7 +387,7 @@ class Scheduler(TellingScheduler):
         for holder, (request, generation) in list(self._retiring.items()):
             if not self.manager.is_fenced(holder) and not self.connector.still_needs(holder):
                 del self._retiring[holder]
-                request.retired = generation
+                request.retired.add(generation)
                 if self.observer is not None:
                     self.observer(Retire(req=request.id, gen=generation))
 

@@ -154,7 +154,7 @@ class StorePlanner:
         if not transfer.ok:
             self.stats.failed_stores += 1
             request, generation = transfer.request, transfer.request_generation
-            if request is not None and generation > request.retired:
+            if request is not None and generation not in request.retired:
                 for at in transfer.at.tolist():
                     self._drop(request, generation, transfer.group, at, 1, "failed")
         elif self._may_register(transfer):

@@ -441,7 +441,7 @@ class TransferDriver:
         for holder, (request, generation, ends) in list(self.leaving.items()):
             if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
                 del self.leaving[holder]
-                request.retired = generation
+                request.retired.add(generation)
                 self.see(Retire(request.id, generation))
                 steps += ends
                 if generation == request.generation:

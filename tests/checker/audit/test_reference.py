@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import campaign
-from kvfence.checker.audit.case import Case, Setup, Submit
+from kvfence.checker.audit.case import Case, Fail, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import verdict_of
 from kvfence.checker.audit.targets import REFERENCE, Reference
 from kvfence.spec.designs import DESIGNS
@@ -30,6 +30,16 @@ def test_a_long_prompt_behind_a_hit_in_a_sliding_group_fits_when_it_is_alone() -
     )
     case = Case(setup, (Submit(32, 1, 1, 32), Submit(121, 1, 1, 32)))
     assert Reference("sound").run(case).sightings == ()
+
+
+def test_a_store_of_a_generation_that_is_gone_fails_in_silence_whichever_generation_went_last() -> None:
+    setup = Setup(block_size=2, gpu_blocks=15, cpu_blocks=50, delay=12, fail_rate=0.1, seed=52240)
+    actions = (
+        Submit(3, 1), Step(), Step(), Submit(1, 2, after=0), Submit(2, 1), Step(2), Submit(2, 1, 1, 2),
+        Submit(6, 1, 3, 6), Step(), Fail(), Submit(9, 2), Step(), Step(), Step(), Submit(12, 1, 1, 2), Step(),
+        Step(), Submit(1, 2, after=6), Step(), Submit(7, 1, 3, 6), Step(2), Reset(True, False),
+    )  # fmt: skip
+    assert Reference("sound").run(Case(setup, actions)).sightings == ()
 
 
 @pytest.mark.parametrize("design", QUICK)

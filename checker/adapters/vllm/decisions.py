@@ -274,18 +274,16 @@ def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
 
 
 def give_up(tier: Tier) -> tuple[list[Transfer], dict[int, RequestState]]:
-    """A reset begins: promises are withdrawn, stores that no worker knows of are given up.
+    """A reset begins: stores that no worker knows of are given up.
 
-    Returns these stores, and the request that each pinned slot is pinned for.
+    Returns these stores, and the request that each pinned slot is pinned for. Whether a promise is withdrawn
+    shows when its slots are freed: releases differ in that.
     """
-    stream = tier.stream
     pins: dict[int, RequestState] = {}
     for id_, slots in tier.pins.items():
-        state = stream.requests.get(id_)
+        state = tier.stream.requests.get(id_)
         if state is not None:
-            stream.withdraw(state)
             pins.update(dict.fromkeys(slots, state))
-    tier.pins.clear()
     given_up, tier.queued = tier.queued, []
     tier.cancel(given_up)
     return given_up, pins

@@ -83,6 +83,8 @@ def resetting(tier: Tier) -> None:
         for item in items:
             state = pins.get(item.slots[0]) if item.tap is tier.tap and item.kind == FREE else None
             if state is not None:
+                if tier.pins.pop(state.id, None) is not None:
+                    tier.stream.withdraw(state)
                 tier.stream.tell(item, state.hit)
             else:
                 tier.release(given_up, [item])

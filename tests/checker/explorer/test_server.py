@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvfence.checker.explorer.walk import explorer_of
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.explorer.server import ExplorerServer
+from kvfence.checker.explorer.walk import explorer_of
 
 
 @pytest.fixture(scope="module")

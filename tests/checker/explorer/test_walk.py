@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.explorer.walk import explorer_of
 from kvfence.checker.errors import CannotRun
-from kvfence.checker.explorer.walk import Explorer
+from kvfence.checker.explorer.walk import Explorer, explorer_of
 from kvfence.spec.machines import MACHINES
 
 

@@ -146,7 +146,7 @@ def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: s
 def test_where_nothing_more_happens_the_steps_are_told_that_the_sound_design_would_take() -> None:
     example = told("head_blocks_holder", "scheduling")
     assert example.loop == len(example.steps)
-    assert example.diagnosis.due == ("promote(r=1)",)
+    assert example.diagnosis.due == ("promote(r=0)",)
     assert not example.diagnosis.prevented
 
 

@@ -28,7 +28,8 @@ TIGHT: Final = {"gpu_blocks": 4_000}
 """Some requests run beside others only; the few that could never run are turned away."""
 SLIDING: Final = {"groups": "full+sliding"}
 SMALL_TIER: Final = {"cpu_blocks": 8_000}
-SHARING: Final = {"share_loads": True, "fail_rate": 0.2}
+SHARING: Final = CROWDED | {"share_loads": True, "fail_rate": 0.2, "max_delay": 30}
+"""Many loads, under way for long: others ask for the same blocks meanwhile."""
 RESETTING: Final = {"reset_every": 200}
 AHEAD: Final = {"async_depth": 2}
 IMPATIENT: Final = {"abort_rate": 0.5}

@@ -67,6 +67,9 @@ class StorePlanner:
         self.to_issue = ConnectorMetadata()
         self._scanned = (0, 0)
         """Where the lazy scan stopped: how often the free queue had been packed, and the position in it."""
+        self._offered: list[set[int]] = [set() for _ in manager.groups]
+        """Per group: keys stored lazily since the GPU pool last evicted something."""
+        self._evicted = 0
 
     def _store_due(self, rows: Rows) -> None:
         """Store for the requests that have a batch of full blocks, or whose window is about to slide past
@@ -173,7 +176,13 @@ class StorePlanner:
         """Lazy mode: store the cached blocks that the GPU pool gives away next.
 
         Each entry of the free queue is looked at once; a block without room in the tier is looked at again.
+        While the GPU evicts nothing, no block is stored twice: in a smaller tier they would push each other
+        out for ever.
         """
+        if self.gpu.evicted != self._evicted:
+            self._evicted = self.gpu.evicted
+            for offered in self._offered:
+                offered.clear()
         queue = self.gpu.free_queue
         packed, start = self._scanned
         slots, end = queue.scan(start if packed == queue.packed else 0, self.lazy_horizon)
@@ -187,12 +196,15 @@ class StorePlanner:
             keys = self.gpu.key[mine]
             chosen, _ = self._choose(keys.tolist(), mine, group)
             key_list = keys.tolist()
-            chosen = list({key_list[i]: i for i in reversed(chosen)}.values())[::-1]
+            offered = self._offered[group]
+            chosen = list({key_list[i]: i for i in reversed(chosen) if key_list[i] not in offered}.values())
+            chosen.reverse()
             if len(chosen) > self.tier.num_free:
                 chosen = chosen[: self.tier.num_free]
                 self._scanned = (-1, 0)
             if chosen:
                 which = np.array(chosen, np.int64)
+                offered.update(key_list[i] for i in chosen)
                 self._store(mine[which], keys[which], group, which[:0], None)
 
     def _drop(self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason) -> None:

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import campaign
-from kvfence.checker.audit.case import Case, Fail, Reset, Setup, Step, Submit
+from kvfence.checker.audit.case import Abort, Case, Fail, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import verdict_of
 from kvfence.checker.audit.targets import REFERENCE, Reference
 from kvfence.spec.designs import DESIGNS
@@ -38,6 +38,21 @@ def test_a_store_of_a_generation_that_is_gone_fails_in_silence_whichever_generat
         Submit(3, 1), Step(), Step(), Submit(1, 2, after=0), Submit(2, 1), Step(2), Submit(2, 1, 1, 2),
         Submit(6, 1, 3, 6), Step(), Fail(), Submit(9, 2), Step(), Step(), Step(), Submit(12, 1, 1, 2), Step(),
         Step(), Submit(1, 2, after=6), Step(), Submit(7, 1, 3, 6), Step(2), Reset(True, False),
+    )  # fmt: skip
+    assert Reference("sound").run(Case(setup, actions)).sightings == ()
+
+
+def test_lazy_stores_come_to_an_end_when_nothing_runs_although_the_tier_is_smaller_than_the_cache() -> None:
+    setup = Setup(
+        block_size=8, gpu_blocks=14, cpu_blocks=6, windows=(0, 32), lazy=True, token_budget=128, tier="disk",
+        delay=36, seed=5807,
+    )  # fmt: skip
+    actions = (
+        Submit(7, 2), Step(), Submit(13, 2), Step(), Submit(1, 1, after=1), Abort(7, live=True), Step(5),
+        Submit(14, 4), Submit(6, 4), Step(5), Submit(1, 1), Abort(0, live=True), Step(10), Submit(8, 1),
+        Step(), Abort(0, live=True), Step(5), Submit(16, 2), Step(14), Submit(25, 2), Step(),
+        Submit(1, 1, after=7), Step(), Abort(0, live=True), Step(), Submit(24, 1), Step(3),
+        Abort(5, live=True),
     )  # fmt: skip
     assert Reference("sound").run(Case(setup, actions)).sightings == ()
 

@@ -50,7 +50,7 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "free_fenced_victim": CROWDED | AHEAD,
     "preempt_beside_parked": TIGHT,
     "null_blocks_counted": SLIDING,
-    "other_groups_block_size": SLIDING | {"block_sizes": (16, 32)},
+    "other_groups_block_size": SLIDING | {"block_sizes": [16, 32]},
     "aligned_window_bound": SLIDING,
     "eagle_marks_every_group": SLIDING,
     "writer_keeps_too_little": SLIDING,
@@ -95,6 +95,7 @@ def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]
         "design": design,
         "machines": DESIGNS[design].machines,
         "extra": EXTRA.get(design, {}),
+        "requests": requests,
         "breaks": expected,
         "caught": caught is not None,
         "condition": "" if caught is None else caught.condition,
@@ -109,7 +110,7 @@ def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]
 
 def holds(workload: Path, extra: dict[str, Any], requests: int | None) -> dict[str, Any]:
     """The sound design with the same traffic: ``holds`` says whether nothing was found wrong."""
-    begin = time.process_time()
+    load, begin = os.getloadavg()[0], time.process_time()
     found = replay(workload, {**TROUBLE, "limit": requests, **extra})
     return {
         "design": "sound",
@@ -119,6 +120,7 @@ def holds(workload: Path, extra: dict[str, Any], requests: int | None) -> dict[s
         "found": [str(one) for one in found.violations] + ([found.broke] if found.broke else []),
         "events": found.events,
         "cpu_seconds": round(time.process_time() - begin, 2),
+        "load_average": round(load, 1),
     }
 
 
@@ -130,13 +132,41 @@ def told(row: dict[str, Any]) -> str:
     return f"{row['design']}: {end}, {row['cpu_seconds']} s of CPU{others}{broke}"
 
 
-def recorded(folder: Path, name: str, facts: dict[str, Any]) -> None:
-    """Write what is known so far."""
-    machine = {"python": platform.python_version(), "processor": platform.machine()}
-    text = msgspec.json.format(
-        msgspec.json.encode(facts | {"options": TROUBLE, "machine": machine}), indent=1
-    )
-    (folder / name).write_bytes(text + b"\n")
+def results_file(folder: Path, workload: Path, sound: bool, requests: int | None) -> Path:
+    """Where figures are kept: those of whole traces apart from others."""
+    first = "" if requests is None else f"-first-{requests}"
+    return folder / f"replay-faults-{workload.stem}{'-sound' if sound else ''}{first}.json"
+
+
+def recorded(file: Path, path: str, rows: list[dict[str, Any]]) -> None:
+    """Write what is known so far: ``rows`` take the place of earlier ones of the same runs, others stay."""
+    before = msgspec.json.decode(file.read_bytes())["runs"] if file.exists() else []
+    known = {run_name(row): row for row in [*before, *rows]}
+    sound = any(row["design"] == "sound" for row in rows)
+    order = [run_name({"design": "sound", "extra": kind}) for kind in kinds()] if sound else designs()
+    runs = [known[name] for name in order if name in known]
+    facts = {
+        "path": path,
+        "as_expected": sum(row.get("caught", row.get("holds", False)) for row in runs),
+        "not_measured": [name for name in order if name not in known],
+        "options": TROUBLE,
+        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "runs": runs,
+    }
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+
+
+def run_name(row: dict[str, Any]) -> str:
+    """What a run is known by: its design, and for the sound one its traffic."""
+    if row["design"] != "sound":
+        return str(row["design"])
+    return " ".join(["sound", *(f"{name}={value}" for name, value in row["extra"].items())])
+
+
+def kinds() -> list[dict[str, Any]]:
+    """Each kind of traffic once, the plain one first."""
+    every = [{}, *EXTRA.values()]
+    return [extra for i, extra in enumerate(every) if extra not in every[:i]]
 
 
 def main() -> int:
@@ -151,8 +181,7 @@ def main() -> int:
     failed = False
     for workload in asked.workloads:
         rows: list[dict[str, Any]] = []
-        kinds = [dict(items) for items in dict.fromkeys(tuple(extra.items()) for extra in EXTRA.values())]
-        for what in [{}, *kinds] if asked.sound else asked.design or designs():
+        for what in kinds() if asked.sound else asked.design or designs():
             if isinstance(what, dict):
                 rows.append(holds(workload, what, asked.requests))
                 line = f"sound with {what}: {'holds' if rows[-1]['holds'] else rows[-1]['found']}"
@@ -162,8 +191,8 @@ def main() -> int:
             print(f"{workload.stem} {line}", flush=True)
             good = sum(row.get("caught", row.get("holds", False)) for row in rows)
             if asked.output is not None:
-                name = f"replay-faults-{workload.stem}{'-sound' if asked.sound else ''}.json"
-                recorded(asked.output, name, {"path": workload.name, "as_expected": good, "runs": rows})
+                file = results_file(asked.output, workload, asked.sound, asked.requests)
+                recorded(file, workload.name, rows)
         failed |= good < len(rows)
     return int(failed)
 

@@ -301,6 +301,7 @@ def replay(
     lose_files: Annotated[float, typer.Option(help="Share of the files that get lost.")] = 0.0,
     token_budget: Annotated[int, typer.Option(help="Tokens computed in a step.")] = 8192,
     max_running: Annotated[int, typer.Option(help="Requests that run at a time.")] = 256,
+    max_delay: Annotated[int, typer.Option(help="Half steps until a copy lands, at most.")] = 6,
     seed: Annotated[
         int, typer.Option(help="Of everything that is drawn: the order of copies, failures.")
     ] = 0,
@@ -314,6 +315,9 @@ def replay(
         Literal["recompute", "fail"], typer.Option(help="What a request whose load failed does.")
     ] = "recompute",
     abort_rate: Annotated[float, typer.Option(help="Share of the requests that are aborted.")] = 0.0,
+    resend_rate: Annotated[
+        float, typer.Option(help="Share of the requests that come twice, one right behind the other.")
+    ] = 0.0,
     repeat_rate: Annotated[
         float, typer.Option(help="Share of the workers' reports given again, late.")
     ] = 0.0,
@@ -375,6 +379,7 @@ def replay(
         "lose_rate": lose_files,
         "token_budget": token_budget,
         "max_running": max_running,
+        "max_delay": max_delay,
         "seed": seed,
         "fail_rate": fail_rate,
         "fail_stores": fail_stores,
@@ -383,6 +388,7 @@ def replay(
         "publish": publish,
         "share_loads": share_loads,
         "abort_rate": abort_rate,
+        "resend_rate": resend_rate,
         "repeat_rate": repeat_rate,
         "reset_every": reset_every,
         "limit": requests,

@@ -75,6 +75,8 @@ class Options:
     """Of the workers' reports: given again, late."""
     abort_rate: float = 0.0
     """Of the requests."""
+    resend_rate: float = 0.0
+    """Of the requests: sent a second time right behind the first, as by a client that wants two answers."""
     reset_every: int = 0
     """Steps between resets of the prefix caches, every other one forced; 0: never."""
     device: DeviceName = "virtual"
@@ -93,7 +95,7 @@ class Options:
             value = getattr(self, name)
             if value < least:
                 raise OptionsError(f"{name} is {value}; it must be at least {least}")
-        for name in ("fail_rate", "repeat_rate", "abort_rate", "lose_rate", "refuse_rate"):
+        for name in ("fail_rate", "repeat_rate", "abort_rate", "resend_rate", "lose_rate", "refuse_rate"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise OptionsError(f"{name} is {value}; a rate lies between 0 and 1")

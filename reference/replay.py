@@ -15,7 +15,7 @@ from kvfence.reference.options import Options
 from kvfence.reference.pool import Observer
 from kvfence.reference.runner import OracleReads
 from kvfence.reference.stats import Stats
-from kvfence.reference.workload import RequestSpec, read_mooncake
+from kvfence.reference.workload import RequestSpec, read_mooncake, sent_again
 from kvfence.spec.events import Kind
 from kvfence.spec.order import OrderEvent
 
@@ -85,6 +85,8 @@ def run(
     """
     options = options if options is not None else Options()
     specs: Iterator[RequestSpec] = islice(iter(workload), options.limit)
+    if options.resend_rate:
+        specs = sent_again(specs, options.resend_rate, options.seed)
     engine = Engine(options, specs, design_named(options.design), observer, order)
     if watch is not None:
         watch(engine)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +60,19 @@ def conversations(
         prompt = draw.randint(1, longest)
         shared = draw.choice([None, draw.randint(0, prompt)])
         yield synthetic(uid, prompt, draw.randint(1, 40), draw.randrange(families), shared, span)
+
+
+def sent_again(requests: Iterable[RequestSpec], rate: float, seed: int) -> Iterator[RequestSpec]:
+    """``requests``, of which ``rate`` come twice, one right behind the other with the same prompt.
+
+    Numbered anew in the order in which they come: each samples its own output.
+    """
+    draw = random.Random(seed)
+    uid = 0
+    for spec in requests:
+        for _ in range(2 if draw.random() < rate else 1):
+            yield replace(spec, uid=uid)
+            uid += 1
 
 
 def block_keys(spec: RequestSpec, block_size: int, tokens: int) -> npt.NDArray[np.int64]:

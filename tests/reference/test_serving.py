@@ -53,6 +53,15 @@ def test_every_request_ends_and_nothing_is_held(trouble: str, mode: Any, groups:
     assert report.stats.finished.total() == report.stats.requests == 80
 
 
+@pytest.mark.parametrize("groups", ["full", "full+sliding"])
+def test_requests_that_come_twice_share_loads_and_end(groups: Any) -> None:
+    sharing = {"share_loads": True, "resend_rate": 0.5, "fail_rate": 0.3, "max_delay": 20}
+    report = serve(replace(SMALL, groups=groups, **sharing), 80)
+    assert report.complete
+    assert report.stats.failed_loads
+    assert report.stats.finished.total() == report.stats.requests > 100
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_request_ends_whatever_the_seed(seed: int) -> None:

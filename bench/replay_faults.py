@@ -28,7 +28,7 @@ TIGHT: Final = {"gpu_blocks": 4_000}
 """Some requests run beside others only; the few that could never run are turned away."""
 SLIDING: Final = {"groups": "full+sliding"}
 SMALL_TIER: Final = {"cpu_blocks": 8_000}
-SHARING: Final = CROWDED | {"share_loads": True, "fail_rate": 0.2, "max_delay": 30}
+SHARING: Final = CROWDED | {"share_loads": True, "resend_rate": 0.2, "fail_rate": 0.2, "max_delay": 30}
 """Many loads, under way for long: others ask for the same blocks meanwhile."""
 RESETTING: Final = {"reset_every": 200}
 AHEAD: Final = {"async_depth": 2}
@@ -36,7 +36,7 @@ IMPATIENT: Final = {"abort_rate": 0.5}
 EXTRA: Final[dict[str, dict[str, Any]]] = {
     "allocate_unchecked": CROWDED | SLIDING,
     "pin_leak_on_abort": IMPATIENT,
-    "leak_on_abort": IMPATIENT | {"token_budget": 1024, "limit": 1_000},  # before it brings all to a halt
+    "leak_on_abort": IMPATIENT | {"token_budget": 1024, "limit": 2_000},  # before it brings all to a halt
     "free_before_processed": SLIDING | AHEAD,
     "cursor_not_rewound": CROWDED,
     "cursor_before_queue": SMALL_TIER,
@@ -45,7 +45,7 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "reset_ignores_in_flight": RESETTING,
     "reset_one_tier": RESETTING,
     "head_blocks_holder": CROWDED,
-    "blockless_head": CROWDED | SMALL_TIER,
+    "blockless_head": TIGHT | SMALL_TIER,
     "fenced_victim_spin": TIGHT | AHEAD,
     "free_fenced_victim": CROWDED | AHEAD,
     "preempt_beside_parked": TIGHT,
@@ -64,11 +64,11 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "dropped_answer_keeps_pin": {"abort_rate": 0.9, "cpu_blocks": 5_000},
     "mirror_pins_starve": SMALL_TIER,
     "answers_by_key": SMALL_TIER,
-    "answer_on_its_way_kept": TIGHT | SMALL_TIER | {"lose_rate": 0.5},
+    "answer_on_its_way_kept": TIGHT | SMALL_TIER | {"lose_rate": 0.5, "resend_rate": 0.3},
     "lost_file_still_listed": SMALL_TIER,
     "lost_file_still_found": SMALL_TIER,
     "reset_not_published": RESETTING,
-    "promotion_during_reset": RESETTING | SMALL_TIER,
+    "promotion_during_reset": SMALL_TIER | {"reset_every": 3_000, "max_delay": 30},
     "store_resurrects_key": RESETTING | SMALL_TIER,
     "reset_skips_a_tier": RESETTING,
     "reset_forgets_transfers": RESETTING,

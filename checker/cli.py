@@ -316,7 +316,7 @@ def replay(
     ] = "recompute",
     abort_rate: Annotated[float, typer.Option(help="Share of the requests that are aborted.")] = 0.0,
     resend_rate: Annotated[
-        float, typer.Option(help="Share of the requests that come twice, one right behind the other.")
+        float, typer.Option(help="Share of the requests that come a second time soon after.")
     ] = 0.0,
     repeat_rate: Annotated[
         float, typer.Option(help="Share of the workers' reports given again, late.")

@@ -76,7 +76,7 @@ class Options:
     abort_rate: float = 0.0
     """Of the requests."""
     resend_rate: float = 0.0
-    """Of the requests: sent a second time right behind the first, as by a client that wants two answers."""
+    """Of the requests: sent a second time soon after, as by a client that tries again."""
     reset_every: int = 0
     """Steps between resets of the prefix caches, every other one forced; 0: never."""
     device: DeviceName = "virtual"

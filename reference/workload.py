@@ -18,6 +18,8 @@ SPAN: Final = 512
 """Tokens that one hash id of a Mooncake trace stands for."""
 LONGEST_LINE: Final = 16 * 2**20
 LARGEST_SIZE: Final = 2**31 - 1
+BETWEEN: Final = 4
+"""Requests between one and its repetition, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,16 +65,24 @@ def conversations(
 
 
 def sent_again(requests: Iterable[RequestSpec], rate: float, seed: int) -> Iterator[RequestSpec]:
-    """``requests``, of which ``rate`` come twice, one right behind the other with the same prompt.
+    """``requests``, of which ``rate`` come a second time with the same prompt, at most BETWEEN others later.
 
     Numbered anew in the order in which they come: each samples its own output.
     """
     draw = random.Random(seed)
     uid = 0
-    for spec in requests:
-        for _ in range(2 if draw.random() < rate else 1):
-            yield replace(spec, uid=uid)
+    again: list[tuple[int, RequestSpec]] = []
+    for number, spec in enumerate(requests):
+        due = [one for when, one in again if when <= number]
+        again = [(when, one) for when, one in again if when > number]
+        if draw.random() < rate:
+            again.append((number + 1 + draw.randint(0, BETWEEN), spec))
+        for one in (*due, spec):
+            yield replace(one, uid=uid)
             uid += 1
+    for _, one in again:
+        yield replace(one, uid=uid)
+        uid += 1
 
 
 def block_keys(spec: RequestSpec, block_size: int, tokens: int) -> npt.NDArray[np.int64]:

@@ -54,7 +54,7 @@ def test_every_request_ends_and_nothing_is_held(trouble: str, mode: Any, groups:
 
 
 @pytest.mark.parametrize("groups", ["full", "full+sliding"])
-def test_requests_that_come_twice_share_loads_and_end(groups: Any) -> None:
+def test_requests_that_come_again_share_loads_and_end(groups: Any) -> None:
     sharing = {"share_loads": True, "resend_rate": 0.5, "fail_rate": 0.3, "max_delay": 20}
     report = serve(replace(SMALL, groups=groups, **sharing), 80)
     assert report.complete

@@ -118,6 +118,8 @@ class Rig:
                 hooks.remove()
             if engine is not None:
                 engine.close()
+                if any(worker.device.spared for worker in engine.workers):
+                    judge.not_checked(f"copies that fail: {ask.connector} has no way to report one")
         if folder is not None:
             _write(folder, kept, kept_order)
             if engine is not None:

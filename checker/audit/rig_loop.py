@@ -18,6 +18,7 @@ from kvfence.checker.audit.rig_engine import (
     vllm_config,
 )
 from kvfence.checker.audit.rig_runner import OVERRUN, STOP, Span, resumed_in, starts_of, texts_of
+from kvfence.checker.audit.rig_stores import Stores
 from kvfence.checker.audit.rig_worker import Worker
 from kvfence.checker.audit.virtual_device import order_header
 
@@ -63,6 +64,7 @@ class Engine:
         self.submitted = 0
         self.last_progress = 0
         self.draining = False
+        self._stores = Stores()
         self.calls: list[Any] = []
         """What the scheduler was told, call by call: what a test has to repeat."""
         utils = the("distributed.kv_transfer.kv_connector.utils")
@@ -144,6 +146,7 @@ class Engine:
         self.calls.append(["schedule"])
         output = self.scheduler.schedule()
         step = Launched(self.steps, output)
+        self._stores.begun(output.kv_connector_metadata)
         fresh = {new.req_id for new in output.scheduled_new_reqs} | resumed_in(output)
         starts = starts_of(output)
         drafts = output.scheduled_spec_decode_tokens
@@ -216,10 +219,9 @@ class Engine:
         if told.finished_recving:
             self.judge.counts["loads"] += len(told.finished_recving)
             self.moved()
-        meta = getattr(told, "kv_connector_worker_meta", None)
-        done = getattr(meta, "completed_store_events", None)
+        done = self._stores.ended(getattr(told, "kv_connector_worker_meta", None))
         if done:
-            self.judge.counts["stores"] += len(done)
+            self.judge.counts["stores"] += done
             self.moved()
 
     def _tick(self) -> None:

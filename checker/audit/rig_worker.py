@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,13 @@ from kvfence.checker.audit.rig_engine import LAYER, page_bytes, the, worker_conn
 from kvfence.checker.audit.rig_runner import Runner, Text
 from kvfence.checker.audit.virtual_device import Device
 from kvfence.checker.audit.virtual_streams import VirtualEvent, VirtualStream
+
+
+def sent(output: Any) -> Any:
+    """A scheduler's output as another process gets it: a connector may change what it is told there."""
+    mine = copy.copy(output)
+    mine.kv_connector_metadata = pickle.loads(pickle.dumps(output.kv_connector_metadata))
+    return mine
 
 
 class Worker:
@@ -35,6 +45,8 @@ class Worker:
         cells = memory.numpy().view(np.int64)
         self.region = self.device.region(memory, "gpu")
         self.runner = Runner(setup, texts, self.device, cells, self.region, self._garbled)
+        self.apart = setup.ranks * setup.stages > 1
+        """Whether it is in a process of its own."""
         self.connector: Any = None
         self.ends: dict[int, VirtualEvent] = {}
         if made.kv_transfer_config is not None:
@@ -52,7 +64,13 @@ class Worker:
 
         ``step``: a :class:`kvfence.checker.audit.rig_loop.Launched`.
         """
-        output = step.output
+        # As the process around a worker does: hooks may learn of the step there.
+        process = the("v1.worker.worker_base").WorkerWrapperBase
+        runner = SimpleNamespace(execute_model=lambda output: self._execute(output, step))
+        around = SimpleNamespace(worker=runner, _apply_mm_cache=lambda _: None)
+        return process.execute_model(around, sent(step.output) if self.apart else step.output)
+
+    def _execute(self, output: Any, step: Any) -> Any:
         with self.device.current(), self._agent():
             told = None
             if self.connector is not None:

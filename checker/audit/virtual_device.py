@@ -42,6 +42,10 @@ class CopyFailed(RuntimeError):  # noqa: N818 - what happened
     """The driver refuses a copy, as it was told to."""
 
 
+REFUSED: Final = "batch memcpy failed: err=700 failIdx=0"
+"""What the driver says then."""
+
+
 class Thread(Protocol):
     """A thread of the connector, as far as the device cares."""
 
@@ -95,6 +99,8 @@ class Device:
         self.deaths: list[tuple[str, BaseException]] = []
         self.fail_next = False
         self.fail_rate = 0.0
+        self.spared = 0
+        """Copies that were told to fail and did not, since their connector cannot report it."""
         self.launched = {"store": 0, "load": 0}
         self._order = order
         self._streams: dict[int, deque[Op]] = {}
@@ -170,13 +176,18 @@ class Device:
         if record is not None:
             self._streams[stream].append(Op(None, self.now, record))
 
+    def fails(self) -> bool:
+        """Whether the copy that is launched now is one that was told to fail."""
+        due = self.fail_next or (self.fail_rate > 0 and self.random.random() < self.fail_rate)
+        self.fail_next = self.fail_next and not due
+        return due
+
     def copy(self, src: list[int], dst: list[int], params: Caches) -> None:
         """Copies the blocks ``src`` to ``dst``, layer by layer. CopyFailed if it was told to fail."""
         if not src:
             return
-        if self.fail_next or (self.fail_rate and self.random.random() < self.fail_rate):
-            self.fail_next = False
-            raise CopyFailed("batch memcpy failed: err=700 failIdx=0")
+        if self.fails():
+            raise CopyFailed(REFUSED)
         sources: list[Range] = []
         targets: list[Range] = []
         for a, b in zip(params.src, params.dst, strict=True):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from kvfence.checker.audit.virtual_cuda import Proxy, virtual_torch
-from kvfence.checker.audit.virtual_device import Device, device
+from kvfence.checker.audit.virtual_device import REFUSED, CopyFailed, Device, device
 from kvfence.checker.audit.virtual_streams import VirtualStream, current_stream
 from kvfence.spec.order import Copy, Range, SourceOrder
 
@@ -80,9 +80,15 @@ def swap_blocks_batch(
 ) -> None:
     """Stands for the operation of this name: copies bytes on the current stream.
 
-    It never fails: the engine's own thread launches it, so that a driver which refuses it ends the engine.
+    CopyFailed if it was told to fail, and the connector can report that. Else the copy is made after all: the
+    engine's own thread launches it, so that a driver which refuses it ends the engine, and nothing is left
+    to be judged.
     """
     here, stream = device(), current_stream()
+    if here.fails():
+        if reports_failures():
+            raise CopyFailed(REFUSED)
+        here.spared += 1
     order: SourceOrder = "any" if is_src_access_order_any else "stream"
     parts = list(zip(src_ptrs.tolist(), dst_ptrs.tolist(), sizes.tolist(), strict=True))
     memories = _memories.get(here, [])
@@ -103,6 +109,16 @@ def swap_blocks_batch(
                 ctypes.memmove(dst, src, nbytes)
 
     here.launch(stream.id, run, here.delay)
+
+
+@functools.cache
+def reports_failures() -> bool:
+    """Whether the connector of this release has a way to report a transfer that failed."""
+    package = "vllm.distributed.kv_transfer.kv_connector.v1"
+    connector = importlib.import_module(f"{package}.offloading_connector").OffloadingConnector
+    base = importlib.import_module(f"{package}.base").KVConnectorBase_V1
+    ways = ("get_block_ids_with_load_errors", "get_transfer_results")
+    return any(getattr(connector, way, None) is not getattr(base, way, None) for way in ways)
 
 
 def _known(torch: Any, original: Any) -> Any:

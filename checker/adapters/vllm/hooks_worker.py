@@ -17,7 +17,7 @@ from kvfence.checker.adapters.vllm.order_events import OrderTeller
 from kvfence.checker.adapters.vllm.patching import Method, Patches
 from kvfence.checker.adapters.vllm.seen import unseen_orders
 from kvfence.checker.adapters.vllm.worker_order import WorkerOrder
-from kvfence.checker.adapters.vllm.worker_tables import group_kinds
+from kvfence.checker.adapters.vllm.worker_tables import group_kinds, widened_by
 from kvfence.checker.order.races import Race
 from kvfence.checker.order.slots import SlotChecker
 
@@ -37,6 +37,12 @@ NEWER: Final = frozenset({"disk_backend"})
 class _Step(threading.local):
     output: Any = None
     """The scheduler's output that the worker of this thread works on."""
+    launched = False
+    """Whether its kernels are known to be launched already."""
+
+    def begin(self, output: Any) -> None:
+        """The worker of this thread works on ``output`` from here on."""
+        self.output, self.launched = output, False
 
 
 STEP: Final = _Step()
@@ -65,6 +71,8 @@ class Workers:
         self.seen = 0
         self.unchecked: list[str] = []
         self.observed = Observed()
+        self.patches: list[Patches] = []
+        """Of worker sides whose hooks are only missed where they are used."""
         self.after_step: Callable[[], None] = lambda: None
         """Called at the end of each step, on the thread that launches: may raise what is to be raised."""
         self._looked = False
@@ -121,6 +129,8 @@ class Workers:
         self.on = False
         for order in self._orders:
             order.off = True
+        for patches in self.patches:
+            patches.remove()
         self.observed.remove()
 
 
@@ -131,7 +141,25 @@ def order_of(handler: Any) -> WorkerOrder | None:
 
 
 def hook_steps(patches: Patches, workers: Workers) -> None:
-    """Know which output of the scheduler a worker works on, whichever model runner it has."""
+    """Know which output of the scheduler a worker works on, whichever model runner it has.
+
+    Model runners tell a connector of preemptions before they do what is hooked; the process around them knows
+    the output before that.
+    """
+    try:
+        process = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+    except (ImportError, AttributeError):
+        process = None
+
+    def remember_first(original: Method) -> Method:
+        def execute_model(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
+            STEP.begin(scheduler_output)
+            return original(self, scheduler_output, *args, **named)
+
+        return execute_model
+
+    if process is not None:
+        patches.wrap(process, "execute_model", remember_first, parameters=("scheduler_output",), needed=False)
     runner = _class(
         patches.coverage, "vllm.v1.worker.kv_connector_model_runner_mixin", "KVConnectorModelRunnerMixin"
     )
@@ -139,7 +167,7 @@ def hook_steps(patches: Patches, workers: Workers) -> None:
 
         def remember(original: Method) -> Method:
             def _get_kv_connector_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
-                STEP.output = scheduler_output
+                STEP.begin(scheduler_output)
                 workers.look()
                 return original(scheduler_output, *args, **named)
 
@@ -153,13 +181,22 @@ def hook_steps(patches: Patches, workers: Workers) -> None:
 
     def remember_too(original: Method) -> Method:
         def pre_forward(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            STEP.output = scheduler_output
+            STEP.begin(scheduler_output)
             workers.look()
             return original(self, scheduler_output, *args, **named)
 
         return pre_forward
 
     patches.wrap(other, "pre_forward", remember_too, parameters=("scheduler_output",))
+
+    def after_kernels(original: Method) -> Method:
+        def post_forward(self: Any, *args: Any, **named: Any) -> Any:
+            STEP.launched = True  # Loads may come after the kernels of their step.
+            return original(self, *args, **named)
+
+        return post_forward
+
+    patches.wrap(other, "post_forward", after_kernels, needed=False, absent_is_fine=True)
 
 
 def hook_worker(patches: Patches, workers: Workers) -> None:
@@ -192,11 +229,11 @@ def hook_worker(patches: Patches, workers: Workers) -> None:
 
     patches.wrap(handler, "register_kv_caches", register, parameters=("kv_caches",))
     patches.wrap(handler, "bind_connector_metadata", _bind, parameters=("metadata",))
-    patches.wrap(handler, "start_load_kv", _within(False))
-    patches.wrap(handler, "wait_for_save", _within(True))
+    patches.wrap(handler, "start_load_kv", within(False))
+    patches.wrap(handler, "wait_for_save", within(True))
     after = workers.after_each_step
-    patches.wrap(handler, "get_finished", _within(True, after), parameters=("finished_req_ids",))
-    patches.wrap(handler, "handle_preemptions", _within(False), parameters=("kv_connector_metadata",))
+    patches.wrap(handler, "get_finished", within(True, after), parameters=("finished_req_ids",))
+    patches.wrap(handler, "handle_preemptions", within(False), parameters=("kv_connector_metadata",))
     launch = ("src_blocks", "dst_blocks", "is_store", "event_idx", "events_list")
     patches.wrap(backend, "launch_copy", _launch_copy, parameters=launch)
     disk = getattr(modules.get("disk_backend"), "DiskBackend", None)
@@ -254,13 +291,8 @@ def _prepare(handler: Any, order: WorkerOrder, workers: Workers, modules: dict[s
         return ""
 
     order.stream_names = name_of
-    config = handler.kv_cache_config
-    parallel = getattr(handler.vllm_config, "parallel_config", None)
     order.depth = steps_in_flight(handler.vllm_config)
-    widened = 1
-    for which in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        widened *= max(int(getattr(parallel, which, 1) or 1), 1)
-    kinds, unknown = group_kinds(config, widened)
+    kinds, unknown = group_kinds(handler.kv_cache_config, widened_by(handler.vllm_config))
     for why in unknown:
         workers.not_checked(why)
     # The pools are known once the connector has looked at its caches: before its first copies are prepared.
@@ -301,7 +333,7 @@ def _bind(original: Method) -> Method:
     return bind_connector_metadata
 
 
-def _within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:
+def within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:
     """Observe a call. ``launched``: the step's kernels are launched by now."""
 
     def wrapper(original: Method) -> Method:
@@ -309,7 +341,7 @@ def _within(launched: bool, after: Callable[[], None] | None = None) -> Callable
             order = order_of(self)
             if order is None:
                 return original(self, *args, **named)
-            if launched:
+            if launched or STEP.launched:
                 order.launched()
             with on_behalf_of(order):
                 result = original(self, *args, **named)

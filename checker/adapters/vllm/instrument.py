@@ -8,6 +8,7 @@ from typing import Any
 
 from kvfence.checker.adapters.vllm.coverage import Coverage
 from kvfence.checker.adapters.vllm.engine import Engines
+from kvfence.checker.adapters.vllm.hooks_offloading import hook_offloading
 from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
 from kvfence.checker.adapters.vllm.hooks_scheduler import hook_scheduler
 from kvfence.checker.adapters.vllm.hooks_simple import hook_simple
@@ -116,6 +117,7 @@ def instrument(
         if on_race is not None or order_sink is not None:
             hook_steps(patches, workers)
             hook_worker(patches, workers)
+            workers.patches.append(hook_offloading(workers))
     except BaseException:
         patches.remove()
         raise

@@ -35,15 +35,6 @@ class _Here(threading.local):
         self.by = ""
         self.quiet = False
         """Whether what it does now is told by whoever called."""
-        self.copy: _Copying | None = None
-
-
-class _Copying:
-    """A copy whose launch is somewhere between two records on a stream."""
-
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self.tell = tell
-        self.records = 0
 
 
 here: Final = _Here()
@@ -94,11 +85,6 @@ def event_class(base: Any) -> Any:
         def record(self, stream: Any = None) -> Any:
             worker = telling()
             if worker is not None and self._kvfence_worker is worker:
-                copying = here.copy
-                if copying is not None:
-                    copying.records += 1
-                    if copying.records == 2:
-                        copying.tell(worker.stream_of(stream))
                 worker.recorded(here.thread, stream, self._kvfence_id)
             return base.record(self) if stream is None else base.record(self, stream)
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 SCHEDULER_SIDE: Final = "SimpleCPUOffloadScheduler"
 WORKER_SIDES: Final = frozenset({"SimpleCPUOffloadWorker"})
+GAPS: Final = "_kvfence_gaps"
+"""Attribute of a class of other worker sides that are observed: what of them is not, in words."""
 
 
 def parts(connector: Any) -> Iterator[Any]:
@@ -38,11 +40,16 @@ def unseen_tiers(connector: Any, bound: Callable[[Any], bool] = lambda _: True) 
 
 def unseen_orders(connector: Any) -> list[str]:
     """What of the worker side of ``connector`` is not judged, in words."""
-    return [
-        f"{type(part).__name__}: the order of its streams is not judged"
-        for part in parts(connector)
-        if not any(_names(value) & WORKER_SIDES for value in vars(part).values())
-    ]
+    found = []
+    for part in parts(connector):
+        told = f"{type(part).__name__}: the order of its streams is not judged"
+        gaps = [getattr(value, GAPS, None) for value in vars(part).values()]
+        known = [each for each in gaps if each is not None]
+        if known:
+            found += [f"{told}: {each}" for each in known if each]
+        elif not any(_names(value) & WORKER_SIDES for value in vars(part).values()):
+            found.append(told)
+    return list(dict.fromkeys(found))
 
 
 def _names(thing: Any) -> frozenset[str]:

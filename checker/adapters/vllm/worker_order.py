@@ -55,6 +55,10 @@ class WorkerOrder:
         self.stream_names: Callable[[Any], str] = lambda _: ""
         self.on_pools: Callable[[], None] = lambda: None
         """Called when the first copies are prepared: says which pool steps use."""
+        self.gpu_caches: Callable[[Any], None] = lambda _: None
+        """Called with the layers that steps use, by a connector that says itself which they are."""
+        self.arrived: Any = None
+        """What the connector was told with the step that arrived last."""
         self.gpu = -1
         """The pool that steps use."""
         self._lock = threading.RLock()
@@ -152,16 +156,24 @@ class WorkerOrder:
         self._tell("add_stream", Stream(number, name=name))
         return number
 
-    def pool(self, caches: Any, name: str, kind: RegionKind) -> int:
-        """The number of the pool whose layers ``caches`` are, each [slots, bytes]."""
+    def pool(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
+        """The number of the pool whose layers ``caches`` are, each [slots, bytes].
+
+        ``parts``: slots that each of these is taken for.
+        """
         tensors = list(caches.values()) if isinstance(caches, dict) else list(caches)
         first = int(tensors[0].data_ptr())
         known = self._pools.get(first)
         if known is None:
             size = sum(int(each.stride(0) * each.element_size()) for each in tensors)
-            known = self._tell("add_pool", name, int(tensors[0].shape[0]), kind, size)
+            known = self._tell("add_pool", name, int(tensors[0].shape[0]) * parts, kind, size // parts)
             self._pools[first] = known
         return known
+
+    def memory(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
+        """:meth:`pool`, or -1 where that goes wrong."""
+        known = self._do(self.pool, caches, name, kind, parts)
+        return -1 if known is None else int(known)
 
     def use(self, caches: Any, kinds: list[GroupKind | None]) -> None:
         """``caches`` are what steps use, by groups of ``kinds``."""
@@ -285,17 +297,18 @@ class WorkerOrder:
         if len(src):
             self._copy(thread, self._stream_of(stream), (source, src), (target, dst), order, by)
 
-    def copied_between(
-        self,
-        thread: int,
-        stream: int,
-        src: tuple[int, Any],
-        dst: tuple[int, Any],
-        order: SourceOrder,
-        by: str,
+    def transferred(
+        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: SourceOrder, by: str
     ) -> None:
-        """``thread`` launched a copy on ``stream`` between pools and slots of them."""
-        self._do(self._copy, thread, stream, src, dst, order, by)
+        """``thread`` launched a copy on the current stream; ``rows`` says from where to where."""
+        self._do(self._transferred, thread, rows, order, by)
+
+    def _transferred(
+        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: SourceOrder, by: str
+    ) -> None:
+        source, target = rows()
+        if len(source[1]):
+            self._copy(thread, self._stream_of(None), source, target, order, by)
 
     def _copy(
         self,

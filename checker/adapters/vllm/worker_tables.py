@@ -7,6 +7,7 @@ is in, so the first is told at once, and the last when the request loses the blo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -63,6 +64,13 @@ def group_kinds(config: Any, widened: int = 1) -> tuple[list[GroupKind | None], 
             kinds.append(None)
             unknown.append(f"which blocks of group {number} ({name}) a step writes is not known")
     return kinds, unknown
+
+
+def widened_by(config: Any) -> int:
+    """Workers among which the tokens of a block are split, by a VllmConfig."""
+    parallel = getattr(config, "parallel_config", None)
+    sizes = ("decode_context_parallel_size", "prefill_context_parallel_size")
+    return math.prod(max(int(getattr(parallel, size, 1) or 1), 1) for size in sizes)
 
 
 class _Row:

@@ -29,6 +29,15 @@ KNOWN = {
     "0.32.0": set(),
     "0.33.0": set(),
 }
+OFFLOADED = ("0.28.0", "0.30.0", "0.32.0", "0.33.0")
+"""Releases whose OffloadingConnector is driven, and its worker side observed."""
+SOUND = (
+    "offloading",
+    "offloading ahead",
+    "offloading hybrid",
+    "offloading no wait in step",
+    "offloading again",
+)
 TRAFFIC = (
     "ordinary",
     "lazily",
@@ -228,3 +237,31 @@ def test_a_store_that_does_not_wait_for_its_step_is_told_and_its_sound_twin_is_n
     assert "to the read of copy 'store'" in workers["no wait"]["first"]
     sound = [] if KNOWN[version] <= {"FLUSH"} else [["STORE-READY", "step", "store"]]
     assert workers["again"]["online"] == sound
+
+
+@pytest.mark.parametrize("release", OFFLOADED)
+@pytest.mark.parametrize("scenario", SOUND)
+def test_the_worker_side_of_offloading_connector_is_judged_and_silent(release: str, scenario: str) -> None:
+    found = told_by("worker_checks.py", release)[scenario]
+    assert found["refused"] == ""
+    assert found["unchecked"] == []
+    assert found["online"] == found["told"] == found["device"] == found["content"] == []
+    assert found["events"] > 50
+    assert found["counts"]["stores"]
+    assert found["counts"]["loads"]
+
+
+@pytest.mark.parametrize("release", OFFLOADED)
+def test_a_store_of_offloading_connector_that_does_not_wait_for_a_step_in_flight_is_told(
+    release: str,
+) -> None:
+    found = told_by("worker_checks.py", release)["offloading no wait"]
+    assert found["online"] == found["told"] == [["STORE-READY", "step", "store"]]
+    assert found["device"] == ["STORE-READY"]
+    assert "no path from the write of kernel 'step'" in found["first"]
+    assert found["unchecked"] == []
+
+
+@pytest.mark.parametrize("release", sorted(set(RELEASES) - set(OFFLOADED)))
+def test_offloading_connector_of_releases_in_which_it_is_built_otherwise_is_not_driven(release: str) -> None:
+    assert told_by("worker_checks.py", release)["offloading"]["refused"]

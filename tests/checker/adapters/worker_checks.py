@@ -35,6 +35,9 @@ ACTIONS = (
     Submit(30, 4, 2, 30),
 )
 AHEAD = Setup(gpu_blocks=24, cpu_blocks=40, depth=2)
+SIMPLE = "SimpleCPUOffloadConnector"
+OFFLOADING = "OffloadingConnector"
+HYBRID = Setup(gpu_blocks=40, cpu_blocks=40, windows=(0, 8))
 DISK = Setup(gpu_blocks=24, cpu_blocks=40, tier="disk", block_size=4)
 
 
@@ -43,7 +46,7 @@ def kinds(races: list[Race]) -> list[list[str]]:
     return sorted({(race.invariant, race.first.name, race.second.name) for race in races})  # type: ignore[misc]
 
 
-def tried(rig: Rig, setup: Setup) -> dict[str, Any]:
+def tried(rig: Rig, setup: Setup, connector: str = SIMPLE) -> dict[str, Any]:
     """One case under the hooks."""
     online: list[Race] = []
     told: list[Race] = []
@@ -64,8 +67,8 @@ def tried(rig: Rig, setup: Setup) -> dict[str, Any]:
 
     rig.instrument = hooked
     try:
-        outcome = rig.run(Ask(case=Case(setup, ACTIONS)))
-    except AssertionError as error:
+        outcome = rig.run(Ask(case=Case(setup, ACTIONS), connector=connector))
+    except Exception as error:
         return {"refused": str(error)}
     hooks = made[0]
     return {
@@ -98,6 +101,48 @@ def without_waiting() -> Any:
     return original
 
 
+def offloading_without_waiting() -> Any:
+    """Transfers wait for an empty stream instead of the one of the steps; gives back how it was."""
+    from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler as Handler
+
+    from kvfence.checker.adapters.vllm.observed_cuda import stream_class
+    from kvfence.checker.audit.virtual_streams import VirtualStream
+
+    original, waiting = Handler.transfer_async, VirtualStream.wait_stream
+    observed = stream_class(VirtualStream)
+    told = observed.wait_stream
+
+    @functools.wraps(original)
+    def transfer_async(self: Any, job_id: Any, src_spec: Any, dst_spec: Any) -> Any:
+        observed.wait_stream = VirtualStream.wait_stream = lambda *_: None
+        try:
+            return original(self, job_id, src_spec, dst_spec)
+        finally:
+            observed.wait_stream, VirtualStream.wait_stream = told, waiting
+
+    Handler.transfer_async = transfer_async
+    return original
+
+
+def offloading(rig: Rig) -> dict[str, Any]:
+    """Scenarios of OffloadingConnector, in releases in which the rig can drive it."""
+    found = {
+        "offloading": tried(rig, SETUP, OFFLOADING),
+        "offloading ahead": tried(rig, AHEAD, OFFLOADING),
+        "offloading hybrid": tried(rig, HYBRID, OFFLOADING),
+    }
+    if found["offloading"]["refused"]:
+        return found
+    from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler as Handler
+
+    original = offloading_without_waiting()
+    found["offloading no wait"] = tried(rig, AHEAD, OFFLOADING)
+    found["offloading no wait in step"] = tried(rig, SETUP, OFFLOADING)
+    Handler.transfer_async = original
+    found["offloading again"] = tried(rig, AHEAD, OFFLOADING)
+    return found
+
+
 def main() -> None:
     """Runs all scenarios."""
     rig = Rig()
@@ -112,6 +157,7 @@ def main() -> None:
     found["no wait"] = tried(rig, AHEAD)
     DmaCopyBackend.launch_copy = original
     found["again"] = tried(rig, AHEAD)
+    found |= offloading(rig)
     print("RESULT " + json.dumps(found))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from kvfence.checker.audit.case import Case, Setup, Submit
 from kvfence.checker.audit.rig_engine import free_list_of
 from kvfence.checker.audit.rig_runner import Runner, Span, texts_of
+from kvfence.checker.audit.rig_worker import sent
 from kvfence.checker.audit.virtual_device import Device
 
 SETUP = Setup(block_size=4, gpu_blocks=8)
@@ -86,3 +87,21 @@ def a_pool(*order: int, ring: bool = False) -> Any:
 def test_a_free_list_is_listed_and_a_ring_comes_to_an_end() -> None:
     assert free_list_of(a_pool(3, 1, 2)) == [3, 1, 2]
     assert free_list_of(a_pool(3, 1, 2, ring=True)) == [3, 1, 2, 3]
+
+
+def test_a_worker_in_a_process_of_its_own_has_its_own_metadata() -> None:
+    """Connectors take out of it what they have begun: the other workers must still find it."""
+    output = SimpleNamespace(kv_connector_metadata={"stores": {2: "blocks"}}, num_scheduled_tokens={"0": 4})
+    first, second = sent(output), sent(output)
+    first.kv_connector_metadata["stores"].pop(2)
+    assert second.kv_connector_metadata == output.kv_connector_metadata == {"stores": {2: "blocks"}}
+    assert second.num_scheduled_tokens is output.num_scheduled_tokens
+
+
+def test_a_copy_that_is_told_to_fail_does_so_once() -> None:
+    device = Device(0, 1, 0)
+    device.fail_next = True
+    assert [device.fails() for _ in range(3)] == [True, False, False]
+    device.fail_rate = 1.0
+    assert device.fails()
+    assert device.fails()

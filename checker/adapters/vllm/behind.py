@@ -14,6 +14,7 @@ import weakref
 from time import monotonic, sleep
 from typing import Any, Final
 
+from kvfence.checker.adapters.vllm.quick import later
 from kvfence.checker.adapters.vllm.tape import Later
 from kvfence.checker.monitor.guard import Guard
 from kvfence.spec.events import Event
@@ -72,7 +73,7 @@ class Judge:
 
     def tape(self, stream: Any) -> Later:
         """A tape for the hooks of an engine."""
-        tape = Later(stream, self)
+        tape = later(stream, self)
         with self._lock:
             self._tapes.append(tape)
         self.wanted()

@@ -161,8 +161,17 @@ def places(state: RequestState, transfer: Transfer) -> Sequence[int]:
 # Stores.
 
 
-def step_decided(tier: Tier, step: Step) -> None:
-    """The metadata of a step was built."""
+def step_decided(
+    tier: Tier,
+    store_event: int,
+    owners: list[str],
+    loads: list[str] | tuple[()],
+    tracked: list[tuple[str, list[int], int]],
+    scheduled_count: int,
+    free: int,
+) -> None:
+    """The metadata of a step was built: see :class:`Step`."""
+    step = Step(store_event, owners, loads, [Cursors(*each) for each in tracked], scheduled_count, free)
     stream = tier.stream
     items = stream.gathered()
     tier.tracked = {each.id: each for each in step.tracked}

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.patching import Method, Patches
 from kvfence.checker.adapters.vllm.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.quick import Compiled
 from kvfence.checker.adapters.vllm.tape import LIVELY
 
 TAP: Final = "_kvfence_tap"
@@ -38,9 +39,23 @@ def hook_pool(patches: Patches, block_pool: Any) -> None:
     """Observe all instances of the class ``BlockPool`` that have a tap."""
     pool = block_pool.BlockPool
     patches.mark(pool, TAP)
-    patches.wrap(pool, "get_new_blocks", _get_new_blocks, parameters=("num_blocks",))
-    patches.wrap(pool, "touch", _touch, parameters=("blocks",))
-    patches.wrap(pool, "free_blocks", _free_blocks, parameters=("ordered_blocks",))
+    patches.wrap(
+        pool,
+        "get_new_blocks",
+        _get_new_blocks,
+        parameters=("num_blocks",),
+        compiled=Compiled("get_new_blocks", (PoolTap.allocated, PoolTap.denied)),
+    )
+    patches.wrap(
+        pool, "touch", _touch, parameters=("blocks",), compiled=Compiled("touch", (PoolTap.touched,))
+    )
+    patches.wrap(
+        pool,
+        "free_blocks",
+        _free_blocks,
+        parameters=("ordered_blocks",),
+        compiled=Compiled("free_blocks", (PoolTap.freed,)),
+    )
     patches.wrap(
         pool,
         "cache_full_blocks",
@@ -52,6 +67,9 @@ def hook_pool(patches: Patches, block_pool: Any) -> None:
             "num_full_blocks",
             "block_size",
             "kv_cache_group_id",
+        ),
+        compiled=Compiled(
+            "cache_full_blocks", (PoolTap.labelled,), ("blocks", "num_cached_blocks", "num_full_blocks")
         ),
     )
     patches.wrap(pool, "evict_blocks", _evict_blocks, parameters=("block_ids",))
@@ -85,12 +103,12 @@ def _get_new_blocks(original: Method) -> Method:
         try:
             blocks = original(self, num_blocks)
         except ValueError:
-            tape.append((tap.denied, num_blocks, tap.queue.num_free_blocks))
+            tape.append((PoolTap.denied, tap, num_blocks, tap.queue.num_free_blocks))
             raise
         try:
             tape.lively = LIVELY
             hashes = [block._block_hash for block in blocks]
-            tape.append((tap.allocated, blocks.copy(), tap.queue.num_free_blocks, hashes))
+            tape.append((PoolTap.allocated, tap, blocks.copy(), tap.queue.num_free_blocks, hashes))
         except Exception as error:
             tape.trouble(error)
         return blocks
@@ -109,7 +127,7 @@ def _touch(original: Method) -> Method:
         try:
             tape.lively = LIVELY
             hashes = [block._block_hash for block in blocks] if tape.storing else None
-            tape.append((tap.touched, blocks, tap.queue.num_free_blocks, hashes))
+            tape.append((PoolTap.touched, tap, blocks, tap.queue.num_free_blocks, hashes))
         except Exception as error:
             tape.trouble(error)
         return None
@@ -135,7 +153,7 @@ def _free_blocks(original: Method) -> Method:
         tape = tap.tape
         try:
             tape.lively = LIVELY
-            tape.append((tap.freed, blocks, tap.queue.num_free_blocks))
+            tape.append((PoolTap.freed, tap, blocks, tap.queue.num_free_blocks))
         except Exception as error:
             tape.trouble(error)
         return None
@@ -161,7 +179,7 @@ def _cache_full_blocks(original: Method) -> Method:
         try:
             tape.lively = LIVELY
             new = blocks[num_cached_blocks:num_full_blocks]
-            tape.append((tap.labelled, new, [block._block_hash for block in new]))
+            tape.append((PoolTap.labelled, tap, new, [block._block_hash for block in new]))
         except Exception as error:
             tape.trouble(error)
         return result
@@ -177,7 +195,7 @@ def _evict_blocks(original: Method) -> Method:
             try:
                 blocks = self.blocks
                 lost = [slot for slot in block_ids if blocks[slot]._block_hash is None]
-                tap.tape.append((tap.unlabelled, lost, "not to be trusted"))
+                tap.tape.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
             except Exception as error:
                 tap.tape.trouble(error)
         return result
@@ -203,7 +221,7 @@ def _unpin_blocks(original: Method) -> Method:
             return original(self, blocks, on_reuse)
         listed = list(blocks)
         result = original(self, listed, on_reuse)
-        tap.tape.append((tap.freed, listed, tap.queue.num_free_blocks))
+        tap.tape.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
         return result
 
     return unpin_blocks
@@ -244,14 +262,14 @@ def _relabels(
                     if was is not None and now is None
                 ]
                 if lost:
-                    tape.append((tap.unlabelled, lost, "moved"))
+                    tape.append((PoolTap.unlabelled, tap, lost, "moved"))
                 new = [
                     (block, now)
                     for block, was, now in zip(blocks, before, after, strict=True)
                     if now is not None and now != was
                 ]
                 if new:
-                    tape.append((tap.labelled, [block for block, _ in new], [now for _, now in new]))
+                    tape.append((PoolTap.labelled, tap, [block for block, _ in new], [now for _, now in new]))
             except Exception as error:
                 tape.trouble(error)
             return result

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias
 from kvfence.checker.adapters.vllm.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
 from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.patching import Method, NotSeenError, Patches, shaped
+from kvfence.checker.adapters.vllm.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.quick import Compiled
 from kvfence.checker.adapters.vllm.tables import Tables
 
 IN_FLIGHT: Final = "kvfence_in_flight"
@@ -38,12 +40,18 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
     patches.mark(owner, TAPE)
     patches.wrap(owner, "__init__", init)
     patches.wrap(owner, "add_request", lambda original: _add_request(original, late), parameters=("request",))
-    patches.wrap(owner, "schedule", lambda original: _schedule(original, late))
+    patches.wrap(
+        owner,
+        "schedule",
+        lambda original: _schedule(original, late),
+        compiled=Compiled("schedule", (EngineStream.dispatched,)),
+    )
     patches.wrap(
         owner,
         "update_from_output",
         _update_from_output,
         parameters=("scheduler_output", "model_runner_output"),
+        compiled=Compiled("update_from_output", (EngineStream.processed, _settle), ("scheduler_output",)),
     )
     patches.wrap(owner, "_preempt_request", _preempt_request, parameters=("request", "timestamp"))
     patches.wrap(owner, "_free_request", _free_request, parameters=("request",))
@@ -59,7 +67,17 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
     manager = kv_cache_manager.KVCacheManager
     for name in (STREAM, TAPE, TABLES):
         patches.mark(manager, name)
-    patches.wrap(manager, "allocate_slots", _allocate_slots, parameters=("request", "num_new_tokens"))
+    patches.wrap(
+        manager,
+        "allocate_slots",
+        _allocate_slots,
+        parameters=("request", "num_new_tokens"),
+        compiled=Compiled(
+            "allocate_slots",
+            (EngineStream.gather, EngineStream.table_changed, PoolTap.labelled),
+            ("request", "num_new_computed_tokens", "num_external_computed_tokens"),
+        ),
+    )
     patches.wrap(manager, "free", _free_table, parameters=("request",))
     patches.wrap(
         manager, "pop_blocks_for_free", _pop_blocks_for_free, parameters=("request",), absent_is_fine=True
@@ -129,13 +147,7 @@ def _update_from_output(original: Method) -> Method:
         outputs = original(self, scheduler_output, model_runner_output)
         if scheduler_output.scheduled_spec_decode_tokens:
             try:
-                known = self.requests
-                computed = [
-                    (id_, int(known[id_].num_computed_tokens))
-                    for id_ in scheduler_output.scheduled_spec_decode_tokens
-                    if id_ in known
-                ]
-                tape.append((stream.settle_rejected, computed))
+                _settle(self, scheduler_output)
             except Exception as error:
                 tape.trouble(error)
         tape.done = done = tape.size()
@@ -144,6 +156,15 @@ def _update_from_output(original: Method) -> Method:
         return outputs
 
     return update_from_output
+
+
+def _settle(scheduler: Any, output: Any) -> None:
+    """Note how many tokens count of the requests with speculative ones in a step that is over."""
+    stream: EngineStream = scheduler._kvfence_stream
+    known = scheduler.requests
+    drafted = output.scheduled_spec_decode_tokens
+    computed = [(id_, int(known[id_].num_computed_tokens)) for id_ in drafted if id_ in known]
+    stream.tape.append((stream.settle_rejected, computed))
 
 
 def _preempt_request(original: Method) -> Method:
@@ -249,7 +270,7 @@ def _allocated(manager: Any, request: Any, local: int, external: int, mark: int,
         if computed and reader.appending:
             made = tape.since(mark)
             if made is not None:
-                most = sum(len(note[1]) for note in made if len(note) > 2 and isinstance(note[1], list))
+                most = sum(len(note[2]) for note in made if len(note) > 4 and isinstance(note[2], list))
         tables = reader.read(id_, most)
         if done:
             admission = (int(local) + computed, int(external), int(request.num_tokens))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.decisions import (
-    Cursors,
     Load,
-    Step,
     account_finished,
     load_decided,
     looked_up,
@@ -15,6 +13,7 @@ from kvfence.checker.adapters.vllm.decisions import (
 )
 from kvfence.checker.adapters.vllm.engine import STREAM, Engines
 from kvfence.checker.adapters.vllm.patching import Method, Patches
+from kvfence.checker.adapters.vllm.quick import Compiled
 from kvfence.checker.adapters.vllm.tier_ends import (
     ending,
     ending_over,
@@ -63,8 +62,20 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _after_alloc,
         parameters=("request", "blocks", "num_external_tokens"),
     )
-    patches.wrap(owner, "build_connector_meta", _build_meta, parameters=("scheduler_output",))
-    patches.wrap(owner, "update_connector_output", _update_output, parameters=("connector_output",))
+    patches.wrap(
+        owner,
+        "build_connector_meta",
+        _build_meta,
+        parameters=("scheduler_output",),
+        compiled=Compiled("build_connector_meta", (_meta_built,), ("scheduler_output",)),
+    )
+    patches.wrap(
+        owner,
+        "update_connector_output",
+        _update_output,
+        parameters=("connector_output",),
+        compiled=Compiled("update_connector_output", (), ("connector_output",)),
+    )
     patches.wrap(owner, "_process_store_event", _process_store_event, parameters=("event_idx",))
     patches.wrap(owner, "request_finished", _finished, parameters=("request", "block_ids"))
     patches.wrap(owner, "request_finished_all_groups", _finished_all, parameters=("request", "block_ids"))
@@ -168,33 +179,46 @@ def _build_meta(original: Method) -> Method:
             raise
         tape.storing = False
         if tape.lively or tape.size() != mark or meta.store_event >= 0 or meta.load_event >= 0:
-            step = Step(-1, [], (), [], 0, 1)
-            try:
-                step = _step(tier, self, meta, scheduler_output)
-            except Exception as error:
-                tape.trouble(error)
-            tape.end(mark, (step_decided, tier, step))
+            _meta_built(tier, self, meta, scheduler_output, mark)
         return meta
 
     return build_connector_meta
 
 
-def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> Step:
-    """Copies what a step's metadata was made from."""
+def _meta_built(tier: Tier, manager: Any, meta: Any, output: Any, mark: int) -> None:
+    """Note that the call is over in which a step's metadata was made; None: it was not."""
+    if meta is None:
+        tier.tape.end(mark, (tier.stream.broken_off,))
+        return
+    step: tuple[Any, ...] = (-1, [], (), [], 0, 1)
+    try:
+        step = _step(tier, manager, meta, output)
+    except Exception as error:
+        tier.tape.trouble(error)
+    tier.tape.end(mark, (step_decided, tier, *step))
+
+
+def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> tuple[Any, ...]:
+    """Copies what a step's metadata was made from: the fields of a :class:`Step`."""
     tracked, tape = manager._reqs_to_store, tier.tape
+    free = tier.tap.queue.num_free_blocks
     owners: list[str] = []
     if meta.store_event >= 0:
         owners = list(manager._store_event_to_reqs.get(meta.store_event, ()))
-    ids = owners
-    scheduled = 0
+    cursors: list[tuple[str, list[int], int]] = []
     if tape.lively and tracked:
         tape.lively -= 1
-        here = [id_ for id_ in output.num_scheduled_tokens if id_ in tracked]
-        scheduled = len(here)
-        ids = [id_ for id_ in owners if id_ in tracked] + here
-    cursors = [known for id_ in ids if (known := _cursors(manager, id_)) is not None]
+        tokens = output.num_scheduled_tokens
+        cursors = tier.moved(tracked, tokens, tier.seen)
+        if free <= 0:  # What every request could have stored by now counts as well.
+            cursors = [known for id_ in tokens if (known := _cursors(manager, id_)) is not None]
+    scheduled = len(cursors)
+    if owners:
+        here = {known[0] for known in cursors}
+        more = [id_ for id_ in owners if id_ not in here]
+        cursors = [known for id_ in more if (known := _cursors(manager, id_)) is not None] + cursors
     loads = () if meta.load_event < 0 else list(manager._load_event_to_reqs.get(meta.load_event, ()))
-    return Step(meta.store_event, owners, loads, cursors, scheduled, tier.tap.queue.num_free_blocks)
+    return meta.store_event, owners, loads, cursors, scheduled, free
 
 
 def _update_output(original: Method) -> Method:
@@ -291,6 +315,7 @@ def _until_ended(
 ) -> Any:
     """Call ``original``, which ends a request, and note what that takes."""
     tape, id_ = tier.tape, request.request_id
+    tier.seen.pop(id_, None)
     tape.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
     storing, tape.storing = tape.storing, True
     try:
@@ -300,12 +325,12 @@ def _until_ended(
         tape.append((ending_over, tier, id_, _cursors(manager, id_)))
 
 
-def _cursors(manager: Any, id_: str) -> Cursors | None:
+def _cursors(manager: Any, id_: str) -> tuple[str, list[int], int] | None:
     """Copies how a request is tracked for stores."""
     known = manager._reqs_to_store.get(id_)
     if known is None:
         return None
-    return Cursors(id_, known.num_stored_blocks.copy(), int(known.request.num_computed_tokens))
+    return id_, known.num_stored_blocks.copy(), int(known.request.num_computed_tokens)
 
 
 def _finished_all(original: Method) -> Method:

@@ -98,7 +98,7 @@ def instrument(
     vllm = importlib.import_module("vllm")
     release = str(getattr(vllm, "__version__", "unknown"))
     coverage = Coverage()
-    patches = Patches(coverage)
+    patches = Patches(coverage, compiled=make_tape is not None)
     engines = Engines(open_sink, f"vllm {release}", make_tape or Now)
     engines.not_seen = coverage.unseen
     workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.coverage import Coverage
+from kvfence.checker.adapters.vllm.quick import Compiled, hook
 
 MARK: Final = "__kvfence_original__"
 
@@ -23,8 +24,10 @@ class NotSeenError(Exception):
 class Patches:
     """All replaced attributes of one instrumentation."""
 
-    def __init__(self, coverage: Coverage) -> None:
+    def __init__(self, coverage: Coverage, *, compiled: bool = False) -> None:
         self.coverage = coverage
+        self.compiled = compiled
+        """Whether compiled hooks are used where there are any."""
         self._undo: list[tuple[Any, str, Any]] = []
 
     def mark(self, owner: Any, name: str, value: Any = None) -> None:
@@ -46,37 +49,41 @@ class Patches:
         parameters: Sequence[str] = (),
         needed: bool = True,
         absent_is_fine: bool = False,
+        compiled: Compiled | None = None,
     ) -> bool:
         """Replace ``owner.name`` by ``wrapper(original)``; whether that was done.
 
         ``parameters``: names that the original's parameters must begin with, after ``self``. If the method is
-        missing or has others, the hook counts as not checked.
+        missing or has others, the hook counts as not checked. ``compiled``: what takes the ordinary case.
         """
-        hook = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        named = f"{owner.__name__.rpartition('.')[2]}.{name}"
         original = owner.__dict__.get(name)
         if original is None:
             if not absent_is_fine:
-                self.coverage.missing(hook, "this release has no such method", needed=needed)
+                self.coverage.missing(named, "this release has no such method", needed=needed)
             return False
         mine = any(done[:2] == (owner, name) for done in self._undo)
         if getattr(original, MARK, None) is not None and not mine:
-            self.coverage.missing(hook, "another instrumentation is in place", needed=needed)
+            self.coverage.missing(named, "another instrumentation is in place", needed=needed)
             return False
         problem = _problem(original, parameters)
         if problem:
-            self.coverage.missing(hook, problem, needed=needed)
+            self.coverage.missing(named, problem, needed=needed)
             return False
         static = isinstance(original, staticmethod)
         function = original.__func__ if static else original
         try:
-            replaced = functools.wraps(function)(wrapper(function))
+            made = wrapper(function)
+            if compiled is not None and self.compiled:
+                made = hook(compiled, function, made)
+            replaced = functools.wraps(function)(made)
         except NotSeenError as why:
-            self.coverage.missing(hook, str(why), needed=needed)
+            self.coverage.missing(named, str(why), needed=needed)
             return False
         setattr(replaced, MARK, function)
         setattr(owner, name, staticmethod(replaced) if static else replaced)
         self._undo.append((owner, name, original))
-        self.coverage.checked(hook, needed=needed)
+        self.coverage.checked(named, needed=needed)
         return True
 
     def remove(self) -> None:

@@ -38,6 +38,8 @@ class Tape:
     done: int = 0
     """The engine's thread sets it to :attr:`size` where no call is under way: up to there may be told."""
     lively: int = 0
+    on: bool = True
+    """Notes are taken."""
     storing: bool = False
     """A call is under way that touches blocks in order to store them: their hashes are noted, too."""
 
@@ -69,6 +71,7 @@ class Tape:
         self.append = _ignore
         self.begin = self.size = _nothing
         self.full = 1 << 62
+        self.on = False
 
 
 def _ignore(note: Note) -> None:
@@ -102,7 +105,7 @@ class Now(Tape):
 
     def end(self, mark: int, note: Note) -> None:
         """See :meth:`Tape.end`."""
-        if mark < 0 and self.append is not _ignore:
+        if mark < 0 and self.on:
             self._tell(note)
 
     def since(self, mark: int) -> list[Note] | None:  # noqa: ARG002 - they are told already
@@ -127,6 +130,8 @@ class Later(Tape):
         self.row: list[Note | None] = []
         self.at = 0
         """Of the oldest row: notes that are told."""
+        self.alone = True
+        """No older row waits to be told."""
         self.thread = threading.get_ident()
         self.lost = False
         self._bind()
@@ -134,20 +139,22 @@ class Later(Tape):
     def _bind(self) -> None:
         self.done = 0
         self.row = []
+        self.alone = not self.rows
         self.rows.append(self.row)
         self.append = self.row.append
         self.begin = self.size = self.row.__len__
         self.full = FULL
+        self.on = True
 
     def end(self, mark: int, note: Note) -> None:
         """See :meth:`Tape.end`."""
-        if self.append is _ignore:
+        if not self.on:
             return
         row = self.row
         stream = self._stream()
         if stream is not None:
             # Nothing past `mark` is told yet, unless the engine stood still in the call for long.
-            row.insert(mark if mark >= self.at or len(self.rows) > 1 else self.at, (stream.gather,))
+            row.insert(mark if mark >= self.at or not self.alone else self.at, (stream.gather,))
             row.append(note)
 
     def since(self, mark: int) -> list[Note] | None:
@@ -184,6 +191,7 @@ class Later(Tape):
                 return False
             self.at = 0
             rows.popleft()
+            self.alone = len(rows) == 1
 
     def _tell(self, note: Note) -> None:
         try:

@@ -43,13 +43,13 @@ def load_over(tier: Tier, id_: str, computed: int | None) -> None:
     tier.release(transfers, items)
 
 
-def ending(tier: Tier, id_: str, withdraws: bool, known: Cursors | None) -> None:
+def ending(tier: Tier, id_: str, withdraws: bool, known: tuple[str, list[int], int] | None) -> None:
     """A call begins that ends a request: pins go, last stores are decided.
 
-    ``known``: the request as it is tracked for stores, if it is.
+    ``known``: the fields of its :class:`Cursors`, if it is tracked for stores.
     """
     stream = tier.stream
-    tier.tracked = {} if known is None else {id_: known}
+    tier.tracked = {} if known is None else {id_: Cursors(*known)}
     state = stream.requests.get(id_)
     if withdraws and state is not None:
         stream.withdraw(state)
@@ -69,9 +69,9 @@ def ending(tier: Tier, id_: str, withdraws: bool, known: Cursors | None) -> None
     stream.enter(handle)
 
 
-def ending_over(tier: Tier, id_: str, known: Cursors | None) -> None:
+def ending_over(tier: Tier, id_: str, known: tuple[str, list[int], int] | None) -> None:
     """That call is over; ``known``: see :func:`ending`."""
-    tier.tracked = {} if known is None else {id_: known}
+    tier.tracked = {} if known is None else {id_: Cursors(*known)}
     tier.stream.leave()
 
 

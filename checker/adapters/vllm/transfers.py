@@ -26,6 +26,7 @@ from kvfence.checker.adapters.vllm.pool_tap import (
     Item,
     PoolTap,
 )
+from kvfence.checker.adapters.vllm.quick import quick
 from kvfence.checker.adapters.vllm.request_state import RequestState
 from kvfence.spec.events import Alloc, Complete, Free, Issue, Kind, Label, Queue, Report, Touch
 
@@ -94,6 +95,22 @@ def repeated(slots: Sequence[int]) -> list[int]:
     return found
 
 
+def moved(
+    tracked: dict[str, Any], tokens: dict[str, int], seen: dict[str, list[int]]
+) -> list[tuple[str, list[int], int]]:
+    """Of the requests in ``tokens``, those tracked for stores whose cursors are others than ``seen``.
+
+    ``seen`` has them after that. Each with a copy of its cursors and its computed tokens.
+    """
+    found = []
+    for id_ in tokens:
+        known = tracked.get(id_)
+        if known is not None and known.num_stored_blocks != seen.get(id_):
+            seen[id_] = stored = list(known.num_stored_blocks)
+            found.append((id_, stored, int(known.request.num_computed_tokens)))
+    return found
+
+
 class Tier:
     """The scheduler side of one connector, and its transfers."""
 
@@ -121,6 +138,10 @@ class Tier:
         """What left the tier's index during the call under way, to make room for stores."""
         self.tracked: dict[str, Any] = {}
         """Requests whose stores are under decision, each with its cursors: see :class:`decisions.Cursors`."""
+        made = quick()
+        self.moved = moved if made is None else made.moved
+        self.seen: dict[str, list[int]] = {}
+        """Store cursors of each request when they were last noted: used in the engine's thread only."""
         self.hits: list[Any] | None = None
         """Blocks of the hit that was found last in this tier's index: used in the engine's thread only."""
 

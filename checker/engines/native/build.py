@@ -24,10 +24,10 @@ class CannotCompile(Exception):  # noqa: N818 (a reason to explore in numpy)
     """There is no working C compiler; the text says what is wrong, in one line."""
 
 
-def library(source: str) -> ctypes.CDLL:
+def library(source: str, *more_flags: str) -> ctypes.CDLL:
     """The source as a loaded library, compiled unless the cache has it. CannotCompile says why not."""
     compiler, version = _compiler()
-    key = "\n".join([version, NATIVE, *FLAGS, _processor(), source])
+    key = "\n".join([version, NATIVE, *FLAGS, *more_flags, _processor(), source])
     name = hashlib.sha256(key.encode()).hexdigest()[:32] + ".so"
     with Folder() as folder:
         path = folder / name
@@ -35,7 +35,7 @@ def library(source: str) -> ctypes.CDLL:
             try:
                 os.utime(path)
             except OSError:
-                _compile(compiler, source, path)
+                _compile(compiler, source, path, more_flags)
                 _forget(folder)
             try:
                 return ctypes.CDLL(str(path))
@@ -59,13 +59,13 @@ def _compiler() -> tuple[str, str]:
     raise CannotCompile(f"no C compiler was found ({', '.join(wanted[:1] or COMPILERS)})")
 
 
-def _compile(compiler: str, source: str, path: Path) -> None:
+def _compile(compiler: str, source: str, path: Path, more_flags: tuple[str, ...]) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as made:
         temporary = Path(made.name)
     try:
         errors = ""
         for flags in ((NATIVE, *FLAGS), FLAGS):
-            command = [compiler, "-x", "c", "-", *flags, "-o", str(temporary)]
+            command = [compiler, "-x", "c", "-", *flags, *more_flags, "-o", str(temporary)]
             done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 temporary.chmod(0o700)

@@ -1,0 +1,90 @@
+"""The compiled hooks (``quick.c``), if a C compiler can make them: the same notes for a fraction of the time.
+
+vLLM's steps take tens to hundreds of microseconds, and call some of the hooks once for each request. What is
+not compiled, because there is no compiler, no header files of Python, or ``KVFENCE_COMPILE=0`` is set, is
+done by the hooks in Python that each compiled one has beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Final, NamedTuple
+
+from kvfence.checker.adapters.vllm.tape import Later
+from kvfence.checker.engines.native.build import CannotCompile, library
+
+SWITCH: Final = "KVFENCE_COMPILE"
+"""Environment variable; ``0``: compile nothing in this process."""
+
+
+class Quick(NamedTuple):
+    """What ``quick.c`` makes."""
+
+    row: type[Any]
+    """Base class of tapes whose notes compiled hooks can add."""
+    hook: Callable[..., Any]
+    moved: Callable[[dict[str, Any], dict[str, int], dict[str, list[int]]], list[tuple[str, list[int], int]]]
+    """See ``moved`` in ``transfers.py``."""
+
+
+class Compiled(NamedTuple):
+    """What a compiled hook needs beside the method that it observes and the hook in Python."""
+
+    kind: str
+    tell: Sequence[Callable[..., Any]] = ()
+    """What its notes begin with, or what it calls when it is needed: ``quick.c`` says which is which."""
+    arguments: Sequence[str] = ()
+    """Names of the arguments that it looks at."""
+
+
+@cache
+def quick() -> Quick | None:
+    """The compiled hooks; None where they cannot be had."""
+    if os.environ.get(SWITCH) == "0" or sys.implementation.name != "cpython":
+        return None
+    source = resources.files(__package__).joinpath("quick.c").read_text(encoding="utf-8")
+    try:
+        loaded = library(source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={sys.hexversion}")
+    except (CannotCompile, OSError):
+        return None
+    # The hooks are Python's objects: they are made with the interpreter's lock, which PyDLL keeps.
+    make = ctypes.PyDLL(loaded._name, handle=loaded._handle).quick
+    make.restype = ctypes.py_object
+    return Quick(*make())
+
+
+def later(stream: Any, judge: Any) -> Later:
+    """A tape that is told later, to which compiled hooks can add where there are any."""
+    made = quick()
+    return Later(stream, judge) if made is None else _compiled_tape(made)(stream, judge)
+
+
+@cache
+def _compiled_tape(made: Quick) -> type[Later]:
+    return type("QuickLater", (made.row, Later), {})
+
+
+def hook(compiled: Compiled, original: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled hook in front of ``plain``; ``plain`` itself where it cannot be had."""
+    made = quick()
+    parameters = inspect.signature(original).parameters
+    if made is None or not set(compiled.arguments) <= set(parameters):
+        return plain
+    arguments = []
+    for place, (name, parameter) in enumerate(parameters.items()):
+        if name in compiled.arguments:
+            by_place = parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+            otherwise = () if parameter.default is parameter.empty else (parameter.default,)
+            arguments.append((name, place if by_place else sys.maxsize, *otherwise))
+    arguments.sort(key=lambda known: compiled.arguments.index(known[0]))
+    made_hook: Callable[..., Any] = made.hook(
+        compiled.kind, original, plain, tuple(compiled.tell), tuple(arguments)
+    )
+    return made_hook

@@ -386,8 +386,10 @@ class OffloadScheduler(StorePlanner):
         themselves.
         """
         self.withdraw(request)
+        # Asked before it is forgotten what the request waits for: those blocks are not there yet.
+        waits = self.has_open_loads(request)
         self._forget(request)
-        if self.mode == "eager" and not self.has_open_loads(request):
+        if self.mode == "eager" and not waits:
             confirmed = int(self.manager.tables.confirmed[request.row])
             for group, spec in enumerate(self.manager.groups):
                 full = confirmed // spec.block_size

@@ -57,6 +57,20 @@ def test_lazy_stores_come_to_an_end_when_nothing_runs_although_the_tier_is_small
     assert Reference("sound").run(Case(setup, actions)).sightings == ()
 
 
+def test_blocks_that_a_load_of_another_request_was_to_fill_are_not_stored_when_a_reset_comes_first() -> None:
+    setup = Setup(
+        block_size=8, gpu_blocks=16, cpu_blocks=16, windows=(0, 17), depth=2, ranks=2, token_budget=8,
+        tier="disk", delay=36, seed=31903,
+    )  # fmt: skip
+    actions = (
+        Submit(25, 2), Abort(0, live=True), Submit(15, 3), Submit(33, 7), Step(4), Reset(True, False),
+        Abort(5, live=True), Step(15), Reset(True), Submit(3, 3, after=2), Submit(1, 1), Submit(24, 5, 4, 16),
+        Submit(40, 2), Submit(4, 3, after=2), Step(5), Submit(6, 2, after=0), Submit(4, 1, after=5), Step(3),
+        Submit(17, 1, 4, 16), Step(21), Reset(True),
+    )  # fmt: skip
+    assert Reference("sound").run(Case(setup, actions)).sightings == ()
+
+
 @pytest.mark.parametrize("design", QUICK)
 def test_a_faulty_design_is_found(design: str) -> None:
     expected = DESIGNS[design].breaks

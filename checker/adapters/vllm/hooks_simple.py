@@ -12,6 +12,7 @@ from kvfence.checker.adapters.vllm.decisions import (
     step_decided,
 )
 from kvfence.checker.adapters.vllm.engine import STREAM, Engines
+from kvfence.checker.adapters.vllm.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.patching import Method, Patches
 from kvfence.checker.adapters.vllm.quick import Compiled
 from kvfence.checker.adapters.vllm.tier_ends import (
@@ -67,7 +68,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         "build_connector_meta",
         _build_meta,
         parameters=("scheduler_output",),
-        compiled=Compiled("build_connector_meta", (_meta_built,), ("scheduler_output",)),
+        compiled=Compiled(
+            "build_connector_meta", (EngineStream.gather, step_decided, _meta_built), ("scheduler_output",)
+        ),
     )
     patches.wrap(
         owner,
@@ -76,7 +79,15 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         parameters=("connector_output",),
         compiled=Compiled("update_connector_output", (), ("connector_output",)),
     )
-    patches.wrap(owner, "_process_store_event", _process_store_event, parameters=("event_idx",))
+    patches.wrap(
+        owner,
+        "_process_store_event",
+        _process_store_event,
+        parameters=("event_idx",),
+        compiled=Compiled(
+            "process_store_event", (EngineStream.gather, store_over, _only_found), ("event_idx",)
+        ),
+    )
     patches.wrap(owner, "request_finished", _finished, parameters=("request", "block_ids"))
     patches.wrap(owner, "request_finished_all_groups", _finished_all, parameters=("request", "block_ids"))
     patches.wrap(owner, "_cleanup_load_request", _cleanup_load, parameters=("req_id",))

@@ -11,10 +11,12 @@ typedef PyObject Object;
 typedef Py_ssize_t Size;
 
 #define NAMES(F) \
-    F(_kvfence_stream) F(_kvfence_tables) F(_kvfence_tap) F(_kvfence_tape) F(_kvfence_tier) F(appending) F(end) \
+    F(_kvfence_stream) F(_kvfence_tables) F(_kvfence_tap) F(_kvfence_tape) F(_kvfence_tier) F(_load_event_to_reqs) \
+    F(_reqs_to_store) F(_store_event_to_blocks) F(_store_event_to_reqs) F(appending) F(blocks) \
+    F(cached_block_hash_to_block) F(cpu_block_ids) F(cpu_block_pool) F(end) F(get_one_block) \
     F(finished_recving) F(kv_connector_worker_meta) F(kvfence_in_flight) F(load_event) F(num_computed_tokens) \
     F(num_free_blocks) F(num_scheduled_tokens) F(num_stored_blocks) F(num_tokens) F(queue) F(request) F(request_id) \
-    F(scheduled_spec_decode_tokens) F(store_event) F(tables) F(tape) F(trouble) F(turn) F(_block_hash)
+    F(scheduled_spec_decode_tokens) F(seen) F(store_event) F(stream) F(tables) F(tap) F(tape) F(trouble) F(turn) F(_block_hash)
 #define DECLARE(name) static Object *s_##name;
 NAMES(DECLARE)
 
@@ -353,7 +355,101 @@ static Object *allocate_slots(Hook *hook, REST) {
     return blocks;
 }
 
-/* build_connector_meta: argument 0 is the scheduler's output. */
+/* Stores. */
+
+/* A request as it is tracked for stores: (id, its cursors, its computed tokens). */
+static Object *cursors(Object *id, Object *known, Object *now) {
+    Object *copy = PySequence_List(now), *request = get(known, s_request);
+    Object *computed = request ? get(request, s_num_computed_tokens) : 0;
+    Object *one = copy && computed ? PyTuple_Pack(3, id, copy, computed) : 0;
+    Py_XDECREF(copy), Py_XDECREF(request), Py_XDECREF(computed);
+    return one;
+}
+
+/* moved(tracked, tokens, seen): see moved in transfers.py. */
+static Object *moved(Object *module, Object *const *args, Size count) {
+    if (count != 3 || !PyDict_Check(args[0]) || !PyDict_Check(args[1]) || !PyDict_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "moved() takes three dictionaries");
+        return NULL;
+    }
+    Object *found = PyList_New(0), *id, *ignored;
+    Size place = 0;
+    while (found && PyDict_Next(args[1], &place, &id, &ignored)) {
+        Object *known = PyDict_GetItemWithError(args[0], id);
+        if (!known) continue;
+        Object *now = get(known, s_num_stored_blocks), *before = PyDict_GetItemWithError(args[2], id);
+        int same = !now ? -1 : !before ? 0 : PyObject_RichCompareBool(now, before, Py_EQ);
+        if (same == 0) {
+            Object *one = cursors(id, known, now);
+            if (!one || PyDict_SetItem(args[2], id, PyTuple_GET_ITEM(one, 1)) || PyList_Append(found, one)) same = -1;
+            Py_XDECREF(one);
+        }
+        Py_XDECREF(now);
+        if (same < 0) Py_CLEAR(found);
+    }
+    if (PyErr_Occurred()) Py_CLEAR(found);
+    return found;
+}
+static PyMethodDef moved_method = {"moved", (PyCFunction)(void (*)(void))moved, METH_FASTCALL, 0};
+
+/* A copy of the list that a dictionary of the manager has under an event, () for none of these. */
+static Object *requests_of(Object *manager, Object *name, Object *event) {
+    if (!PyLong_Check(event) || PyLong_AsLong(event) < 0) return PyErr_Occurred() ? NULL : PyTuple_New(0);
+    Object *by_event = get(manager, name), *found = 0;
+    if (by_event && PyDict_Check(by_event)) {
+        Object *ids = PyDict_GetItemWithError(by_event, event);
+        if (!PyErr_Occurred()) found = ids ? PySequence_List(ids) : PyList_New(0);
+    } else if (by_event) PyErr_SetString(PyExc_TypeError, "events are not in a dictionary");
+    Py_XDECREF(by_event);
+    return found;
+}
+
+/* Puts the cursors of owners that are not among `found` in front of these. */
+static int add_owners(Object *tracked, Object *owners, Object *found) {
+    for (Size i = 0, more = 0; i < PySequence_Fast_GET_SIZE(owners); i++) {
+        Object *id = PySequence_Fast_GET_ITEM(owners, i), *known = PyDict_GetItemWithError(tracked, id);
+        if (!known && PyErr_Occurred()) return -1;
+        int there = 0;
+        for (Size at = more; known && !there && at < PyList_GET_SIZE(found); at++) {
+            there = PyObject_RichCompareBool(PyTuple_GET_ITEM(PyList_GET_ITEM(found, at), 0), id, Py_EQ);
+            if (there < 0) return -1;
+        }
+        if (!known || there) continue;
+        Object *now = get(known, s_num_stored_blocks), *one = now ? cursors(id, known, now) : 0;
+        int failed = !one || PyList_Insert(found, more++, one);
+        Py_XDECREF(now), Py_XDECREF(one);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+/* Notes what the metadata of a step was made from: see _step in hooks_simple.py. 1: the tier is full, which is left to
+Python. */
+static int step_decided(Hook *hook, Row *row, Object *tier, Object *manager, Object *meta, Object *output, Size mark) {
+    Object *tap = get(tier, s_tap), *free = tap ? free_of(tap) : 0, *tracked = get(manager, s__reqs_to_store);
+    Object *stream = get(tier, s_stream), *store = get(meta, s_store_event), *load = get(meta, s_load_event);
+    Object *tokens = get(output, s_num_scheduled_tokens), *seen = get(tier, s_seen), *count = 0, *told = 0;
+    Object *owners = 0, *loads = 0, *found = 0;
+    int failed = -1;
+    if (!free || !tracked || !stream || !store || !load || !tokens || !seen) goto over;
+    if (!PyDict_Check(tracked) || !PyLong_Check(free) || PyLong_AsLong(free) <= 0) { failed = 1; goto over; }
+    owners = requests_of(manager, s__store_event_to_reqs, store), loads = requests_of(manager, s__load_event_to_reqs, load);
+    if (!owners || !loads) goto over;
+    if (row->lively && PyDict_GET_SIZE(tracked)) {
+        row->lively--;
+        found = moved(0, (Object *[]){tracked, tokens, seen}, 3);
+    } else found = PyList_New(0);
+    count = found ? PyLong_FromSsize_t(PyList_GET_SIZE(found)) : 0;
+    if (!count || add_owners(tracked, owners, found)) goto over;
+    told = PyTuple_Pack(8, hook->tell[1], tier, store, owners, loads, found, count, free);
+    failed = end(hook, row, stream, mark, told);
+over:
+    Py_XDECREF(tap), Py_XDECREF(free), Py_XDECREF(tracked), Py_XDECREF(stream), Py_XDECREF(store), Py_XDECREF(load);
+    Py_XDECREF(tokens), Py_XDECREF(seen), Py_XDECREF(count), Py_XDECREF(owners), Py_XDECREF(loads), Py_XDECREF(found);
+    return failed;
+}
+
+/* build_connector_meta: argument 0 is the scheduler's output. tell[1] begins its note. */
 static Object *build_connector_meta(Hook *hook, REST) {
     Object *tier = get(args[0], s__kvfence_tier), *output = argument(hook, 0, PASS);
     Object *tape = tier && tier != Py_None ? get(tier, s_tape) : 0;
@@ -374,18 +470,87 @@ static Object *build_connector_meta(Hook *hook, REST) {
         Py_XDECREF(store), Py_XDECREF(load);
         PyErr_Clear();
     }
-    if (needed) { /* tell[0](tier, manager, meta or None, output, mark) */
-        Object *kind = 0, *error = 0, *trace = 0, *where, *done;
-        if (!meta) PyErr_Fetch(&kind, &error, &trace);
-        where = PyLong_FromSsize_t(mark);
-        done = where ? PyObject_CallFunctionObjArgs(hook->tell[0], tier, args[0], meta ? meta : Py_None, output, where, 0) : 0;
-        Py_XDECREF(where);
-        if (!done && trouble(tape)) Py_CLEAR(meta);
-        Py_XDECREF(done);
+    if (needed) {
+        Object *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        int left = meta ? step_decided(hook, row, tier, args[0], meta, output, mark) : 1;
+        if (left > 0) { /* tell[2](tier, manager, meta or None, output, mark) */
+            Object *where = PyLong_FromSsize_t(mark), *more = meta ? meta : Py_None, *done = 0;
+            if (where) done = PyObject_CallFunctionObjArgs(hook->tell[2], tier, args[0], more, output, where, 0);
+            Py_XDECREF(where), Py_XDECREF(done);
+            left = done ? 0 : -1;
+        }
+        if (left && trouble(tape)) Py_CLEAR(meta);
         if (kind) PyErr_Restore(kind, error, trace);
     }
     Py_DECREF(tier), Py_DECREF(tape);
     return meta;
+}
+
+/* Replaces by None the hashes of blocks that are not in the index: looks at both ends, and leaves the rest to
+tell[2](index, hashes). */
+static int only_found(Hook *hook, Object *pool, Object *hashes) {
+    Size count = PyList_GET_SIZE(hashes), good = 0;
+    Object *index = get(pool, s_cached_block_hash_to_block);
+    for (int last = 0; index && count && last < 2; last++) {
+        Object *hash = PyList_GET_ITEM(hashes, last ? count - 1 : 0);
+        Object *found = hash == Py_None ? Py_NewRef(hash) : PyObject_CallMethodObjArgs(index, s_get_one_block, hash, 0);
+        good += found && found != Py_None;
+        if (!found) Py_CLEAR(index);
+        Py_XDECREF(found);
+    }
+    Object *done = !index ? 0 : !count || good == 2 ? Py_NewRef(Py_None)
+                                                    : PyObject_CallFunctionObjArgs(hook->tell[2], index, hashes, 0);
+    Py_XDECREF(index), Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Adds the slots of a completed store, and their hashes in the tier now, to the two lists. */
+static int stored(Hook *hook, Object *manager, Object *transfer, Object *slots, Object *hashes) {
+    Object *ids = get(transfer, s_cpu_block_ids), *pool = get(manager, s_cpu_block_pool);
+    Object *blocks = pool ? get(pool, s_blocks) : 0, *listed = ids ? PySequence_List(ids) : 0;
+    int failed = !blocks || !listed || !PyList_Check(blocks);
+    for (Size i = 0; !failed && i < PyList_GET_SIZE(listed); i++) {
+        Object *slot = PyList_GET_ITEM(listed, i);
+        Size at = PyLong_AsSsize_t(slot);
+        Object *block = at >= 0 && at < PyList_GET_SIZE(blocks) ? PyList_GET_ITEM(blocks, at) : 0;
+        Object *hash = block ? get(block, s__block_hash) : 0;
+        failed = !hash || PyList_Append(slots, slot) || PyList_Append(hashes, hash);
+        Py_XDECREF(hash);
+    }
+    if (failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a store to blocks that are not known");
+    if (!failed) failed = only_found(hook, pool, hashes);
+    Py_XDECREF(ids), Py_XDECREF(pool), Py_XDECREF(blocks), Py_XDECREF(listed);
+    return failed;
+}
+
+/* _process_store_event: argument 0 is the number of the event. tell[1] begins its note, tell[2]: see only_found. */
+static Object *process_store_event(Hook *hook, REST) {
+    Object *tier = get(args[0], s__kvfence_tier), *event = argument(hook, 0, PASS);
+    Object *tape = tier && tier != Py_None ? get(tier, s_tape) : 0, *stream = tape ? get(tier, s_stream) : 0;
+    Object *waiting = stream ? get(args[0], s__store_event_to_blocks) : 0;
+    Row *row = tape ? row_of(tape) : 0;
+    if (!row || !event || !waiting || !PyDict_Check(waiting)) {
+        PyErr_Clear();
+        Py_XDECREF(tier), Py_XDECREF(tape), Py_XDECREF(stream), Py_XDECREF(waiting);
+        return plain(hook, PASS);
+    }
+    Object *transfer = Py_XNewRef(PyDict_GetItemWithError(waiting, event));
+    PyErr_Clear();
+    Size mark = PyList_GET_SIZE(row->row);
+    Object *done = original(hook, PASS), *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    Object *slots = PyList_New(0), *hashes = PyList_New(0), *told = 0;
+    if (slots && hashes) {
+        if (done && transfer && stored(hook, args[0], transfer, slots, hashes) && trouble(tape)) Py_CLEAR(done);
+        else told = PyTuple_Pack(5, hook->tell[1], tier, event, slots, hashes);
+    }
+    if (told && row->on && end(hook, row, stream, mark, told) && trouble(tape)) Py_CLEAR(done);
+    else if (told && !row->on) Py_DECREF(told);
+    Py_XDECREF(slots), Py_XDECREF(hashes), Py_XDECREF(transfer), Py_DECREF(waiting);
+    Py_DECREF(tier), Py_DECREF(tape), Py_DECREF(stream);
+    if (kind) PyErr_Restore(kind, error, trace);
+    return done;
 }
 
 /* update_connector_output: argument 0 says what the workers finished; nothing, as a rule. */
@@ -488,40 +653,12 @@ static Object *update_from_output(Hook *hook, REST) {
     return done;
 }
 
-/* moved(tracked, tokens, seen): see moved in transfers.py. */
-static Object *moved(Object *module, Object *const *args, Size count) {
-    if (count != 3 || !PyDict_Check(args[0]) || !PyDict_Check(args[1]) || !PyDict_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "moved() takes three dictionaries");
-        return NULL;
-    }
-    Object *found = PyList_New(0), *id, *ignored;
-    Size place = 0;
-    while (found && PyDict_Next(args[1], &place, &id, &ignored)) {
-        Object *known = PyDict_GetItemWithError(args[0], id);
-        if (!known) continue;
-        Object *now = get(known, s_num_stored_blocks), *before = PyDict_GetItemWithError(args[2], id);
-        int same = !now ? -1 : !before ? 0 : PyObject_RichCompareBool(now, before, Py_EQ);
-        if (same == 0) {
-            Object *copy = PySequence_List(now), *request = get(known, s_request);
-            Object *computed = request ? get(request, s_num_computed_tokens) : 0;
-            Object *one = copy && computed ? PyTuple_Pack(3, id, copy, computed) : 0;
-            if (!one || PyDict_SetItem(args[2], id, copy) || PyList_Append(found, one)) same = -1;
-            Py_XDECREF(copy), Py_XDECREF(request), Py_XDECREF(computed), Py_XDECREF(one);
-        }
-        Py_XDECREF(now);
-        if (same < 0) Py_CLEAR(found);
-    }
-    if (PyErr_Occurred()) Py_CLEAR(found);
-    return found;
-}
-static PyMethodDef moved_method = {"moved", (PyCFunction)(void (*)(void))moved, METH_FASTCALL, 0};
-
 /* The type of hooks. */
 
 #define KIND(name) {#name, name}
 static const struct { const char *name; Call call; } kinds[] = {
     KIND(get_new_blocks), KIND(touch), KIND(free_blocks), KIND(cache_full_blocks), KIND(allocate_slots),
-    KIND(build_connector_meta), KIND(update_connector_output), KIND(schedule), KIND(update_from_output),
+    KIND(build_connector_meta), KIND(process_store_event), KIND(update_connector_output), KIND(schedule), KIND(update_from_output),
 };
 
 static Object *hook_vectorcall(Object *self, REST) {

@@ -32,6 +32,7 @@ class End:
         self.engine.draining = True
         last = self.engine.steps + MOST_STEPS
         alone = asleep = 0
+        copies = self._copies()
         restless = RESTLESS + COPIES * (self.setup.delay + self.setup.launch_delay)
         while self.engine.steps < last and self.engine.steps - self.engine.last_progress <= patience:
             idle = not self.scheduler.get_num_unfinished_requests()
@@ -41,9 +42,11 @@ class End:
             # An engine without requests sleeps, unless the connector keeps it awake.
             awake = bool(self.scheduler.has_requests())
             alone = alone + 1 if idle and awake else 0
+            if alone == RESTLESS // 2:
+                copies = self._copies()
             asleep += idle and not awake
             if alone > restless:
-                self._restless(alone)
+                self._restless(alone, self._copies() != copies)
                 return
             if asleep > restless:
                 return
@@ -72,10 +75,18 @@ class End:
         else:
             self._leaks()
 
-    def _restless(self, steps: int) -> None:
-        copies = {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
+    def _copies(self) -> dict[str, int]:
+        """Stores and loads launched so far."""
+        return {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
+
+    def _restless(self, steps: int, copying: bool) -> None:
+        copies = self._copies()
         told = f"no request was left for {steps} steps, in which the engine could not sleep"
-        cause = "copies go on for ever though no request is left"
+        cause = (
+            "copies go on for ever though no request is left"
+            if copying
+            else "the engine never sleeps though nothing is left to be done"
+        )
         self.judge.sight(
             "PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads"
         )

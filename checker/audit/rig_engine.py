@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvfence.checker.audit.case import Setup
-from kvfence.checker.audit.virtual_offloading import PAGE
 
 LAYER: Final = "model.layers.{}.self_attn.attn"
 SIMPLE: Final = "SimpleCPUOffloadConnector"
+OFFLOADING: Final = "OffloadingConnector"
+PAGE: Final = 4096
+"""Bytes that a block of its tier takes at least."""
 CUDA_USERS: Final = (
     "vllm.v1.simple_kv_offload.worker",
     "vllm.v1.simple_kv_offload.copy_backend",
@@ -207,7 +209,7 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
         }
     # Copies make the engine a consumer, too: it loads what it stored.
     name, _, module = connector.partition("@")
-    if name == "OffloadingConnector":
+    if name == OFFLOADING:
         # A block of its tier takes a page of memory at least, and it knows neither laziness nor our disk.
         extra = {"cpu_bytes_to_use": max(page_bytes(setup), PAGE) * setup.cpu_blocks}
     named = {"kv_connector": name, "kv_role": "kv_both"}

@@ -197,7 +197,8 @@ class Engine:
             result = self.aggregator.aggregate(made, 0)
         self._watch(result.kv_connector_output)
         told = result.kv_connector_output
-        stored = getattr(getattr(told, "kv_connector_worker_meta", None), "completed_store_events", None)
+        meta = getattr(told, "kv_connector_worker_meta", None)
+        stored = getattr(meta, "completed_store_events", None) or getattr(meta, "completed_jobs", None)
         loaded = sorted(told.finished_recving or ()) if told is not None else []
         self.calls.append(["update", sampled, loaded, list((stored or {}).items())])
         before = len(self.scheduler.requests)

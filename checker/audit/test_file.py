@@ -19,6 +19,7 @@ from kvfence.checker.audit import rig_engine
 from kvfence.checker.audit.campaign import Finding
 from kvfence.checker.audit.case import Case
 from kvfence.checker.audit.outcome import Sighting
+from kvfence.checker.audit.rig_engine import OFFLOADING
 
 _MOST_CALLS: Final = 400
 
@@ -79,14 +80,58 @@ _CHECKS: Final = {
     "restless": '''
     def scheduled(self, output):
         """Without any request, copies must come to an end."""
-        stored = len(output.kv_connector_metadata.store_gpu_blocks)
+        meta = output.kv_connector_metadata
+        stored = len(meta.store_jobs if hasattr(meta, "store_jobs") else meta.store_gpu_blocks)
         self.idle = 0 if self.scheduler.requests else self.idle + bool(stored)
         assert self.idle < 40, "no request is left, and the connector started 40 more stores"
+''',
+    "sleepless": '''
+    def ended(self):
+        """An engine whose requests have ended, with no copy in flight, must be able to sleep."""
+        assert not self.scheduler.has_requests(), "nothing is left to be done, and the engine must not sleep"
 ''',
     "exception": """
     # The engine itself raises.
 """,
 }
+
+_SIMPLE_POOLS: Final = """
+    def connector_pools(self):
+        return [connector.scheduler_manager.cpu_block_pool for connector in self.connectors()]
+"""
+_SIMPLE_WATCH: Final = """
+    def watch(self, connector):
+        manager = connector.scheduler_manager
+        find, look_up = manager.cpu_coordinator.find_longest_cache_hit, connector.get_num_new_matched_tokens
+
+        def found(*args, **kwargs):
+            result = find(*args, **kwargs)
+            self.hit = [block for group in result[0] for block in group]
+            return result
+
+        def looked_up(request, computed):
+            result = look_up(request, computed)
+            self.looked_up(request, result[0])
+            return result
+
+        manager.cpu_coordinator.find_longest_cache_hit = found
+        connector.get_num_new_matched_tokens = looked_up
+"""
+_OTHER_POOLS: Final = """
+    def connector_pools(self):
+        return []  # Its tier has books of its own.
+"""
+_OTHER_WATCH: Final = """
+    def watch(self, connector): ...
+"""
+_METADATA: Final = {
+    OFFLOADING: (
+        "distributed.kv_transfer.kv_connector.v1.offloading.common",
+        "OffloadingWorkerMetadata",
+    ),
+}
+"""By connector: where the metadata of its workers is defined, and its name; it takes a count for each end."""
+_SIMPLE_METADATA: Final = ("v1.simple_kv_offload.metadata", "SimpleCPUOffloadWorkerMetadata")
 
 _BODY: Final = '''
 
@@ -119,31 +164,15 @@ class Checked(Hooks):
         top = self.scheduler.connector
         return list(getattr(top, "_connectors", None) or [top])
 
-    def connector_pools(self):
-        return [connector.scheduler_manager.cpu_block_pool for connector in self.connectors()]
+{pools}
 
     def pools(self):
         gpu = self.scheduler.kv_cache_manager.block_pool
         return [("GPU", gpu)] + [("CPU", pool) for pool in self.connector_pools()]
 
-    def watch(self, connector):
-        manager = connector.scheduler_manager
-        find, look_up = manager.cpu_coordinator.find_longest_cache_hit, connector.get_num_new_matched_tokens
-
-        def found(*args, **kwargs):
-            result = find(*args, **kwargs)
-            self.hit = [block for group in result[0] for block in group]
-            return result
-
-        def looked_up(request, computed):
-            result = look_up(request, computed)
-            self.looked_up(request, result[0])
-            return result
-
-        manager.cpu_coordinator.find_longest_cache_hit = found
-        connector.get_num_new_matched_tokens = looked_up
-
+{watch}
 {check}
+
     def add(self, name, prompt, most, stop, priority):
         self.requests[name] = request_of(SETUP, name, list(prompt), most, stop, priority)
         self.scheduler.add_request(self.requests[name])
@@ -170,7 +199,7 @@ class Checked(Hooks):
     def update(self, sampled, loaded, stored):
         output = self.in_flight.pop(0)
         outputs = the("v1.outputs")
-        meta = the("v1.simple_kv_offload.metadata").SimpleCPUOffloadWorkerMetadata(dict(stored))
+        meta = the("{metadata[0]}").{metadata[1]}(dict(stored))
         for event, _ in stored:
             self.stores.pop(event, None)
         connector = outputs.KVConnectorOutput(
@@ -224,7 +253,8 @@ def kind_of(seen: Sighting) -> str:
     if seen.invariant == "UNIQUE":
         return "in_flight" if "open store" in cause else "once"
     if seen.invariant == "PROGRESS":
-        return "restless" if "for ever though" in cause else "stall"
+        quiet = "sleepless" if "never sleeps" in cause else "stall"
+        return "restless" if "for ever though" in cause else quiet
     return {"PIN": "pin", "CONSERVE": "free_list", "FLUSH": "flush", "NO-LEAK": "leak"}.get(
         seen.invariant, ""
     )
@@ -240,6 +270,7 @@ def text_of(
     where: re.Match[str] | None,
 ) -> str:
     """The whole file."""
+    other = connector in _METADATA
     setup = {**msgspec.to_builtins(case.setup), "windows": case.setup.windows}
     words = re.findall(r"[a-z]+", seen.cause.lower())[:8]
     told = textwrap.fill(f"{seen.invariant}: {seen.told}.", 100)
@@ -266,10 +297,13 @@ def text_of(
         + _BODY.format(
             setup=setup,
             connector=connector,
+            pools=(_OTHER_POOLS if other else _SIMPLE_POOLS).strip("\n"),
+            watch=(_OTHER_WATCH if other else _SIMPLE_WATCH).strip("\n"),
+            metadata=_METADATA.get(connector, _SIMPLE_METADATA),
             request=where[1] if where else "0",
             group=(where[2] if where else None) or 0,
             calls="\n".join(f"    {tuple(call)!r}," for call in calls),
-            check=_CHECKS[kind].rstrip("\n") if kind != "exception" else "",
+            check=_CHECKS[kind].rstrip("\n"),
             name="test_" + "_".join(dict.fromkeys(words)),
         )
     )

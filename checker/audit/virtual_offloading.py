@@ -18,9 +18,6 @@ from kvfence.checker.audit.virtual_device import REFUSED, CopyFailed, Device, de
 from kvfence.checker.audit.virtual_streams import VirtualStream, current_stream
 from kvfence.spec.order import Copy, Range, SourceOrder
 
-NAME: Final = "OffloadingConnector"
-PAGE: Final = 4096
-"""Bytes that a block of its tier takes at least."""
 WORKER: Final = "vllm.v1.kv_offload.cpu.gpu_worker"
 SPEC: Final = "vllm.v1.kv_offload.cpu.spec"
 

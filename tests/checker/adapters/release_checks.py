@@ -7,6 +7,7 @@ Each scenario has the violations that were found in it, what was not checked, an
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -20,9 +21,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 from mini_engine import BLOCK, MiniEngine
 
+from kvfence.checker.adapters.vllm.quick import quick
 from kvfence.checker.adapters.vllm.runtime import Runtime, active, facts, install, uninstall
+from kvfence.checker.monitor.guard import Guard
+from kvfence.checker.packing import packed
+from kvfence.spec.events import Event
 
 SIMPLE = "SimpleCPUOffloadConnector"
 FENCE = "kvfence.checker.adapters.fence"
@@ -414,8 +420,40 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+class Digest:
+    """Of all events that are judged, in their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._batch = Guard.batch
+
+    def __enter__(self) -> Digest:
+        batch, digest = self._batch, self._hash
+
+        def judged(guard: Guard, events: list[Event]) -> None:
+            for event in events:
+                digest.update(msgspec.json.encode(packed(event)))
+            batch(guard, events)
+
+        Guard.batch = judged  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Guard.batch = self._batch  # type: ignore[method-assign]
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
 def tried(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What a scenario showed, with hooks of its own."""
+    with Digest() as digest:
+        found = watched(scenario)
+    return found | {"digest": str(digest), "compiled": quick() is not None}
+
+
+def watched(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """See :func:`tried`."""
     uninstall()
     found: dict[str, Any] = {}
     try:

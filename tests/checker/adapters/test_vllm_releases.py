@@ -58,8 +58,8 @@ TIER = "OffloadingConnector: not checked: its own tier is not judged: lookups, t
 
 
 @functools.lru_cache(maxsize=32)
-def told_by(script: str, version: str) -> dict[str, Any]:
-    """What a script prints on a release."""
+def told_by(script: str, version: str, compiled: bool = True) -> dict[str, Any]:
+    """What a script prints on a release; ``compiled``: with the compiled hooks."""
     try:
         release = fetch(version)
         python = lab_python()
@@ -68,6 +68,8 @@ def told_by(script: str, version: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kvfence-") as scratch:
         environment = lab_environment(release, Path(scratch)) | {
             "KVFENCE_SCRATCH": scratch,
+            "KVFENCE_COMPILE": str(int(compiled)),
+            "PYTHONHASHSEED": "0",  # vLLM's hashes of blocks depend on it.
             "VLLM_CACHE_ROOT": str(cache_folder("vllm") / version),
         }
         done = subprocess.run(
@@ -111,6 +113,18 @@ def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
     assert found["not_checked"] == []
     assert not found["undetermined"]
     assert found["events"] > 50
+
+
+@pytest.mark.parametrize("release", ["0.19.1", "0.28.0", "0.33.0"])
+@pytest.mark.parametrize("scenario", TRAFFIC)
+def test_compiled_hooks_tell_the_events_that_the_hooks_in_python_tell(release: str, scenario: str) -> None:
+    found = told_by("release_checks.py", release)[scenario]
+    plain = told_by("release_checks.py", release, compiled=False)[scenario]
+    if not found["compiled"]:
+        pytest.skip("no compiled hooks: there is no C compiler, or no header files of Python")
+    assert not plain["compiled"]
+    assert found["events"] > 20
+    assert (found["events"], found["digest"]) == (plain["events"], plain["digest"])
 
 
 @pytest.mark.parametrize("scenario", TWICE)

@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 from kvfence.checker.adapters.vllm.behind import Judge, flush_all
 from kvfence.checker.adapters.vllm.coverage import CHECKED
 from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
+from kvfence.checker.adapters.vllm.quick import quick
 from kvfence.checker.adapters.vllm.stream import Sink
 from kvfence.checker.adapters.vllm.worker_races import Races
 from kvfence.checker.monitor.guard import Guard, GuardMode
@@ -118,7 +119,8 @@ def install(mode: str, folder: str | None = None) -> Runtime:
     with _lock:
         if _here is None:
             _here = Runtime(mode, folder)  # type: ignore[arg-type]  # one of MODES
-            log.info("kvfence observes the engines of process %d (%s)", os.getpid(), mode)
+            hooks = "in Python" if _here.judge is None or quick() is None else "compiled"
+            log.info("kvfence observes the engines of process %d (%s, hooks %s)", os.getpid(), mode, hooks)
         elif _here.mode != mode:
             log.warning("kvfence is in mode %s already; %s is ignored", _here.mode, mode)
         return _here

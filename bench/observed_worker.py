@@ -1,0 +1,353 @@
+"""The worker side of released vLLM on a real GPU, under observation: its copies, their order, what it costs.
+
+    python bench/observed_worker.py FOLDER [FOLDER ...] [--steps N] [--output DIR]
+
+FOLDER: ``RELEASE/vllm/v1/simple_kv_offload`` of an unpacked release, or ``RELEASE/simple_kv_offload``. What
+these files import of the rest of vLLM is made up here; torch, the streams, the events, the thread that copies
+and the driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores
+those of the step before, which may still run. At the end all blocks are loaded into others, and every byte is
+compared. ``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and stores that
+wait for nothing: a control that must be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import inspect
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any, Final
+
+PACKAGE: Final = "vllm.v1.simple_kv_offload"
+BLOCK_BYTES: Final = 65_536
+LAYERS: Final = 2
+TOKENS: Final = 16
+"""Of a block."""
+HOLD: Final = 2_000_000
+"""Cycles that the kernel of a step takes before it writes: about a millisecond."""
+PER_STEP: Final = 2
+"""Blocks of a step."""
+
+
+def made_up(folder: Path) -> None:
+    """What the files in ``folder`` import of vLLM, as modules of the process."""
+    import torch
+
+    def module(name: str, **names: Any) -> types.ModuleType:
+        made = types.ModuleType(name)
+        made.__dict__.update({"__path__": []} | names)
+        sys.modules[name] = made
+        return made
+
+    class Anything:
+        """A class that is only named."""
+
+    platform = types.SimpleNamespace(
+        is_rocm=lambda: False, is_cuda=lambda: True, is_xpu=lambda: False, set_device=torch.cuda.set_device
+    )
+    module("vllm", __version__=folder.name)
+    module("vllm.logger", init_logger=logging.getLogger)
+    module("vllm.platforms", current_platform=platform)
+    module("vllm.config", VllmConfig=Anything)
+    module("vllm.envs", VLLM_KV_OFFLOAD_MAX_BATCH_DESCRIPTORS=0)
+    module("vllm.utils")
+    module("vllm.utils.torch_utils", PIN_MEMORY=True)
+    module("vllm.utils.platform_utils", is_pin_memory_available=lambda: True)
+    for name in ("distributed", "distributed.kv_transfer", "distributed.kv_transfer.kv_connector", "v1"):
+        module(f"vllm.{name}")
+    module("vllm.distributed.kv_transfer.kv_connector.v1")
+    names = ("KVConnectorMetadata", "KVConnectorWorkerMetadata")
+    classes = {name: type(name, (), {}) for name in names}
+    module("vllm.distributed.kv_transfer.kv_connector.v1.base", **classes)
+    module("vllm.v1.kv_cache_interface")
+    module(PACKAGE, __path__=[str(folder)])
+    try:
+        importlib.import_module("cuda.bindings.driver")
+    except ImportError:
+        module("cuda", bindings=module("cuda.bindings", driver=_driver(module)))
+
+
+def _driver(module: Any) -> types.ModuleType:
+    """The one call of ``cuda.bindings.driver`` that is needed."""
+    library = ctypes.CDLL("libcuda.so.1")
+
+    def procedure(name: bytes, version: int, flags: int) -> tuple[int, int, int]:
+        found, status = ctypes.c_void_p(), ctypes.c_int()
+        error = library.cuGetProcAddress_v2(
+            name, ctypes.byref(found), version, ctypes.c_uint64(flags), ctypes.byref(status)
+        )
+        return error, found.value or 0, status.value
+
+    success = types.SimpleNamespace(CUDA_SUCCESS=0)
+    made: types.ModuleType = module("cuda.bindings.driver", cuGetProcAddress=procedure, CUresult=success)
+    return made
+
+
+class Lab:
+    """A worker side of the release, its caches, and the engine around it."""
+
+    def __init__(self, slots: int) -> None:
+        import torch
+
+        self.torch = torch
+        self.slots = slots
+        self.caches = {
+            f"layer{number}": torch.zeros((slots, BLOCK_BYTES), dtype=torch.int8, device="cuda")
+            for number in range(LAYERS)
+        }
+        tensors = [
+            types.SimpleNamespace(
+                layers=[name],
+                shared_by=[name],
+                size=slots * BLOCK_BYTES,
+                offset=0,
+                block_stride=BLOCK_BYTES,
+                layer_stride=slots * BLOCK_BYTES,
+            )
+            for name in self.caches
+        ]
+        spec = type("FullAttentionSpec", (), {"block_size": TOKENS})()
+        config = types.SimpleNamespace(
+            num_blocks=slots,
+            kv_cache_tensors=tensors,
+            kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec, layer_names=list(self.caches))],
+        )
+        engine = types.SimpleNamespace(
+            scheduler_config=types.SimpleNamespace(async_scheduling=True),
+            parallel_config=types.SimpleNamespace(),
+            max_concurrent_batches=2,
+        )
+        worker = importlib.import_module(f"{PACKAGE}.worker").SimpleCPUOffloadWorker
+        capacity = slots * BLOCK_BYTES * LAYERS
+        known = inspect.signature(worker).parameters
+        more = {"num_cpu_blocks": slots} if "num_cpu_blocks" in known else {}
+        self.worker = worker(engine, config, capacity, **more)
+        self.worker.register_kv_caches(self.caches)
+        self.metadata = importlib.import_module(f"{PACKAGE}.metadata").SimpleCPUOffloadMetadata
+        self.number = -1
+        self.times: list[float] = []
+        self.stored: set[int] = set()
+        self.known: set[str] = set()
+
+    def step(
+        self,
+        name: str,
+        blocks: list[int],
+        start: int,
+        *,
+        value: int = 0,
+        store: list[int] | None = None,
+        load: tuple[list[int], list[int]] | None = None,
+        in_flight: int = 0,
+    ) -> Any:
+        """A step that computes the tokens of ``blocks``, the next of its request; which loads are over."""
+        from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
+        from kvfence.checker.adapters.vllm.hooks_worker import STEP
+
+        self.number += 1
+        tokens = {name: TOKENS * len(blocks)} if blocks else {}
+        new = [] if not blocks or name in self.known else [(name, blocks)]
+        again = [] if new or not blocks else [name]
+        output = types.SimpleNamespace(
+            finished_req_ids=set(),
+            num_scheduled_tokens=tokens,
+            scheduled_new_reqs=[
+                types.SimpleNamespace(req_id=each, block_ids=(of,), num_computed_tokens=start)
+                for each, of in new
+            ],
+            scheduled_cached_reqs=types.SimpleNamespace(
+                req_ids=again,
+                new_block_ids=[(blocks,) for _ in again],
+                num_computed_tokens=[start for _ in again],
+                resumed_req_ids=set(),
+            ),
+        )
+        self.known.update(each for each, _ in new)
+        setattr(output, IN_FLIGHT, in_flight)
+        meta = self.metadata()
+        if store:
+            meta.store_event, meta.store_gpu_blocks, meta.store_cpu_blocks = self.number, store, store
+        if load:
+            meta.load_event, meta.load_cpu_blocks, meta.load_gpu_blocks = self.number, *load
+            meta.load_event_to_reqs = {self.number: [name]}
+        worker = self.worker
+        begin = time.perf_counter()
+        STEP.begin(output)
+        worker.bind_connector_metadata(meta)
+        worker.start_load_kv()
+        spent = time.perf_counter() - begin
+        if blocks:
+            self.torch.cuda._sleep(HOLD)
+            at = self.torch.tensor(blocks, device="cuda")
+            for layer, cache in enumerate(self.caches.values()):
+                cache[at] = (value + layer) % 127
+        begin = time.perf_counter()
+        worker.wait_for_save()
+        _, received = worker.get_finished(set())
+        told = worker.build_connector_worker_meta()
+        spent += time.perf_counter() - begin
+        if told is not None:
+            self.stored.update(told.completed_store_events)
+        self.times.append(spent)
+        return received
+
+    def play(self, steps: int) -> dict[str, Any]:
+        """Steps with stores, then a load of everything; what came out."""
+        before: list[int] = []
+        wanted = 0
+        blocks: list[int] = []
+        for number in range(steps):
+            blocks = [1 + PER_STEP * number + each for each in range(PER_STEP)]
+            start = number * PER_STEP * TOKENS
+            self.step("a", blocks, start, value=number + 1, store=before, in_flight=min(number, 1))
+            wanted += bool(before)
+            before = blocks
+        self.step("a", [], 0, store=before)
+        wanted += 1
+        self._wait(lambda: len(self.stored) == wanted)
+        times = self.times[5:steps]
+        there = list(range(1, 1 + PER_STEP * steps))
+        to = [PER_STEP * steps + each for each in there]
+        self.torch.cuda.synchronize()
+        received = self.step("b", [], 0, load=(there, to))
+        seen: list[Any] = [received]
+        self._wait(lambda: any(seen), lambda: seen.append(self.step("", [], 0)))
+        self.torch.cuda.synchronize()
+        wrong = {"host": 0, "loaded": 0}
+        for number in range(steps):
+            for layer, name in enumerate(self.caches):
+                value = (number + 1 + layer) % 127
+                host = self.worker.cpu_kv_caches[self._key(name)]
+                for each in range(PER_STEP):
+                    slot = 1 + PER_STEP * number + each
+                    wrong["host"] += not bool((host[slot] == value).all())
+                    wrong["loaded"] += not bool((self.caches[name][slot + PER_STEP * steps] == value).all())
+        return {
+            "steps": steps,
+            "blocks": LAYERS * PER_STEP * steps,
+            "wrong_in_host": wrong["host"],
+            "wrong_loaded": wrong["loaded"],
+            "us_a_step": round(statistics.median(times) * 1e6, 1),
+        }
+
+    def _key(self, name: str) -> str:
+        keys = list(self.worker.cpu_kv_caches)
+        return next(key for key in keys if key == name or key.startswith(f"{name}."))
+
+    def _wait(self, done: Any, again: Any = None) -> None:
+        until = time.monotonic() + 20
+        while not done():
+            if time.monotonic() > until:
+                raise SystemExit("transfers did not come to an end within 20 s")
+            time.sleep(0.002)
+            if again is not None:
+                again()
+            else:
+                self.step("", [], 0)
+
+
+def without_waiting() -> bool:
+    """Stores wait for nothing from here on; whether this release lets them wait at all."""
+    backend = importlib.import_module(f"{PACKAGE}.copy_backend").DmaCopyBackend
+    original = backend.launch_copy
+    if "wait_event" not in inspect.signature(original).parameters:
+        return False
+
+    def launch_copy(
+        self: Any, src_blocks: Any, dst_blocks: Any, is_store: Any, event_idx: Any, events_list: Any, **_: Any
+    ) -> Any:
+        return original(self, src_blocks, dst_blocks, is_store, event_idx, events_list)
+
+    backend.launch_copy = launch_copy
+    return True
+
+
+def observed(steps: int, how: str) -> dict[str, Any]:
+    """One life of a worker side: ``plain``, ``observed`` or ``broken``."""
+    slots = 1 + 2 * PER_STEP * steps
+    if how == "plain":
+        return {"how": how, **Lab(slots).play(steps)}
+    if how == "broken" and not without_waiting():
+        return {"how": how, "refused": "stores of this release wait for nothing anyway"}
+    from kvfence.checker.adapters.vllm.coverage import Coverage
+    from kvfence.checker.adapters.vllm.hooks_worker import Workers, hook_worker
+    from kvfence.checker.adapters.vllm.patching import Patches
+
+    races: list[Any] = []
+    patches = Patches(Coverage())
+    workers = Workers("bench", on_race=races.append)
+    hook_worker(patches, workers)
+    lab = Lab(slots)
+    found = lab.play(steps)
+    kinds = sorted({f"{race.invariant}: {race.first.name}, {race.second.name}" for race in races})
+    return {
+        "how": how,
+        **found,
+        "races": len(races),
+        "kinds": kinds,
+        "first": str(races[0]) if races else "",
+        "events": workers.events,
+        "accesses": workers.accesses,
+        "not_checked": workers.unchecked
+        + [f"{hook}: {state}" for hook, state in patches.coverage.items() if state != "checked"],
+        "stream": type(lab.worker.store_stream).__mro__[1].__name__,
+    }
+
+
+def one(folder: Path, steps: int, how: str) -> int:
+    """What a process of its own does for one release and one way."""
+    made_up(folder)
+    print("RESULT " + json.dumps(observed(steps, how)))
+    return 0
+
+
+def main() -> int:
+    """Exit code 1 if a run fails, if bytes are wrong and no race was told, or if a broken one is silent."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
+    parser.add_argument("--how", choices=("plain", "observed", "broken"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.how:
+        return one(asked.folders[0], asked.steps, asked.how)
+    from _cuda import driver_or_exit, facts
+
+    card = facts(driver_or_exit())
+    rows: list[dict[str, Any]] = []
+    for folder in asked.folders:
+        release = folder.parts[-4] if folder.parts[-3:-1] == ("vllm", "v1") else folder.parts[-2]
+        for how in ("plain", "observed", "broken"):
+            command = [sys.executable, __file__, str(folder), "--steps", str(asked.steps), "--how", how]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            text = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), "")
+            row = (
+                json.loads(text.removeprefix("RESULT "))
+                if text
+                else {"how": how, "failed": done.stderr[-3000:]}
+            )
+            rows.append({"release": release, **row})
+            print(release, {name: value for name, value in row.items() if name != "first"}, flush=True)
+    if asked.output is not None:
+        text = json.dumps({**card, "rows": rows}, indent=1)
+        (asked.output / "observed_worker.json").write_text(text + "\n")
+    return int(any(_bad(row) for row in rows))
+
+
+def _bad(row: dict[str, Any]) -> bool:
+    if "failed" in row:
+        return True
+    silent = "races" in row and not row["races"]
+    return silent and bool(row["wrong_in_host"] or row["wrong_loaded"] or row["how"] == "broken")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

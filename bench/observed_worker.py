@@ -3,11 +3,11 @@
     python bench/observed_worker.py FOLDER [FOLDER ...] [--steps N] [--output DIR]
 
 FOLDER: ``RELEASE/vllm/v1/simple_kv_offload`` of an unpacked release, or ``RELEASE/simple_kv_offload``. What
-these files import of the rest of vLLM is made up here; torch, the streams, the events, the thread that copies
-and the driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores
-those of the step before, which may still run. At the end all blocks are loaded into others, and every byte is
-compared. ``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and stores that
-wait for nothing: a control that must be told.
+these files import of the rest of vLLM is made up here; torch, streams, events, the thread that copies and the
+driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores those of
+the step before, which may still run. At the end all blocks are loaded into others, and every byte is compared.
+``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and stores that wait for
+nothing: a control that must be told.
 """
 
 from __future__ import annotations

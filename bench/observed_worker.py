@@ -3,11 +3,11 @@
     python bench/observed_worker.py FOLDER [FOLDER ...] [--steps N] [--output DIR]
 
 FOLDER: ``RELEASE/vllm/v1/simple_kv_offload`` of an unpacked release, or ``RELEASE/simple_kv_offload``. What
-these files import of the rest of vLLM is made up here; torch, streams, events, the thread that copies and the
-driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores those of
-the step before, which may still run. At the end all blocks are loaded into others, and every byte is compared.
-``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and stores that wait for
-nothing: a control that must be told.
+these files import of the rest of vLLM is made up here; torch, streams, events, the thread that copies and
+the driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores
+those of the step before, which may still run. At the end all blocks are loaded into others, and every byte
+is compared. ``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and
+stores that wait for nothing: a control that must be told.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class Lab:
         self.times: list[float] = []
         self.stored: set[int] = set()
         self.known: set[str] = set()
+        self.loading: dict[int, list[str]] = {}
 
     def step(
         self,
@@ -177,7 +178,8 @@ class Lab:
             meta.store_event, meta.store_gpu_blocks, meta.store_cpu_blocks = self.number, store, store
         if load:
             meta.load_event, meta.load_cpu_blocks, meta.load_gpu_blocks = self.number, *load
-            meta.load_event_to_reqs = {self.number: [name]}
+            self.loading[self.number] = [name]
+        meta.load_event_to_reqs = dict(self.loading)
         worker = self.worker
         begin = time.perf_counter()
         STEP.begin(output)

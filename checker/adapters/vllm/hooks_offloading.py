@@ -14,12 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from kvfence.checker.adapters.vllm.coverage import CHECKED, Coverage
-from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.hooks_worker import (
     ORDER,
-    STEP,
     Workers,
     order_of,
+    step_arrived,
     steps_in_flight,
     within,
 )
@@ -71,11 +70,12 @@ def _put_in(patches: Patches, workers: Workers, side: Any, module: Any, handler:
         def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
             if not workers.on:
                 return original(self, kv_caches, *args, **named)
-            order = workers.new()
+            order = workers.new(kv_caches)
+            before = order.memories
             _carefully(order, _prepare, self, order, workers, module)
             with on_behalf_of(order):
                 result = original(self, kv_caches, *args, **named)
-            _carefully(order, _registered, self, order)
+            _carefully(order, _registered, self, order, before)
             return result
 
         return register_kv_caches
@@ -108,7 +108,8 @@ def _prepare(side: Any, order: WorkerOrder, workers: Workers, module: Any) -> No
         order.lose(f"{COPIES} does not use {', '.join(missing)}")
     order.current = module.current_platform.current_stream
     order.event_type = module.torch.Event
-    order.stream_names = lambda _: here.by.partition(" ")[0]
+    others = order.stream_names
+    order.stream_names = lambda stream: here.by.partition(" ")[0] or others(stream)
     order.depth = steps_in_flight(side.vllm_config)
     kinds, unknown = group_kinds(side.kv_cache_config, widened_by(side.vllm_config))
     for number, group in enumerate(side.kv_cache_config.kv_cache_groups):
@@ -122,12 +123,12 @@ def _prepare(side: Any, order: WorkerOrder, workers: Workers, module: Any) -> No
         workers.not_checked(f"OffloadingConnector: what {spec} does with host memory beside its copies")
 
 
-def _registered(side: Any, order: WorkerOrder) -> None:
+def _registered(side: Any, order: WorkerOrder, before: int) -> None:
     """After they were made."""
     copies = type(side.worker).__name__
     if copies != "CPUOffloadingWorker":
         order.lose(f"copies are made by {copies}, which is not known")
-    elif order.gpu < 0:
+    elif order.memories == before:
         order.lose("no handler of transfers was seen made")
 
 
@@ -141,25 +142,12 @@ def _arriving(known: bool) -> Callable[[Method], Method]:
         def call(self: Any, *args: Any, **named: Any) -> Any:
             order = order_of(self)
             if order is not None:
-                _arrived(order, known)
+                step_arrived(order, known=known)
             return observed(self, *args, **named)
 
         return call
 
     return wrapper
-
-
-def _arrived(order: WorkerOrder, known: bool) -> None:
-    output = STEP.output
-    if output is None:
-        if known:
-            order.lose("the scheduler's output did not come through the model runner that is known")
-        return
-    # A model runner may work on a copy of the output, with the same metadata.
-    metadata = output.kv_connector_metadata
-    if metadata is not order.arrived:
-        order.arrived = metadata
-        order.step(output, getattr(output, IN_FLIGHT, None))
 
 
 def _handler_made(original: Method) -> Method:
@@ -173,8 +161,7 @@ def _handler_made(original: Method) -> Method:
 
 
 def _observe_handler(handler: Any, order: WorkerOrder, gpu_tensors: Any, cpu_tensors: Any) -> None:
-    if order.gpu < 0:
-        order.gpu_caches(list(gpu_tensors))
+    order.gpu_caches(list(gpu_tensors))
     pool = order.memory(list(cpu_tensors), "cpu", "pinned", _chunk(handler))
     launch = getattr(handler, COPYING, None)
     if launch is None:

@@ -95,13 +95,20 @@ class Workers:
         """Slots judged so far, each time they were."""
         return sum(checker.accesses for checker in self._checkers)
 
-    def new(self) -> WorkerOrder:
-        """What observes one more worker side."""
+    def new(self, caches: Any = None) -> WorkerOrder:
+        """What observes one more worker side, which is given ``caches``: together with others given the same.
+
+        Connectors of one worker copy from and to the same blocks.
+        """
+        newest = self._orders[-1] if self._orders else None
+        if newest is not None and caches is not None and newest.caches is caches and not newest.off:
+            return newest
         self.seen += 1
         teller = None
         if self.order_sink is not None and self.seen == 1:
             teller = OrderTeller(self.order_sink, self.producer)
         order = WorkerOrder(on_race=self.on_race, teller=teller, not_checked=self.not_checked)
+        order.caches = caches
         self._orders.append(order)
         if order.checker is not None:
             self._checkers.append(order.checker)
@@ -212,7 +219,8 @@ def hook_worker(patches: Patches, workers: Workers) -> None:
         def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
             if not workers.on:
                 return original(self, kv_caches, *args, **named)
-            order = workers.new()
+            order = workers.new(kv_caches)
+            before = order.memories
             try:
                 _prepare(self, order, workers, modules)
             except Exception as error:
@@ -220,7 +228,7 @@ def hook_worker(patches: Patches, workers: Workers) -> None:
             with on_behalf_of(order):
                 result = original(self, kv_caches, *args, **named)
             try:
-                _registered(self, order, workers)
+                _registered(self, order, before)
             except Exception as error:
                 order.lose(f"{type(error).__name__}: {error}")
             return result
@@ -290,7 +298,8 @@ def _prepare(handler: Any, order: WorkerOrder, workers: Workers, modules: dict[s
                 return name
         return ""
 
-    order.stream_names = name_of
+    others = order.stream_names
+    order.stream_names = lambda stream: name_of(stream) or others(stream)
     order.depth = steps_in_flight(handler.vllm_config)
     kinds, unknown = group_kinds(handler.kv_cache_config, widened_by(handler.vllm_config))
     for why in unknown:
@@ -308,29 +317,40 @@ def steps_in_flight(config: Any) -> int:
     return max(ahead, int(getattr(config.parallel_config, "pipeline_parallel_size", 1)))
 
 
-def _registered(handler: Any, order: WorkerOrder, workers: Workers) -> None:
+def _registered(handler: Any, order: WorkerOrder, before: int) -> None:
     """After they were made."""
     if handler.gpu_kv_caches is None:
         return  # There are no caches, so there is nothing to offload.
     backend = type(handler._backend).__name__
     if backend not in {"DmaCopyBackend", "DiskBackend"}:
         order.lose(f"copies are made by {backend}, which is not known")
-    if order.gpu < 0:
+    if order.memories == before:
         order.lose("no copies were prepared")
-    del workers
 
 
 def _bind(original: Method) -> Method:
     def bind_connector_metadata(self: Any, metadata: Any) -> Any:
         order = order_of(self)
         if order is not None:
-            if STEP.output is None:
-                order.lose("the scheduler's output did not come through the model runner that is known")
-            else:
-                order.step(STEP.output, getattr(STEP.output, IN_FLIGHT, None))
+            step_arrived(order, known=True)
         return original(self, metadata)
 
     return bind_connector_metadata
+
+
+def step_arrived(order: WorkerOrder, *, known: bool) -> None:
+    """A call begins a step, unless one before it did. ``known``: its output must be known by now."""
+    output = STEP.output
+    if output is None:
+        if known:
+            order.lose("the scheduler's output did not come through the model runner that is known")
+        return
+    # A model runner may work on a copy of the output, with the same metadata.
+    told = getattr(output, "kv_connector_metadata", None)
+    told = output if told is None else told
+    if told is not order.arrived:
+        order.arrived = told
+        order.step(output, getattr(output, IN_FLIGHT, None))
 
 
 def within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:

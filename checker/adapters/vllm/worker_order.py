@@ -54,11 +54,15 @@ class WorkerOrder:
         """Makes an observed event."""
         self.stream_names: Callable[[Any], str] = lambda _: ""
         self.on_pools: Callable[[], None] = lambda: None
-        """Called when the first copies are prepared: says which pool steps use."""
+        """Called once, when copies are prepared next: says which pool steps use."""
         self.gpu_caches: Callable[[Any], None] = lambda _: None
         """Called with the layers that steps use, by a connector that says itself which they are."""
         self.arrived: Any = None
-        """What the connector was told with the step that arrived last."""
+        """What connectors were told with the step that arrived last."""
+        self.caches: Any = None
+        """The KV cache as a connector was given it, until the first step: who is given the same is observed
+        together with it.
+        """
         self.gpu = -1
         """The pool that steps use."""
         self._lock = threading.RLock()
@@ -170,6 +174,11 @@ class WorkerOrder:
             self._pools[first] = known
         return known
 
+    @property
+    def memories(self) -> int:
+        """How many pools are known by the address of their first layer."""
+        return len(self._pools)
+
     def memory(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
         """:meth:`pool`, or -1 where that goes wrong."""
         known = self._do(self.pool, caches, name, kind, parts)
@@ -180,9 +189,17 @@ class WorkerOrder:
         self._do(self._use, caches, kinds)
 
     def _use(self, caches: Any, kinds: list[GroupKind | None]) -> None:
-        self.gpu = self.pool(caches, "gpu", "device")
         tensors = list(caches.values()) if isinstance(caches, dict) else list(caches)
-        self.tables = BatchTables(kinds, int(tensors[0].shape[0]), self._read_earlier)
+        slots = int(tensors[0].shape[0])
+        if self.tables is None:
+            self.gpu = self.pool(tensors, "gpu", "device")
+            self.tables = BatchTables(kinds, slots, self._read_earlier)
+        elif slots != self.tables.slots:
+            raise ValueError(
+                f"the KV cache has {self.tables.slots} blocks for a connector, {slots} for another"
+            )
+        else:
+            self._pools[int(tensors[0].data_ptr())] = self.gpu
 
     def _read_earlier(self, slots: Slots, reader: Reader) -> None:
         if self.checker is not None:
@@ -280,8 +297,8 @@ class WorkerOrder:
     def _prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: SourceOrder) -> None:
         if len(self._parameters) >= MOST_PARAMETERS:
             raise ValueError(f"more than {MOST_PARAMETERS} kinds of copies")
-        if self.gpu < 0:
-            self.on_pools()
+        on_pools, self.on_pools = self.on_pools, lambda: None
+        on_pools()
         pools = [self.pool(caches, "cpu", "pinned") for caches in (src, dst)]
         self._parameters[id(params)] = params, pools[0], pools[1], stream, order
 
@@ -346,6 +363,7 @@ class WorkerOrder:
         self._do(self._step, output, in_flight)
 
     def _step(self, output: Any, in_flight: int | None) -> None:
+        self.caches = None
         if not self._launched:
             self._launch()
         if self.tables is None:

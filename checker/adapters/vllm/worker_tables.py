@@ -102,7 +102,7 @@ class BatchTables:
     """The block tables of a worker, kept as a model runner keeps them."""
 
     def __init__(self, kinds: list[GroupKind | None], slots: int, read_earlier: ReadEarlier) -> None:
-        self.kinds = kinds
+        self.kinds, self.slots = kinds, slots
         self._read_earlier = read_earlier
         self._requests: dict[str, _Request] = {}
         self._readers: npt.NDArray[np.int32] = np.zeros(slots, np.int32)

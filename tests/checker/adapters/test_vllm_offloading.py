@@ -56,14 +56,16 @@ class Lab:
     def handler(self) -> Any:
         return self.copies.SingleDirectionOffloadingHandler
 
-    def start(self, *, spec: str = "CPUOffloadingSpec", copies: str = "CPUOffloadingWorker") -> Any:
+    def start(
+        self, caches: Any = None, *, spec: str = "CPUOffloadingSpec", copies: str = "CPUOffloadingWorker"
+    ) -> Any:
         config = types.SimpleNamespace(
             parallel_config=types.SimpleNamespace(), scheduler_config=types.SimpleNamespace()
         )
         kind = self.modules[fake.CONNECTOR].OffloadingConnectorWorker
-        caches = types.SimpleNamespace(kv_cache_groups=self.groups)
-        self.side = kind(type(spec, (), {"copies": copies})(), config, caches)
-        self.side.register_kv_caches({"layer": Tensor(1 << 20)})
+        groups = types.SimpleNamespace(kv_cache_groups=self.groups)
+        self.side = kind(type(spec, (), {"copies": copies})(), config, groups)
+        self.side.register_kv_caches(caches or {"layer": Tensor(1 << 20)})
         return self.side
 
     def step(
@@ -270,6 +272,39 @@ def test_steps_that_nobody_tells_leave_the_worker_unjudged(lab: Lab) -> None:
     side = lab.start()
     side.start_kv_transfers(types.SimpleNamespace(loads=[]))
     assert "the scheduler's output did not come" in lab.workers.unchecked[0]
+
+
+def crowded(lab: Lab, first: Any, second: Any) -> None:
+    """``second`` loads into a block that ``first`` still stores, since nobody told it to wait."""
+    Event.over = False
+    lab.side = first
+    lab.step({"a": [1, 2]}, stores=[STORE])
+    lab.step({}, ended=("a",))
+    lab.side = second
+    lab.step({}, loads=[(0, chunks([7]), blocks([2]))])
+
+
+def test_connectors_that_are_given_the_same_caches_are_judged_together(lab: Lab) -> None:
+    caches = {"layer": Tensor(1 << 20)}
+    crowded(lab, lab.start(caches), lab.start(caches))
+    (race,) = lab.races
+    assert (race.invariant, race.first.name, race.second.name) == ("FREEZE", "store", "load")
+    assert [each.invariant for each in lab.replayed] == ["FREEZE"]
+    assert lab.workers.seen == 1
+
+
+def test_workers_with_caches_of_their_own_are_judged_apart(lab: Lab) -> None:
+    crowded(lab, lab.start({"layer": Tensor(1 << 20)}), lab.start({"layer": Tensor(1 << 24)}))
+    assert not lab.races
+    assert lab.workers.seen == 2
+
+
+def test_connectors_that_see_the_caches_differently_are_not_judged(lab: Lab) -> None:
+    caches = {"layer": Tensor(1 << 20)}
+    lab.start(caches)
+    caches["layer"] = Tensor(1 << 20, slots=16)
+    lab.start(caches)
+    assert "has 32 blocks for a connector, 16 for another" in lab.workers.unchecked[0]
 
 
 def test_nothing_is_told_when_nobody_observes_and_all_names_are_put_back(lab: Lab) -> None:

@@ -38,6 +38,12 @@ AHEAD = Setup(gpu_blocks=24, cpu_blocks=40, depth=2)
 SIMPLE = "SimpleCPUOffloadConnector"
 OFFLOADING = "OffloadingConnector"
 HYBRID = Setup(gpu_blocks=40, cpu_blocks=40, windows=(0, 8))
+TWICE = Setup(gpu_blocks=24, cpu_blocks=40, second_connector=True)
+CROWDED = Case(
+    Setup(block_size=4, gpu_blocks=10, cpu_blocks=27, token_budget=8, second_connector=True),
+    (Submit(8, 1, 2, 8), Submit(20, 1), Submit(9, 1), Submit(10, 3, 2, 14)),
+)
+"""Blocks are loaded by one of two connectors soon after the other began to store what was in them."""
 DISK = Setup(gpu_blocks=24, cpu_blocks=40, tier="disk", block_size=4)
 
 
@@ -46,8 +52,8 @@ def kinds(races: list[Race]) -> list[list[str]]:
     return sorted({(race.invariant, race.first.name, race.second.name) for race in races})  # type: ignore[misc]
 
 
-def tried(rig: Rig, setup: Setup, connector: str = SIMPLE) -> dict[str, Any]:
-    """One case under the hooks."""
+def tried(rig: Rig, setup: Setup, connector: str = SIMPLE, case: Case | None = None) -> dict[str, Any]:
+    """One case under the hooks; the one with ACTIONS if none is given."""
     online: list[Race] = []
     told: list[Race] = []
     unchecked: list[str] = []
@@ -67,7 +73,7 @@ def tried(rig: Rig, setup: Setup, connector: str = SIMPLE) -> dict[str, Any]:
 
     rig.instrument = hooked
     try:
-        outcome = rig.run(Ask(case=Case(setup, ACTIONS), connector=connector))
+        outcome = rig.run(Ask(case=case or Case(setup, ACTIONS), connector=connector))
     except Exception as error:
         return {"refused": str(error)}
     hooks = made[0]
@@ -130,6 +136,8 @@ def offloading(rig: Rig) -> dict[str, Any]:
         "offloading": tried(rig, SETUP, OFFLOADING),
         "offloading ahead": tried(rig, AHEAD, OFFLOADING),
         "offloading hybrid": tried(rig, HYBRID, OFFLOADING),
+        "offloading twice": tried(rig, TWICE, OFFLOADING),
+        "offloading crowded": tried(rig, CROWDED.setup, OFFLOADING, CROWDED),
     }
     if found["offloading"]["refused"]:
         return found
@@ -150,6 +158,7 @@ def main() -> None:
         "plain": tried(rig, SETUP),
         "ahead": tried(rig, AHEAD),
         "disk": tried(rig, DISK),
+        "twice": tried(rig, TWICE),
     }
     from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
 

@@ -282,6 +282,8 @@ class KVCacheManager:
 
     def slide_windows(self, rows: Rows) -> None:
         """Give back what no later step of ``rows`` can read."""
+        if not rows.size:
+            return
         tables = self.tables
         for group, spec in enumerate(self.groups):
             if not spec.forgets:

@@ -75,6 +75,8 @@ class StorePlanner:
         """Store for the requests that have a batch of full blocks, or whose window is about to slide past
         some.
         """
+        if not rows.size:
+            return
         tables = self.manager.tables
         confirmed = tables.confirmed[rows]
         for group, spec in enumerate(self.manager.groups):

@@ -180,7 +180,6 @@ def _runs(parts: list[Slots], nbytes: int) -> list[Range]:
     if not parts:
         return []
     places = np.unique(np.concatenate(parts))
-    first = np.flatnonzero(np.diff(places, prepend=-2) != 1)
-    lengths = np.diff(first, append=places.size) * nbytes
-    starts = places[first] * nbytes
-    return list(zip(repeat(0), starts.tolist(), lengths.tolist(), strict=False))
+    gaps = (np.flatnonzero(places[1:] - places[:-1] != 1) + 1).tolist()
+    runs = zip([0, *gaps], [*gaps, places.size], strict=True)
+    return [(0, int(places[begin]) * nbytes, (end - begin) * nbytes) for begin, end in runs if end > begin]

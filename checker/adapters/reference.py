@@ -264,6 +264,7 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
             self._specs = _specs(case)
             self._requests: list[Request] = []
             self._pause = self._held = 0
+            self._until_waits = False
             self._submit = self.device.submit
             setattr(self.device, "submit", self._start)  # noqa: B010 - a method of the protocol
             self._fail_next = False
@@ -271,6 +272,8 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
                 self.device.files.lasts = _FILES_LAST
 
         def _feed(self) -> bool:
+            if self._pause and self._until_waits and self._some_wait():
+                self._pause = 0
             if self._pause:
                 self._pause -= 1
                 return True
@@ -286,14 +289,30 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
                         self._held = ticks
                     case Fail():
                         self._fail_next = True
-                    case Step(times):
+                    case Step(times, until_waits):
+                        self._until_waits = until_waits
+                        if until_waits and self._some_wait():
+                            continue
                         self._pause = max(0, times - 1)
                         return True
             return False
 
+        def _some_wait(self) -> bool:
+            connector = self.connector
+            asks = connector.disk is not None and (connector.disk.questions or connector.disk.fetching)
+            return bool(self.scheduler.parked or connector.promises or asks)
+
+        def _waits(self, request: Request) -> bool:
+            connector = self.connector
+            if request.state is State.PARKED or request.hit_holder in connector.promises:
+                return True
+            disk = connector.disk
+            return disk is not None and (request.holder in disk.questions or disk.is_fetching(request))
+
         def _abort(self, action: Abort) -> None:
             live = [i for i, request in enumerate(self._requests) if request.state is not State.ENDED]
-            number = action.chosen(len(self._requests), live)
+            waiting = [i for i in live if action.waits and self._waits(self._requests[i])]
+            number = action.chosen(len(self._requests), live, waiting)
             if number >= 0:
                 self.scheduler.abort_request(self._requests[number])
 

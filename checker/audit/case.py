@@ -71,16 +71,21 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="do", forbid_u
 class Abort(msgspec.Struct, frozen=True, tag="abort", tag_field="do", forbid_unknown_fields=True):
     """The ``request``-th request submitted so far, counted from 0, is aborted if it is still there.
 
-    ``live``: of those that are still there, counted from the last one, and past the first from there again.
+    ``live``: of those that are still there, counted from the last one, and past the first from there again;
+    ``waits``: of those among them that wait for the connector, if there are any and the target can tell.
     """
 
     request: int
     live: bool = False
+    waits: bool = False
 
-    def chosen(self, count: int, live: Sequence[int]) -> int:
-        """The request that is meant, of ``count`` submitted so far, ``live`` of them still there; or -1."""
+    def chosen(self, count: int, live: Sequence[int], waiting: Sequence[int] = ()) -> int:
+        """The request that is meant, of ``count`` submitted so far, ``live`` of them still there, ``waiting``
+        for the connector; or -1.
+        """
         if self.live:
-            return live[-1 - self.request % len(live)] if live else -1
+            among = waiting if self.waits and waiting else live
+            return among[-1 - self.request % len(among)] if among else -1
         return self.request if self.request < count else -1
 
 
@@ -95,9 +100,14 @@ class Reset(msgspec.Struct, frozen=True, tag="reset", tag_field="do", forbid_unk
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", tag_field="do", forbid_unknown_fields=True):
-    """The engine takes ``times`` steps."""
+    """The engine takes ``times`` steps.
+
+    ``until_waits``: none any more as soon as a request waits for the connector: for copies, for an answer, or
+    for room for the hit that it was promised. A target that cannot tell takes all steps.
+    """
 
     times: int = 1
+    until_waits: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="do", forbid_unknown_fields=True):
@@ -125,11 +135,11 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tokens = sum(
             a.prompt + a.output + a.shared + a.family + a.priority
             if isinstance(a, Submit)
-            else a.times
+            else a.times + a.until_waits
             if isinstance(a, Step)
             else a.ticks
             if isinstance(a, Hold)
-            else 1 + a.request
+            else 1 + a.request + a.waits
             if isinstance(a, Abort) and a.live
             else 1
             for a in self.actions

@@ -23,3 +23,9 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """Whether ends of copies can be reported twice."""
     launch_delay: bool = False
     second_connector: bool = False
+    odds: dict[str, float] = {}
+    """How often a case has a feature, where it is not as often as elsewhere."""
+    weights: dict[str, int] = {}
+    """How often a kind of traffic is drawn, where it is not as often as elsewhere."""
+    tells_who_waits: bool = False
+    """Whether it is known which requests wait for the connector."""

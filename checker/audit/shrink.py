@@ -88,12 +88,20 @@ def _smaller_numbers(case: Case) -> Iterator[Case]:
 
 def _smaller(action: Action, block: int) -> Iterator[Action]:
     match action:
-        case Step(times) if times > 1:
-            yield from (Step(less) for less in dict.fromkeys((1, times // 2, times - 1)))
+        case Step(times) if times > 1 or action.until_waits:
+            if action.until_waits:
+                yield Step(times)
+            for less in dict.fromkeys((1, times // 2, times - 1)):
+                if 0 < less < times:
+                    yield msgspec.structs.replace(action, times=less)
         case Hold(ticks) if ticks > 1:
             yield from (Hold(less) for less in dict.fromkeys((1, ticks // 2, ticks - 1)))
-        case Abort(request, live) if live and request:
-            yield from (Abort(less, live=True) for less in dict.fromkeys((0, request - 1)))
+        case Abort(request, live) if live and (request or action.waits):
+            if action.waits:
+                yield Abort(request, live=True)
+            for less in dict.fromkeys((0, request - 1)):
+                if 0 <= less < request:
+                    yield msgspec.structs.replace(action, request=less)
         case Submit():
             for name, least in (("prompt", 1), ("output", 1), ("shared", 0), ("family", 0), ("priority", 0)):
                 value = getattr(action, name)

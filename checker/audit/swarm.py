@@ -103,7 +103,8 @@ def features(reach: Reach, draw: random.Random) -> set[str]:
         "repeats": reach.repeats,
     }
     keen = draw.choice(KEENNESS)
-    return {name for name, odds in ODDS.items() if draw.random() < odds * keen and there.get(name, True)}
+    all_odds = {**ODDS, **reach.odds}
+    return {name for name, odds in all_odds.items() if draw.random() < odds * keen and there.get(name, True)}
 
 
 def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) -> tuple[Setup, int]:
@@ -136,7 +137,7 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
         seed=draw.randrange(1 << 16),
     )
     fits = blocks_needed(setup, blocks * block) + 1
-    if traffic.small_tier:
+    if traffic.small_tier and "disk" not in on:
         gpu, cpu = fits + draw.randint(0, 2), draw.randint(2, min(blocks, fits))
     else:
         tight = draw.random() < 0.5
@@ -145,8 +146,9 @@ def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) 
         gpu = fits + draw.randint(0, slack)
         cpu = draw.randint(fits, 6 * fits) if roomy else draw.randint(1, fits)
         if "disk" in on:
-            # Files come into play when memory does not have everything any more.
-            cpu = draw.randint(blocks, fits)
+            # Files come into play when memory does not have everything any more, and beside it when it has
+            # more than a copy of what the GPU has.
+            cpu = draw.randint(max(blocks, 2 * gpu // 3), 2 * gpu)
     return msgspec.structs.replace(setup, gpu_blocks=gpu, cpu_blocks=cpu), blocks * block
 
 

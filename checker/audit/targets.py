@@ -19,7 +19,13 @@ from kvfence.checker.audit.releases import Release
 from kvfence.checker.audit.rig_process import Rig
 from kvfence.checker.mutation.side_by_side import leave_ctrl_c_to_the_parent
 
-REFERENCE: Final = Reach(ranks=(1, 2, 4), disk=True)
+REFERENCE: Final = Reach(
+    ranks=(1, 2, 4),
+    disk=True,
+    odds={"disk": 0.45, "failures": 0.2},
+    weights={"returning": 4},
+    tells_who_waits=True,
+)
 VLLM: Final = Reach(
     ranks=(1, 2),
     stages=(1, 2),

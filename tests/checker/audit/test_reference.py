@@ -24,6 +24,18 @@ def test_the_sound_reference_is_clean() -> None:
     assert found.counts["preemptions"]
 
 
+def test_a_client_goes_away_while_its_request_waits_for_the_connector() -> None:
+    """The second request finds in the tier what the GPU has given away, and waits for the load of it."""
+    setup = Setup(block_size=4, gpu_blocks=8, cpu_blocks=24, delay=24, seed=3)
+    first = (Submit(16, 1, 0, 16), Step(40), Submit(20, 1, 1, 20), Step(40), Submit(16, 1, 0, 16))
+    served = Reference("sound").run(Case(setup, (*first, Step(90))))
+    assert served.counts["loads"]
+    leaves = (*first, Step(90, until_waits=True), Abort(0, live=True, waits=True))
+    assert Reference("sound").run(Case(setup, leaves)).sightings == ()
+    found = Reference("free_on_abort").run(Case(setup, leaves))
+    assert "FREEZE" in {sighting.invariant for sighting in found.sightings}
+
+
 def test_a_long_prompt_behind_a_hit_in_a_sliding_group_fits_when_it_is_alone() -> None:
     setup = Setup(
         gpu_blocks=28, cpu_blocks=4, block_size=8, windows=(0, 32), depth=2, token_budget=8, seed=35318

@@ -24,6 +24,12 @@ def test_only_what_matters_is_left() -> None:
     assert small.setup == Setup(gpu_blocks=40)
 
 
+def test_what_need_not_wait_for_a_moment_does_not() -> None:
+    case = Case(Setup(), (Submit(4, 1), Step(2, until_waits=True), Abort(1, live=True, waits=True)))
+    small = shrink(case, lambda candidate: len(candidate.actions) == 3, always)
+    assert small.actions == (Submit(1, 1), Step(1), Abort(0, live=True))
+
+
 def test_what_shows_nothing_smaller_stays_as_it_is() -> None:
     case = big_case()
     assert shrink(case, lambda candidate: candidate == case, always) == case

@@ -77,3 +77,21 @@ def test_an_abort_among_the_living_counts_from_the_last_one() -> None:
     assert Abort(3, live=True).chosen(9, ()) == -1
     assert Abort(3).chosen(9, (2, 5, 7)) == 3
     assert Abort(9).chosen(9, (2, 5, 7)) == -1
+
+
+def test_an_abort_of_one_that_waits_takes_another_when_nobody_does() -> None:
+    assert Abort(0, live=True, waits=True).chosen(9, (2, 5, 7), (2, 5)) == 5
+    assert Abort(1, live=True, waits=True).chosen(9, (2, 5, 7), (2, 5)) == 2
+    assert Abort(0, live=True, waits=True).chosen(9, (2, 5, 7)) == 7
+    assert Abort(0, live=True).chosen(9, (2, 5, 7), (2, 5)) == 7
+
+
+def test_events_wait_for_somebody_who_waits_where_the_target_can_tell(drawn: list[Case]) -> None:
+    def waits(case: Case) -> bool:
+        return any(getattr(action, "until_waits", False) for action in case.actions)
+
+    assert not any(map(waits, drawn))
+    told = [case_of(REFERENCE, random.Random(seed)) for seed in range(100)]
+    assert 20 < sum(map(waits, told)) < 100
+    assert any(isinstance(a, Abort) and a.waits for case in told for a in case.actions)
+    assert [problem for case in told if (problem := problem_of(case))] == []

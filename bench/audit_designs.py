@@ -51,7 +51,9 @@ def main() -> int:
     parser.add_argument("designs", nargs="*", help="default: all that the reference can switch on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--budget", type=float, default=60.0)
-    parser.add_argument("--output", type=Path, default=None, help="write each hunt to this file, as JSON")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="each hunt goes to this file when it is over, as JSON"
+    )
     asked = parser.parse_args()
     known = designs()
     if unknown := [name for name in asked.designs if name not in known]:
@@ -63,14 +65,14 @@ def main() -> int:
             all_found.append(found)
             when = "not found" if found.seconds is None else f"{found.seconds:5.1f} s"
             print(f"{design:32} seed {seed}: {when} ({found.cases} cases, load {found.load:.1f})", flush=True)
+            if asked.output is not None:
+                asked.output.write_bytes(msgspec.json.format(msgspec.json.encode(all_found)))
     missed = [found for found in all_found if found.seconds is None]
     late = sorted(found.seconds for found in all_found if found.seconds is not None)
     print(
         f"{len(late)} of {len(all_found)} hunts found their design, half of them within "
         f"{late[len(late) // 2] if late else 0:.1f} s, the last one after {late[-1] if late else 0:.1f} s"
     )
-    if asked.output is not None:
-        asked.output.write_bytes(msgspec.json.format(msgspec.json.encode(all_found)))
     return 1 if missed else 0
 
 

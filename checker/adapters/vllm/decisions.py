@@ -325,9 +325,11 @@ def _note_full(tier: Tier, each: Cursors) -> None:
 
 def _pass(tier: Tier, state: RequestState, group: int, start: int, end: int) -> None:
     """The store cursor of a table moved from ``start`` to ``end``."""
+    table = state.tables.get(group)
+    if table is None:
+        return  # Made by something else than vLLM's table manager: whose blocks these are is not known.
     gaps = state.gaps(group, start, end)
     if gaps:
-        table = state.tables.get(group, [])
         reasons = [(at, _reason(tier, table[at])) for at in gaps if at < len(table)]
         _drop(tier, state, group, reasons)
     tier.stream.emit(Cursor(state.id, state.gen, end, group))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvfence.checker.adapters.vllm.coverage import Coverage
+from kvfence.checker.adapters.vllm.decisions import Cursors, account_cursors
 from kvfence.checker.adapters.vllm.engine import Engines
 from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
 from kvfence.checker.adapters.vllm.patching import Patches
 from kvfence.checker.adapters.vllm_plugin import register
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.monitor.violation import InvariantViolation
-from kvfence.spec.events import Alloc, Dispatch, Evict, Free, Header, Label, Process, Touch, Unlabel
+from kvfence.spec.events import Alloc, Cursor, Dispatch, Evict, Free, Header, Label, Process, Touch, Unlabel
 
 _spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
 assert _spec is not None
@@ -246,6 +248,19 @@ def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
     seen.stream.processed(7)
     seen.stream.finishing("a", "FINISHED_ABORTED", computed)
     assert {name: count for name, count in seen.broken.items() if name == "COUNT"} == broken
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_store_cursor_is_told_only_of_a_table_that_was_seen(known: bool) -> None:
+    seen = Observed()
+    seen.stream.submit("a", 32)
+    state = seen.stream.request("a")
+    tier: Any = types.SimpleNamespace(stream=seen.stream, tap=seen.stream.gpu)
+    if known:
+        state.enter(0, 0, seen.pool.get_new_blocks(2) and [1, 2])
+    account_cursors(tier, Cursors("a", [2], 32))
+    told = [event for event in seen.events if isinstance(event, Cursor)]
+    assert told == ([Cursor("a", 0, 2, 0)] if known else [])
 
 
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:

@@ -157,12 +157,24 @@ def _needs(package: str | None) -> CannotRun:
     )
 
 
+def prepare() -> None:
+    """Imports what :func:`drive` needs. CannotRun when torch is missing."""
+    try:
+        import kvfence.reference.device.virtual_order
+        import kvfence.reference.engine
+        import kvfence.reference.faults  # noqa: F401
+    except ImportError as error:
+        raise _needs(error.name) from error
+
+
 def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
     """One run of ``case`` through the reference, with ``design`` switched on; a trace goes to ``record``.
 
     What the reference has no part for (pipelines, priorities, speculation, a second connector) is left out
-    of the case. Contents are compared in every step, events and the order of accesses judged.
+    of the case. Contents are compared in every step, events and the order of accesses judged. CannotRun when
+    torch is missing.
     """
+    prepare()
     from kvfence.reference.device.virtual_order import replay_header
     from kvfence.reference.engine import header
     from kvfence.reference.errors import GarbledBlock, OffloadError, OutOfBlocks, Stalled

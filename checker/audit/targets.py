@@ -63,10 +63,10 @@ class Reference:
 
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # Imported here, so that each process has it already.
-            from kvfence.checker.adapters.reference import designs
+            # Imported here, so that each process has it already: it takes a second.
+            from kvfence.checker.adapters.reference import prepare
 
-            designs()
+            prepare()
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.width, context, leave_ctrl_c_to_the_parent)
         return self._pool

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
@@ -22,6 +25,19 @@ def test_the_sound_reference_is_clean() -> None:
     assert verdict_of(found) == "holds"
     assert found.counts["loads"]
     assert found.counts["preemptions"]
+
+
+def test_without_torch_it_is_told_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from kvfence.checker.cli import main\n"
+        "sys.argv = ['kvfence', 'audit', 'reference', '--budget', '5']\n"
+        "sys.exit(main())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "pip install 'kvfence[reference]'" in " ".join(run.stderr.split())
+    assert "Traceback" not in run.stderr
 
 
 def test_a_client_goes_away_while_its_request_waits_for_the_connector() -> None:

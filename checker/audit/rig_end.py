@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvfence.checker.audit.case import Hold
+from kvfence.checker.audit.outcome import Evidence
 from kvfence.checker.audit.rig_engine import free_list_of
 from kvfence.checker.audit.rig_loop import Engine
 
@@ -60,16 +61,10 @@ class End:
             self.judge.sight("PROGRESS", cause, "stall", f"after {MOST_STEPS} more steps: {left}")
         if self.engine.steps >= last:
             return
-        dead = [
-            f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
-        ]
         stalled = bool(self.scheduler.get_num_unfinished_requests())
-        if dead:
+        if self._dead():
             end = "requests wait for ever" if stalled else "the blocks of its copies are never given back"
-            cause = "a copy that fails ends the thread that copies, and nobody hears of it"
-            self.judge.sight(
-                "FAIL-CLOSED", cause, "stall" if stalled else "leak", f"{end}: {'; '.join(dead)}"
-            )
+            self._died(end, "stall" if stalled else "leak")
         elif stalled:
             self._stalled()
         else:
@@ -79,7 +74,20 @@ class End:
         """Stores and loads launched so far."""
         return {name: sum(w.device.launched[name] for w in self.workers) for name in ("store", "load")}
 
+    def _dead(self) -> list[str]:
+        """Threads of connectors that an exception has ended."""
+        return [
+            f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
+        ]
+
+    def _died(self, end: str, evidence: Evidence) -> None:
+        cause = "a copy that fails ends the thread that copies, and nobody hears of it"
+        self.judge.sight("FAIL-CLOSED", cause, evidence, f"{end}: {'; '.join(self._dead())}")
+
     def _restless(self, steps: int, copying: bool) -> None:
+        if self._dead() and not copying:
+            self._died("the engine never sleeps", "stall")
+            return
         copies = self._copies()
         told = f"no request was left for {steps} steps, in which the engine could not sleep"
         cause = (

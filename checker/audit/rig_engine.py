@@ -221,6 +221,8 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
         raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
     smaller = {**extra, "cpu_bytes_to_use": extra["cpu_bytes_to_use"] // 2 or 1}
     smaller["cpu_bytes_to_use_per_rank"] = each // 2 or 1
+    if "disk_path" in extra:
+        smaller["disk_path"] = f"{extra['disk_path']}-2"  # Two tiers in one file would overwrite each other.
     both = [{**named, "kv_connector_extra_config": one} for one in (extra, smaller)]
     return only(
         config,

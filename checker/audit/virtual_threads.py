@@ -79,6 +79,8 @@ class VirtualThread:
         self.id = -1
         self.alive = False
         self.busy = False
+        self.running = False
+        """Whether it is within an item: it may wait there, while others go on."""
         self.reads: VirtualQueue | None = None
 
     def start(self) -> None:
@@ -96,9 +98,10 @@ class VirtualThread:
 
     def pump(self) -> None:
         """Lets it take what is ready. An exception ends it, as it would end a thread."""
-        if not self.alive or self.device.thread == self.id:
+        if not self.alive or self.running:
             return
         before, self.device.thread = self.device.thread, self.id
+        self.running = True
         try:
             with self.device.current():
                 self.target(*self.args, **self.kwargs)
@@ -111,6 +114,7 @@ class VirtualThread:
             self.alive = self.busy = False
             self.device.deaths.append((self.name, error))
         finally:
+            self.running = False
             self.device.thread = before
 
     def join(self, timeout: float | None = None) -> None:

@@ -129,6 +129,31 @@ def test_an_event_given_away_by_a_thread_orders_what_comes_after_it(setting: Set
     assert not setting.races
 
 
+def test_a_thread_that_waits_within_an_item_takes_no_other_meanwhile(setting: Setting) -> None:
+    """Nor while another thread waits in turn, which was let go on for it."""
+    queues = [VirtualQueue() for _ in range(2)]
+    stream = VirtualStream()
+    story: list[list[str]] = [[], []]
+
+    def work(number: int) -> None:
+        while True:
+            item = queues[number].get()
+            story[number].append(f"begins {item}")
+            copy_blocks([item], [item], setting.params(stream, 1))
+            event = VirtualEvent()
+            event.record(stream)
+            event.synchronize()
+            story[number].append(f"ends {item}")
+
+    for number in range(2):
+        VirtualThread(target=work, args=(number,)).start()
+    for item in (1, 2, 3):
+        for each in queues:
+            each.put(item)
+    run_dry(setting)
+    assert story == [[f"{what} {item}" for item in (1, 2, 3) for what in ("begins", "ends")]] * 2
+
+
 def test_a_copy_that_fails_ends_its_thread_and_no_other(setting: Setting) -> None:
     queue, other, stream = VirtualQueue(), VirtualQueue(), VirtualStream()
 

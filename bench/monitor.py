@@ -4,11 +4,12 @@
 
 Runs where vLLM (0.32 or newer) can be imported; ``make bench-monitor`` sees to that. A round makes three
 engines one after the other, in an order that changes, and plays the same requests through each: a prompt of
-90,112 tokens in steps of 8,192 with stores, a load of the whole prompt, and decode steps of one request and
-of many. ``plain`` is without kvfence, ``off`` with its plugin installed and KVFENCE_MODE not set. Figures are
-medians over the steps of all rounds. The time of a step is the processor time of ``schedule`` and
-``update_from_output`` in the engine's thread; between them it sleeps, as it would wait for a device. Beside
-it stands the time on the clock, in which the thread may also wait for the interpreter or for a processor.
+90,112 tokens in steps of 8,192 with stores, and a load of the whole prompt; then, several times over,
+decode steps of one request and of many, in engines of their own. ``plain`` is without kvfence, ``off`` with
+its plugin installed and KVFENCE_MODE not set. Figures are medians over the steps of all rounds. The time of
+a step is the processor time of ``schedule`` and ``update_from_output`` in the engine's thread; between them
+it sleeps, as it would wait for a device. Beside it stands the time on the clock, in which the thread may
+also wait for the interpreter or for a processor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import platform
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "checker" / "adapte
 PROMPT = 90_112
 CHUNK = 8_192
 BLOCKS = 6_000
-DECODES = 200
+DECODES = 150
+BURSTS = 3
+"""Engines of each side for decode steps, in a round: sides take turns, for a machine is not always as fast."""
 LOADS = 3
 MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""
@@ -77,8 +81,8 @@ class Clock:
         self.wall[kind].append(passed)
 
 
-def play(clock: Clock) -> None:
-    """The requests of one round through a new engine."""
+def long_prompts(clock: Clock) -> None:
+    """A long prompt and its loads through a new engine."""
     from mini_engine import MiniEngine
 
     engine = MiniEngine(
@@ -94,27 +98,32 @@ def play(clock: Clock) -> None:
         engine.step()
         if not engine.scheduler.reset_prefix_cache():
             raise SystemExit("the GPU's prefix cache could not be reset")
-        engine.add(f"again{load}", prompt, DECODES + 8)
+        engine.add(f"again{load}", prompt, 16)
         gc.collect()
         clock.step(engine, "load, first step")
         clock.step(engine, "load, second step")
-        engine.step()
+        engine.run(100)
+
+
+def decodes(clock: Clock) -> None:
+    """Decode steps of one request and of many, through new engines."""
+    from mini_engine import MiniEngine
+
+    for count, kind in ((1, "decode"), (TOGETHER, f"decode of {TOGETHER}")):
+        engine = MiniEngine(gpu_blocks=BLOCKS, cpu_blocks=BLOCKS, budget=CHUNK, max_len=4096, seqs=count)
+        for number in range(count):
+            # Lengths differ, so that in each step some requests need a new block.
+            prompt = [(token * 7 + number) % 977 for token in range(160 + number)]
+            engine.add(f"one of many {number}", prompt, DECODES + 100)
+        for _ in range(20):
+            engine.step()
+        gc.collect()
         for _ in range(DECODES):
-            clock.step(engine, "decode")
-        engine.run(DECODES)
-    many = MiniEngine(gpu_blocks=BLOCKS, cpu_blocks=BLOCKS, budget=CHUNK, max_len=4096, seqs=TOGETHER)
-    for number in range(TOGETHER):
-        # Lengths differ, so that in each step some requests need a new block.
-        many.add(f"one of many {number}", [(token * 7 + number) % 977 for token in range(160 + number)], 400)
-    for _ in range(10):
-        many.step()
-    gc.collect()
-    for _ in range(DECODES):
-        clock.step(many, "decode of 64")
+            clock.step(engine, kind)
 
 
-def observed(mode: str, clock: Clock) -> Any:
-    """A round with kvfence in ``mode``; what it found."""
+def observed(mode: str, play: Callable[[Clock], None], clock: Clock) -> Any:
+    """``play`` with kvfence in ``mode``; what it found."""
     from kvfence.checker.adapters.vllm.runtime import facts, install, uninstall
 
     runtime = install(mode)
@@ -183,24 +192,30 @@ def main() -> None:
         import cProfile
         import pstats
 
-        play(Clock())
+        decodes(Clock())
         profile = cProfile.Profile()
-        profile.runcall(observed, asked.mode, Clock())
+        profile.runcall(observed, asked.mode, decodes, Clock())
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)
         return
     sides = {"plain": Clock(), "off": Clock(), asked.mode: Clock()}
-    play(Clock())
-    known: dict[str, Any] = {}
+    long_prompts(Clock())
+    decodes(Clock())
+    found: Counter[str] = Counter()
+    events = 0
     for number in range(asked.rounds):
-        order = list(sides)
-        for side in order[number % 3 :] + order[: number % 3]:
-            gc.collect()
-            if side == asked.mode:
-                known = observed(side, sides[side])
-            else:
-                if side == "off":
-                    register()
-                play(sides[side])
+        for turn, play in enumerate([long_prompts, *[decodes] * BURSTS]):
+            order = list(sides)
+            start = (number + turn) % len(order)
+            for side in order[start:] + order[:start]:
+                gc.collect()
+                if side == asked.mode:
+                    known = observed(side, play, sides[side])
+                    found.update(known["violations"])
+                    events += known["events"]
+                else:
+                    if side == "off":
+                        register()
+                    play(sides[side])
     rows, where = table(sides), machine()
     print(f"vLLM {vllm.__version__}, {asked.rounds} rounds, medians; {where}")
     print(f"{'step':<20}{'time of':<12}{'plain us':>10}{'off us':>10}{asked.mode + ' us':>12}", end="")
@@ -212,7 +227,7 @@ def main() -> None:
     if asked.output is not None:
         facts = {"vllm": vllm.__version__, "rounds": asked.rounds, "machine": where, "rows": rows}
         asked.output.write_text(json.dumps(facts, indent=2) + "\n")
-    print(f"judged in the last round: {known['events']} events, violations {known['violations'] or 'none'}")
+    print(f"judged: {events} events, violations {dict(+found) or 'none'}")
 
 
 if __name__ == "__main__":

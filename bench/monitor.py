@@ -34,7 +34,7 @@ CHUNK = 8_192
 BLOCKS = 6_000
 DECODES = 150
 BURSTS = 3
-"""Engines of each side for decode steps, in a round: sides take turns, for a machine is not always as fast."""
+"""Engines of each side for decode steps, in a round: sides take turns: machines are not always as fast."""
 LOADS = 3
 MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""

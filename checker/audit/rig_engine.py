@@ -191,8 +191,36 @@ def _drafting(drafts: int) -> Any:
 
 
 def _transfer_config(setup: Setup, connector: str) -> Any:
+    """``connector``: a name, NAME@MODULE, or several with + between them, for a MultiConnector."""
     config = the("config").KVTransferConfig
-    each = page_bytes(setup) * setup.cpu_blocks
+    names = connector.split("+")
+    if setup.second_connector and len(names) == 1:
+        names *= 2
+    several = [_one_connector(setup, name, number) for number, name in enumerate(names)]
+    if len(several) == 1:
+        return only(config, **several[0])
+    if not _both_can_be():
+        raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
+    return only(
+        config,
+        kv_connector="MultiConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={"connectors": several},
+    )
+
+
+def _one_connector(setup: Setup, connector: str, number: int) -> dict[str, Any]:
+    """What configures a connector; all but the first of several have half of its memory."""
+    name, _, module = connector.partition("@")
+    page = max(page_bytes(setup), PAGE) if name == OFFLOADING else page_bytes(setup)
+    each = page * setup.cpu_blocks // (2 if number else 1) or 1
+    # Copies make the engine a consumer, too: it loads what it stored.
+    made: dict[str, Any] = {"kv_connector": name, "kv_role": "kv_both"}
+    if module:
+        made["kv_connector_module_path"] = module
+    if name == OFFLOADING:
+        # It knows neither laziness nor our disk.
+        return made | {"kv_connector_extra_config": {"cpu_bytes_to_use": each}}
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": each * setup.ranks * setup.stages,
         "cpu_bytes_to_use_per_rank": each,
@@ -203,33 +231,11 @@ def _transfer_config(setup: Setup, connector: str) -> Any:
             raise NotInThisRelease("this release has no disk backend")
         extra |= {
             "kv_offload_backend": "disk",
-            "disk_path": str(Path(os.environ["KVFENCE_SCRATCH"]) / "blocks"),
-            "disk_capacity_bytes": each,
+            "disk_path": str(Path(os.environ["KVFENCE_SCRATCH"]) / f"blocks-{number}"),
+            "disk_capacity_bytes": page * setup.cpu_blocks,
             "use_page_cache": True,
         }
-    # Copies make the engine a consumer, too: it loads what it stored.
-    name, _, module = connector.partition("@")
-    if name == OFFLOADING:
-        # A block of its tier takes a page of memory at least, and it knows neither laziness nor our disk.
-        extra = {"cpu_bytes_to_use": max(page_bytes(setup), PAGE) * setup.cpu_blocks}
-    named = {"kv_connector": name, "kv_role": "kv_both"}
-    if module:
-        named["kv_connector_module_path"] = module
-    if not setup.second_connector:
-        return only(config, **named, kv_connector_extra_config=extra)
-    if not _both_can_be():
-        raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
-    smaller = {**extra, "cpu_bytes_to_use": extra["cpu_bytes_to_use"] // 2 or 1}
-    smaller["cpu_bytes_to_use_per_rank"] = each // 2 or 1
-    if "disk_path" in extra:
-        smaller["disk_path"] = f"{extra['disk_path']}-2"  # Two tiers in one file would overwrite each other.
-    both = [{**named, "kv_connector_extra_config": one} for one in (extra, smaller)]
-    return only(
-        config,
-        kv_connector="MultiConnector",
-        kv_role="kv_both",
-        kv_connector_extra_config={"connectors": both},
-    )
+    return made | {"kv_connector_extra_config": extra}
 
 
 @lru_cache(maxsize=1)

@@ -236,7 +236,8 @@ def test_of(finding: Finding, release: str, connector: str, folder: Path) -> str
     """The test for ``finding``, from the calls recorded in ``folder``; None where a test cannot show it."""
     kind = kind_of(finding.sighting)
     calls_file = folder / "calls.json"
-    if not kind or finding.case.setup.second_connector or not calls_file.is_file():
+    several = "+" in connector or finding.case.setup.second_connector
+    if not kind or several or not calls_file.is_file():
         return None
     calls = msgspec.json.decode(calls_file.read_bytes())
     where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", finding.sighting.told)

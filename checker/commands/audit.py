@@ -53,7 +53,7 @@ def vllm(
         list[Path] | None, typer.Option(metavar="DIR", help="A checkout or an unpacked wheel.")
     ] = None,
     connector: Annotated[
-        str, typer.Option(help="Its class name; NAME@MODULE for one that vLLM does not know.")
+        str, typer.Option(help="Its class name; NAME@MODULE for one that vLLM does not know; A+B for both.")
     ] = "SimpleCPUOffloadConnector",
     budget: Budget = 120.0,
     seed: Seed = 1,

@@ -105,7 +105,10 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
     state = stream.request(id_)
     holds = [item for item in items if item.kind == TOUCH]
     drops = [item for item in items if item.kind != TOUCH]
-    if load is not None and id_ not in tier.loads:
+    mine = load is not None and id_ not in tier.loads
+    if state.admission is not None and (mine or state.promiser in {None, tier}):
+        stream.load_settled(state, mine)
+    if load is not None and mine:
         transfers = tier.split("load", load.gpu, load.cpu, load.hashes)
         free = {id(item.tap): item.free for item in holds}
         dropped = [item for item in drops if item.tap is tier.tap]

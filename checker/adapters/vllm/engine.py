@@ -68,7 +68,9 @@ class Engines:
                 setattr(thing, TAPE, stream.tape)
             connector = getattr(scheduler, "connector", None)
             if connector is not None:
-                for told in unseen_tiers(connector, _bound):
+                unseen = unseen_tiers(connector, _bound)
+                stream.unseen = bool(unseen)
+                for told in unseen:
                     self.not_seen(told)
         except Exception as error:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)

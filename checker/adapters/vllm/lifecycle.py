@@ -43,6 +43,8 @@ class EngineStream(StepStream):
 
     resetting: list[PoolTap] | None = None
     """The pools that were cleared by the reset under way."""
+    unseen = False
+    """Whether the engine has tiers that no hook observes: they may load, too."""
 
     def table_changed(self, id_: str, tables: Tables, admission: Admission | None) -> None:
         """Slots were allocated for a request, which may admit it; ``tables``: what it has now."""
@@ -57,6 +59,36 @@ class EngineStream(StepStream):
         state.local = local
         if not self.tiers:
             return  # Steps are not told either.
+        if self.unseen and external > 0:
+            if state.promised:
+                state.admission = local, external, total
+                return
+            local, external = self.counted_at_once(state, local + external, total), 0
+        self.tell_admission(state, local, external, total)
+
+    def counted_at_once(self, state: RequestState, local: int, total: int) -> int:
+        """Tokens that count as computed of ``local`` ones, some of which a tier loads that is not observed.
+
+        When they have landed is not judged. The last token of a request is computed even if it was loaded.
+        """
+        state.local = min(local, total - 1)
+        if local == total:
+            self.loaded_whole.add(state.id)
+        return state.local
+
+    def load_settled(self, state: RequestState, observed: bool) -> None:
+        """It is known who loads for an admitted request: a tier that is ``observed``, or one that is not."""
+        admission, state.admission = state.admission, None
+        if admission is None:
+            return
+        local, external, total = admission
+        if not observed:
+            self.withdraw(state)
+            local, external = self.counted_at_once(state, local + external, total), 0
+        self.tell_admission(state, local, external, total)
+
+    def tell_admission(self, state: RequestState, local: int, external: int, total: int) -> None:
+        """Tokens that are computed, those that an observed tier loads, and all."""
         self.emit(Admit(state.id, state.gen, local, external, total - local - external, total))
         if external <= 0:
             state.promised = False
@@ -105,7 +137,8 @@ class EngineStream(StepStream):
         """Tokens of a request whose KV is written by the steps that were told: none without a tier."""
         if not self.tiers:
             return 0
-        if state.open_loads:
+        if state.open_loads or state.id in self.loaded_whole:
+            self.loaded_whole.discard(state.id)
             return state.local
         return max(computed - self.in_flight(state.id), 0)
 

@@ -9,6 +9,7 @@ class RequestState:
     """One request and its generation, its block tables as they were seen to grow, what was stored of them."""
 
     __slots__ = (
+        "admission",
         "admitted",
         "blocked",
         "covered",
@@ -38,6 +39,8 @@ class RequestState:
         self.table = f"req:{self.id}.{gen}"
         self.hit = f"hit:{self.id}.{gen}"
         self.admitted = False
+        self.admission: tuple[int, int, int] | None = None
+        """Its admission, until it is known whether the tier that gave the promise is the one that loads."""
         self.promised = False
         self.promiser: Any = None
         """Of several tiers, the one that gave the promise."""

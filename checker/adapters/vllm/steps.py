@@ -22,6 +22,8 @@ class StepStream(Stream):
         """Tokens of the step that was processed last, if nothing was told since it was dispatched."""
         self.repeats = 0
         """Further steps like it that were dispatched and processed, and not told yet."""
+        self.loaded_whole: set[str] = set()
+        """Requests all of whose tokens a tier that is not observed loads, before their first step."""
 
     def emit(self, event: Event) -> None:
         """Tell ``event``, after the steps that were put off."""
@@ -44,6 +46,8 @@ class StepStream(Stream):
                 self.steps.append((-1, output, tokens))
                 return
             self.tell_repeats()
+        if self.loaded_whole:
+            self.loaded_whole.difference_update(tokens)
         number = self.next_step
         self.next_step = number + 1
         self.emit(Dispatch(number, list(tokens), list(tokens.values())))

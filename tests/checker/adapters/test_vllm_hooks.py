@@ -19,7 +19,21 @@ from kvfence.checker.adapters.vllm.patching import Patches
 from kvfence.checker.adapters.vllm_plugin import register
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.monitor.violation import InvariantViolation
-from kvfence.spec.events import Alloc, Cursor, Dispatch, Evict, Free, Header, Label, Process, Touch, Unlabel
+from kvfence.spec.events import (
+    Admit,
+    Alloc,
+    Cursor,
+    Dispatch,
+    Evict,
+    Free,
+    Header,
+    Label,
+    Lookup,
+    Process,
+    Touch,
+    Unlabel,
+    Withdraw,
+)
 
 _spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
 assert _spec is not None
@@ -248,6 +262,70 @@ def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
     seen.stream.processed(7)
     seen.stream.finishing("a", "FINISHED_ABORTED", computed)
     assert {name: count for name, count in seen.broken.items() if name == "COUNT"} == broken
+
+
+def beside_an_unseen_tier(promised: int = 0) -> Observed:
+    """An engine with a tier that is observed, which may have given a promise, and one that is not."""
+    seen = Observed()
+    seen.stream.tiers.append(seen.stream.gpu)
+    seen.stream.unseen = True
+    seen.stream.submit("a", 12)
+    if promised:
+        seen.stream.emit(Lookup("a", 0, 4, promised, "gpu", []))
+        seen.stream.request("a").promised = True
+    seen.events.clear()
+    return seen
+
+
+def admissions(seen: Observed) -> list[tuple[int, int, int]]:
+    return [(e.local, e.external, e.compute) for e in seen.events if isinstance(e, Admit)]
+
+
+def test_what_an_unseen_tier_loads_counts_at_once_and_is_no_promise_broken() -> None:
+    seen = beside_an_unseen_tier()
+    seen.stream.admit(seen.stream.request("a"), 4, 4, 12)
+    assert admissions(seen) == [(8, 0, 4)]
+    seen.stream.dispatched(7, {"a": 4})
+    seen.stream.processed(7)
+    seen.stream.finishing("a", "FINISHED_ABORTED", 12)
+    assert not seen.broken
+
+
+@pytest.mark.parametrize(("observed", "told"), [(True, (4, 4, 4)), (False, (8, 0, 4))])
+def test_a_promise_beside_an_unseen_tier_is_kept_only_by_who_gave_it(
+    observed: bool, told: tuple[int, int, int]
+) -> None:
+    seen = beside_an_unseen_tier(promised=4)
+    state = seen.stream.request("a")
+    seen.stream.admit(state, 4, 4, 12)
+    assert admissions(seen) == []
+    seen.stream.load_settled(state, observed)
+    assert admissions(seen) == [told]
+    assert any(isinstance(event, Withdraw) for event in seen.events) != observed
+    seen.stream.load_settled(state, not observed)
+    assert len(admissions(seen)) == 1
+    assert not {"COUNT", "PIN"} & set(seen.broken)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_the_last_token_is_computed_though_an_unseen_tier_loaded_it(steps: int) -> None:
+    seen = beside_an_unseen_tier()
+    seen.stream.admit(seen.stream.request("a"), 0, 12, 12)
+    assert admissions(seen) == [(11, 0, 1)]
+    for _ in range(steps):
+        seen.stream.dispatched(7, {"a": 1})
+        seen.stream.processed(7)
+    seen.stream.finishing("a", "FINISHED_ABORTED", 12)
+    assert not seen.broken
+    assert not seen.stream.loaded_whole
+
+
+def test_without_an_unseen_tier_no_more_may_be_loaded_than_was_promised() -> None:
+    seen = beside_an_unseen_tier(promised=4)
+    seen.stream.unseen = False
+    seen.stream.admit(seen.stream.request("a"), 4, 8, 12)
+    assert admissions(seen) == [(4, 8, 0)]
+    assert seen.broken["COUNT"] == 1
 
 
 @pytest.mark.parametrize("known", [True, False])

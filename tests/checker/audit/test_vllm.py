@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.audit.campaign import Finding, campaign
-from kvfence.checker.audit.case import Abort, Case, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.case import Abort, Case, Fail, Hold, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import examined, grounds_of, write
 from kvfence.checker.audit.lab import lab_environment, lab_python
 from kvfence.checker.audit.releases import fetch
@@ -150,3 +150,34 @@ def test_what_is_imported_is_the_release_that_was_asked_for(old: Vllm, tmp_path:
     ).stdout  # fmt: skip
     assert str(old.release.path) in told
     assert sys.executable != str(lab_python())
+
+
+RETURNING = Case(
+    Setup(gpu_blocks=12, cpu_blocks=40),
+    (Submit(20, 2, 0, 20), Step(20), Submit(24, 2, 1, 24), Step(20), Submit(24, 2, 2, 24), Step(30),
+     Submit(20, 2, 0, 20), Step(20), Submit(24, 6, 1, 24), Step(20), Submit(28, 6, 0, 20)),
+)  # fmt: skip
+"""Prompts come back when the GPU has forgotten them."""
+
+
+@pytest.mark.parametrize("both", [f"OffloadingConnector+{SIMPLE}", f"{SIMPLE}+OffloadingConnector"])
+def test_what_a_tier_loads_that_is_not_observed_is_held_against_nobody(both: str) -> None:
+    target = opened("0.33.0", both)
+    try:
+        outcome = target.run(RETURNING)
+    finally:
+        target.close()
+    assert outcome.sightings == ()
+    assert outcome.counts["loads"]
+    assert outcome.counts["stores"]
+    assert [why for why in outcome.unchecked if "OffloadingConnector" not in why] == []
+
+
+def test_a_transfer_of_offloading_connector_that_should_fail_is_told_as_not_looked_at() -> None:
+    target = opened("0.33.0", "OffloadingConnector")
+    try:
+        outcome = target.run(Case(Setup(), (Submit(20, 3), Fail(), Step(9), Submit(9, 2), Step(9))))
+    finally:
+        target.close()
+    assert outcome.sightings == ()
+    assert "copies that fail: OffloadingConnector has no way to report one" in outcome.unchecked

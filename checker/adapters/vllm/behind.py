@@ -1,7 +1,7 @@
 """Judging in a thread of its own, so that the engine's thread only has to note what happened.
 
 The engine's thread waits for the device in every step; that is when the other thread gets its turn. Nobody
-wakes it, since that would cost the engine: it looks every few milliseconds whether there is something to do.
+wakes it, since that would cost the engine: it looks a few times a second whether there is something to do.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kvfence.checker.adapters.vllm.tape import Later
 from kvfence.checker.monitor.guard import Guard
 from kvfence.spec.events import Event
 
-LOOK: Final = 0.01
+LOOK: Final = 0.1
 """Seconds between two looks while the engine works."""
-LONGEST: Final = 0.16
+LONGEST: Final = 0.4
 """Seconds between two looks at an engine that does nothing."""
 SLICE: Final = 0.0003
 """Seconds after which the interpreter is left to the engine's thread, if that wants it."""

@@ -270,13 +270,18 @@ def _allocated(manager: Any, request: Any, local: int, external: int, mark: int,
         if computed and reader.appending:
             made = tape.since(mark)
             if made is not None:
-                most = sum(len(note[2]) for note in made if len(note) > 4 and isinstance(note[2], list))
+                most = sum(_given(note) for note in made)
         tables = reader.read(id_, most)
         if done:
             admission = (int(local) + computed, int(external), int(request.num_tokens))
     except Exception as error:
         tape.trouble(error)
     tape.end(mark, (stream.table_changed, id_, tables, admission))
+
+
+def _given(note: Any) -> int:
+    """How many blocks a note says were given or shared; a compiled hook's note is not a tuple."""
+    return len(note[2]) if len(note) > 4 and not isinstance(note[2], int | str) else 0
 
 
 def _in_table(original: Method, self: Any, id_: str, emptied: bool, *args: Any, **named: Any) -> Any:

@@ -77,7 +77,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         "update_connector_output",
         _update_output,
         parameters=("connector_output",),
-        compiled=Compiled("update_connector_output", (), ("connector_output",)),
+        compiled=Compiled(
+            "update_connector_output", (loads_reported, stores_reported), ("connector_output",)
+        ),
     )
     patches.wrap(
         owner,

@@ -13,7 +13,7 @@ typedef Py_ssize_t Size;
 #define NAMES(F) \
     F(_kvfence_stream) F(_kvfence_tables) F(_kvfence_tap) F(_kvfence_tape) F(_kvfence_tier) F(_load_event_to_reqs) \
     F(_reqs_to_store) F(_store_event_to_blocks) F(_store_event_to_reqs) F(appending) F(blocks) \
-    F(cached_block_hash_to_block) F(cpu_block_ids) F(cpu_block_pool) F(end) F(get_one_block) \
+    F(cached_block_hash_to_block) F(completed_store_events) F(cpu_block_ids) F(cpu_block_pool) F(end) F(get_one_block) \
     F(finished_recving) F(kv_connector_worker_meta) F(kvfence_in_flight) F(load_event) F(num_computed_tokens) \
     F(num_free_blocks) F(num_scheduled_tokens) F(num_stored_blocks) F(num_tokens) F(queue) F(request) F(request_id) \
     F(scheduled_spec_decode_tokens) F(seen) F(store_event) F(stream) F(tables) F(tap) F(tape) F(trouble) F(turn) F(_block_hash)
@@ -21,6 +21,133 @@ typedef Py_ssize_t Size;
 NAMES(DECLARE)
 
 static Object *get(Object *of, Object *name) { return PyObject_GetAttr(of, name); }
+
+/* Notes. */
+
+/* References in a row that the garbage collector does not count: notes wait for long enough to set it off otherwise,
+and then it looks at all that vLLM has made of late. They are in no cycle that lasts: whoever tells them drops them. */
+typedef enum { LIST, PAIRS, CALL } Kind; /* what it stands for: a list, a dictionary, or a function and its arguments */
+typedef struct {
+    PyObject_VAR_HEAD
+    Kind kind;
+    Object *parts[];
+} Cells;
+static PyTypeObject CellsType;
+#define IS_CELLS(of) (Py_TYPE(of) == &CellsType)
+
+static Cells *cells(Kind kind, Size count) {
+    Cells *made = PyObject_NewVar(Cells, &CellsType, count);
+    if (!made) return 0;
+    made->kind = kind;
+    memset(made->parts, 0, count * sizeof *made->parts);
+    return made;
+}
+
+/* Some parts, borrowed; NULL if one is missing. The last is followed by `END`. */
+#define END ((Object *)-1)
+static Object *cells_of(Kind kind, ...) {
+    va_list all;
+    Size count = 0;
+    va_start(all, kind);
+    while (va_arg(all, Object *) != END) count++;
+    va_end(all);
+    Cells *made = cells(kind, count);
+    va_start(all, kind);
+    for (Size i = 0; made && i < count; i++) {
+        Object *part = va_arg(all, Object *);
+        if (!part) { Py_CLEAR(made); break; }
+        made->parts[i] = Py_NewRef(part);
+    }
+    va_end(all);
+    return (Object *)made;
+}
+#define NOTE(...) cells_of(CALL, __VA_ARGS__, END)
+#define ROW(...) cells_of(LIST, __VA_ARGS__, END)
+
+/* What a list or tuple has from `from` to before `to`. */
+static Object *some_of(Object *listed, Size from, Size to) {
+    Size count = PySequence_Fast_GET_SIZE(listed);
+    if (to > count) to = count;
+    if (from > to) from = to;
+    Cells *made = cells(LIST, to - from);
+    for (Size i = from; made && i < to; i++) made->parts[i - from] = Py_NewRef(PySequence_Fast_GET_ITEM(listed, i));
+    return (Object *)made;
+}
+
+/* All that something iterable has. */
+static Object *all_of(Object *things) {
+    Object *listed = PySequence_Fast(things, "nothing to list"), *made = listed ? some_of(listed, 0, PY_SSIZE_T_MAX) : 0;
+    Py_XDECREF(listed);
+    return made;
+}
+
+/* A dictionary as it is now. */
+static Object *pairs_of(Object *dictionary) {
+    Cells *made = cells(PAIRS, 2 * PyDict_GET_SIZE(dictionary));
+    Object *key, *value;
+    Size place = 0;
+    for (Size i = 0; made && PyDict_Next(dictionary, &place, &key, &value); i += 2)
+        made->parts[i] = Py_NewRef(key), made->parts[i + 1] = Py_NewRef(value);
+    return (Object *)made;
+}
+
+/* Lists and dictionaries in the place of cells. */
+static Object *listed(Object *part) {
+    if (!IS_CELLS(part)) return Py_NewRef(part);
+    Cells *row = (Cells *)part;
+    Size count = Py_SIZE(row);
+    Object *made = row->kind == PAIRS ? PyDict_New() : row->kind == CALL ? PyTuple_New(count) : PyList_New(count);
+    for (Size i = 0; made && i < count; i++) {
+        Object *one = listed(row->parts[i]);
+        if (!one) Py_CLEAR(made);
+        else if (row->kind == LIST) PyList_SET_ITEM(made, i, one);
+        else if (row->kind == CALL) PyTuple_SET_ITEM(made, i, one);
+        else {
+            int failed = PyDict_SetItem(made, one, row->parts[++i]);
+            Py_DECREF(one);
+            if (failed) Py_CLEAR(made);
+        }
+    }
+    return made;
+}
+
+static Object *cells_plain(Object *self, Object *nothing) { return listed(self); }
+static Object *cells_call(Object *self, Object *args, Object *named) {
+    Object *all = listed(self), *done = 0;
+    if (all && PyTuple_Check(all) && PyTuple_GET_SIZE(all))
+        done = PyObject_Vectorcall(PyTuple_GET_ITEM(all, 0), &PyTuple_GET_ITEM(all, 1), PyTuple_GET_SIZE(all) - 1, 0);
+    else if (all) PyErr_SetString(PyExc_TypeError, "only a note can be told");
+    Py_XDECREF(all);
+    return done;
+}
+static Size cells_length(Object *self) { return Py_SIZE(self); }
+static Object *cells_item(Object *self, Size at) {
+    if (at >= 0 && at < Py_SIZE(self)) return Py_NewRef(((Cells *)self)->parts[at]);
+    PyErr_SetString(PyExc_IndexError, "there are not so many parts");
+    return NULL;
+}
+static void cells_dealloc(Object *self) {
+    for (Size i = 0; i < Py_SIZE(self); i++) Py_XDECREF(((Cells *)self)->parts[i]);
+    PyObject_Free(self);
+}
+static PyMethodDef cells_methods[] = {{"plain", cells_plain, METH_NOARGS, 0}, {0}};
+static PySequenceMethods cells_sequence = {.sq_length = cells_length, .sq_item = cells_item};
+static PyTypeObject CellsType = {
+    PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.Cells",
+    .tp_basicsize = sizeof(Cells),
+    .tp_itemsize = sizeof(Object *),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = cells_dealloc,
+    .tp_call = cells_call,
+    .tp_methods = cells_methods,
+    .tp_as_sequence = &cells_sequence,
+};
+
+/* A part of a note, borrowed; NULL if it has not so many. */
+static Object *part_of(Object *told, Size at) {
+    if (IS_CELLS(told)) return at < Py_SIZE(told) ? ((Cells *)told)->parts[at] : 0;
+    return PyTuple_CheckExact(told) && at < PyTuple_GET_SIZE(told) ? PyTuple_GET_ITEM(told, at) : 0;
+}
 
 /* The part of a tape that hooks touch; tape.py has the rest. */
 typedef struct {
@@ -121,17 +248,17 @@ static Object *argument(Hook *hook, int which, REST) {
 
 enum { LIVELY = 3 }; /* tape.py says what for */
 
-/* The hashes of blocks as a list, or an empty tuple if none has one and `all` is not set. */
+/* The hashes of blocks, or an empty tuple if none has one and `all` is not set. */
 static Object *hashes_of(Object *blocks, int all) {
-    Size count = PyList_GET_SIZE(blocks), none = 0;
-    Object *found = PyList_New(count);
+    Size count = Py_SIZE(blocks), none = 0;
+    Cells *found = cells(LIST, count);
     for (Size i = 0; found && i < count; i++) {
-        Object *hash = get(PyList_GET_ITEM(blocks, i), s__block_hash);
+        Object *hash = get(((Cells *)blocks)->parts[i], s__block_hash);
         if (!hash) { Py_CLEAR(found); break; }
         none += hash == Py_None;
-        PyList_SET_ITEM(found, i, hash);
+        found->parts[i] = hash;
     }
-    if (!found || all || none < count) return found;
+    if (!found || all || none < count) return (Object *)found;
     Py_DECREF(found);
     return PyTuple_New(0);
 }
@@ -146,8 +273,8 @@ static Object *free_of(Object *tap) {
 error. */
 static int pool_note(Row *row, Object *function, Object *tap, Object *blocks, Object *hashes, int has_hashes) {
     Object *free = blocks ? free_of(tap) : 0, *told = 0;
-    if (free && has_hashes && hashes) told = PyTuple_Pack(5, function, tap, blocks, free, hashes);
-    else if (free && !has_hashes) told = PyTuple_Pack(4, function, tap, blocks, free);
+    if (free && has_hashes && hashes) told = NOTE(function, tap, blocks, free, hashes);
+    else if (free && !has_hashes) told = NOTE(function, tap, blocks, free);
     Py_XDECREF(free), Py_XDECREF(blocks), Py_XDECREF(hashes);
     row->lively = LIVELY;
     return note(row, told);
@@ -173,14 +300,13 @@ static Object *get_new_blocks(Hook *hook, REST) {
     Row *row = (Row *)tape;
     Object *blocks = original(hook, PASS);
     if (blocks) {
-        Object *copy = PyList_Check(blocks) ? PyList_GetSlice(blocks, 0, PY_SSIZE_T_MAX) : PySequence_List(blocks);
-        Object *hashes = copy ? hashes_of(copy, 0) : 0;
+        Object *copy = all_of(blocks), *hashes = copy ? hashes_of(copy, 0) : 0;
         if (pool_note(row, hook->tell[0], tap, copy, hashes, 1) && trouble(tape)) Py_CLEAR(blocks);
     } else if (PyErr_ExceptionMatches(PyExc_ValueError)) {
         Object *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
         Object *free = free_of(tap);
-        if (note(row, free ? PyTuple_Pack(4, hook->tell[1], tap, args[1], free) : 0) && trouble(tape)) PyErr_Clear();
+        if (note(row, free ? NOTE(hook->tell[1], tap, args[1], free) : 0) && trouble(tape)) PyErr_Clear();
         Py_XDECREF(free);
         PyErr_Restore(kind, error, trace);
     }
@@ -193,7 +319,7 @@ static Object *touch(Hook *hook, REST) {
     int seen = kwnames || PyVectorcall_NARGS(nargsf) != 2 || !PyList_Check(args[1]) ? -1 : observed(args[0], &tap, &tape);
     if (seen <= 0) return seen ? plain(hook, PASS) : original(hook, PASS);
     Row *row = (Row *)tape;
-    Object *copy = PyList_GetSlice(args[1], 0, PY_SSIZE_T_MAX), *done = original(hook, PASS);
+    Object *copy = all_of(args[1]), *done = original(hook, PASS);
     if (done) {
         Object *hashes = !copy ? 0 : row->storing ? hashes_of(copy, 1) : Py_NewRef(Py_None);
         if (pool_note(row, hook->tell[0], tap, copy, hashes, 1) && trouble(tape)) Py_CLEAR(done);
@@ -202,20 +328,21 @@ static Object *touch(Hook *hook, REST) {
     return done;
 }
 
-/* free_blocks(blocks, ...): the original gets a list in place of what may be an iterator. */
+/* free_blocks(blocks, ...): the original gets a list in place of an iterator. */
 static Object *free_blocks(Hook *hook, REST) {
     Object *tap, *tape, *passed[8];
     Size given = PyVectorcall_NARGS(nargsf), all = given + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
     int seen = given < 2 || all > 8 ? -1 : observed(args[0], &tap, &tape);
     if (seen <= 0) return seen ? plain(hook, PASS) : original(hook, PASS);
-    Object *copy = PySequence_List(args[1]), *done = 0;
+    Object *blocks = PySequence_Fast(args[1], "blocks cannot be listed"), *done = 0;
+    Object *copy = blocks ? some_of(blocks, 0, PY_SSIZE_T_MAX) : 0;
     if (copy) {
-        for (Size i = 0; i < all; i++) passed[i] = i == 1 ? copy : args[i];
+        for (Size i = 0; i < all; i++) passed[i] = i == 1 ? blocks : args[i];
         done = PyObject_Vectorcall(hook->original, passed, given, kwnames);
     }
     if (!done) Py_XDECREF(copy);
     else if (pool_note((Row *)tape, hook->tell[0], tap, copy, 0, 0) && trouble(tape)) Py_CLEAR(done);
-    Py_DECREF(tap), Py_DECREF(tape);
+    Py_XDECREF(blocks), Py_DECREF(tap), Py_DECREF(tape);
     return done;
 }
 
@@ -233,10 +360,9 @@ static Object *cache_full_blocks(Hook *hook, REST) {
     Py_INCREF(blocks);
     Object *done = original(hook, PASS);
     if (done) {
-        Object *some = PyList_GetSlice(blocks, from, to), *hashes = some ? hashes_of(some, 1) : 0;
+        Object *some = some_of(blocks, from, to), *hashes = some ? hashes_of(some, 1) : 0;
         row->lively = LIVELY;
-        if (note(row, hashes ? PyTuple_Pack(4, hook->tell[0], tap, some, hashes) : 0) && trouble(tape))
-            Py_CLEAR(done);
+        if (note(row, hashes ? NOTE(hook->tell[0], tap, some, hashes) : 0) && trouble(tape)) Py_CLEAR(done);
         Py_XDECREF(some), Py_XDECREF(hashes);
     }
     Py_DECREF(blocks), Py_DECREF(tap), Py_DECREF(tape);
@@ -254,7 +380,7 @@ static int end(Hook *hook, Row *row, Object *stream, Size mark, Object *told) {
         Py_XDECREF(where), Py_XDECREF(done), Py_DECREF(told);
         return done ? 0 : -1;
     }
-    Object *begin = PyTuple_Pack(2, hook->tell[0], stream);
+    Object *begin = NOTE(hook->tell[0], stream);
     int failed = !begin || PyList_Insert(row->row, mark, begin);
     Py_XDECREF(begin);
     if (failed) { Py_DECREF(told); return -1; }
@@ -264,8 +390,7 @@ static int end(Hook *hook, Row *row, Object *stream, Size mark, Object *told) {
 /* Whether nothing but labels was noted since `mark`: these say nothing about who holds the blocks. */
 static int labels_only(Row *row, Size mark, Object *labelled) {
     for (Size i = mark; i < PyList_GET_SIZE(row->row); i++) {
-        Object *told = PyList_GET_ITEM(row->row, i);
-        if (!PyTuple_CheckExact(told) || PyTuple_GET_ITEM(told, 0) != labelled) return 0;
+        if (part_of(PyList_GET_ITEM(row->row, i), 0) != labelled) return 0;
     }
     return 1;
 }
@@ -275,30 +400,31 @@ if `ends` is set. */
 static Object *tables(Object *reader, Object *id, Row *row, Size mark, int ends) {
     Size most = 0, group = 0;
     for (Size i = mark; i < PyList_GET_SIZE(row->row); i++) {
-        Object *told = PyList_GET_ITEM(row->row, i);
+        Object *told = PyList_GET_ITEM(row->row, i), *blocks = part_of(told, 2);
         /* Labels are given to blocks that are in the table already: their notes have four parts. */
-        if (told && PyTuple_CheckExact(told) && PyTuple_GET_SIZE(told) > 4 && PyList_CheckExact(PyTuple_GET_ITEM(told, 2)))
-            most += PyList_GET_SIZE(PyTuple_GET_ITEM(told, 2));
+        if (!blocks || !part_of(told, 4)) continue;
+        most += IS_CELLS(blocks) ? Py_SIZE(blocks) : PyList_CheckExact(blocks) ? PyList_GET_SIZE(blocks) : 0;
     }
     if (ends && !most) return PyTuple_New(0);
     Object *all = get(reader, s_tables);
     if (!all || !PyList_CheckExact(all)) { Py_XDECREF(all); return NULL; }
-    Object *found = PyTuple_New(0);
+    Cells *found = cells(LIST, PyList_GET_SIZE(all));
+    Size count = 0;
     for (; found && group < PyList_GET_SIZE(all); group++) {
         Object *tables = PyList_GET_ITEM(all, group), *table = 0;
         if (PyDict_Check(tables)) table = PyDict_GetItemWithError(tables, id);
         if (!table && (PyErr_Occurred() || !PyDict_Check(tables))) { Py_CLEAR(found); break; }
         if (!table || !PyList_Check(table)) continue;
         Size length = PyList_GET_SIZE(table), start = ends && length > most ? length - most : 0;
-        Object *part = PyList_GetSlice(table, start, length), *of = PyLong_FromSsize_t(group);
-        Object *from = PyLong_FromSsize_t(start), *one = part && of && from ? PyTuple_Pack(3, of, from, part) : 0;
+        Object *part = some_of(table, start, length), *of = PyLong_FromSsize_t(group), *from = PyLong_FromSsize_t(start);
+        Object *one = ROW(of, from, part);
         Py_XDECREF(part), Py_XDECREF(of), Py_XDECREF(from);
-        Size count = PyTuple_GET_SIZE(found);
-        if (!one || _PyTuple_Resize(&found, count + 1)) { Py_XDECREF(one); Py_CLEAR(found); break; }
-        PyTuple_SET_ITEM(found, count, one);
+        if (!one) { Py_CLEAR(found); break; }
+        found->parts[count++] = one;
     }
+    if (found) Py_SET_SIZE(found, count);
     Py_DECREF(all);
-    return found;
+    return (Object *)found;
 }
 
 /* Notes what allocate_slots did for a request: see _allocated in hooks_scheduler.py. */
@@ -315,10 +441,10 @@ static int allocated(Hook *hook, Row *row, Object *manager, Object *request, Obj
         found = tables(reader, id, row, mark, running && appending == Py_True);
         if (done) {
             Object *here = PyNumber_Add(local, computed);
-            admission = here ? PyTuple_Pack(3, here, external, total) : 0;
+            admission = ROW(here, external, total);
             Py_XDECREF(here);
         } else admission = Py_NewRef(Py_None);
-        if (found && admission) told = PyTuple_Pack(5, hook->tell[1], stream, id, found, admission);
+        if (found && admission) told = NOTE(hook->tell[1], stream, id, found, admission);
     }
     if (!told && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "tables of a kind that is not known");
     failed = stream ? end(hook, row, stream, mark, told) : -1;
@@ -359,66 +485,77 @@ static Object *allocate_slots(Hook *hook, REST) {
 
 /* A request as it is tracked for stores: (id, its cursors, its computed tokens). */
 static Object *cursors(Object *id, Object *known, Object *now) {
-    Object *copy = PySequence_List(now), *request = get(known, s_request);
-    Object *computed = request ? get(request, s_num_computed_tokens) : 0;
-    Object *one = copy && computed ? PyTuple_Pack(3, id, copy, computed) : 0;
+    Object *copy = all_of(now), *request = get(known, s_request);
+    Object *computed = request ? get(request, s_num_computed_tokens) : 0, *one = ROW(id, copy, computed);
     Py_XDECREF(copy), Py_XDECREF(request), Py_XDECREF(computed);
     return one;
 }
 
-/* moved(tracked, tokens, seen): see moved in transfers.py. */
-static Object *moved(Object *module, Object *const *args, Size count) {
-    if (count != 3 || !PyDict_Check(args[0]) || !PyDict_Check(args[1]) || !PyDict_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "moved() takes three dictionaries");
-        return NULL;
-    }
-    Object *found = PyList_New(0), *id, *ignored;
-    Size place = 0;
-    while (found && PyDict_Next(args[1], &place, &id, &ignored)) {
-        Object *known = PyDict_GetItemWithError(args[0], id);
+/* See moved in transfers.py; with room for `more` at the end. */
+static Cells *moved(Object *tracked, Object *tokens, Object *seen, Size more) {
+    Cells *found = cells(LIST, PyDict_GET_SIZE(tokens) + more);
+    Object *id, *ignored;
+    Size place = 0, count = 0;
+    while (found && PyDict_Next(tokens, &place, &id, &ignored)) {
+        Object *known = PyDict_GetItemWithError(tracked, id);
         if (!known) continue;
-        Object *now = get(known, s_num_stored_blocks), *before = PyDict_GetItemWithError(args[2], id);
+        Object *now = get(known, s_num_stored_blocks), *before = PyDict_GetItemWithError(seen, id);
         int same = !now ? -1 : !before ? 0 : PyObject_RichCompareBool(now, before, Py_EQ);
         if (same == 0) {
-            Object *one = cursors(id, known, now);
-            if (!one || PyDict_SetItem(args[2], id, PyTuple_GET_ITEM(one, 1)) || PyList_Append(found, one)) same = -1;
-            Py_XDECREF(one);
+            Object *one = cursors(id, known, now), *copy = one ? PySequence_List(now) : 0;
+            same = !copy || PyDict_SetItem(seen, id, copy) ? -1 : 0;
+            if (!same) found->parts[count++] = one;
+            else Py_XDECREF(one);
+            Py_XDECREF(copy);
         }
         Py_XDECREF(now);
         if (same < 0) Py_CLEAR(found);
     }
     if (PyErr_Occurred()) Py_CLEAR(found);
+    if (found) Py_SET_SIZE(found, count);
     return found;
 }
-static PyMethodDef moved_method = {"moved", (PyCFunction)(void (*)(void))moved, METH_FASTCALL, 0};
+static Object *moved_listed(Object *module, Object *const *args, Size count) {
+    if (count != 3 || !PyDict_Check(args[0]) || !PyDict_Check(args[1]) || !PyDict_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "moved() takes three dictionaries");
+        return NULL;
+    }
+    Object *found = (Object *)moved(args[0], args[1], args[2], 0), *all = found ? listed(found) : 0;
+    Py_XDECREF(found);
+    return all;
+}
+static PyMethodDef moved_method = {"moved", (PyCFunction)(void (*)(void))moved_listed, METH_FASTCALL, 0};
 
-/* A copy of the list that a dictionary of the manager has under an event, () for none of these. */
+/* What a dictionary of the manager has under an event, () for no event or nothing. */
 static Object *requests_of(Object *manager, Object *name, Object *event) {
     if (!PyLong_Check(event) || PyLong_AsLong(event) < 0) return PyErr_Occurred() ? NULL : PyTuple_New(0);
     Object *by_event = get(manager, name), *found = 0;
     if (by_event && PyDict_Check(by_event)) {
         Object *ids = PyDict_GetItemWithError(by_event, event);
-        if (!PyErr_Occurred()) found = ids ? PySequence_List(ids) : PyList_New(0);
+        if (!PyErr_Occurred()) found = ids ? all_of(ids) : PyTuple_New(0);
     } else if (by_event) PyErr_SetString(PyExc_TypeError, "events are not in a dictionary");
     Py_XDECREF(by_event);
     return found;
 }
 
-/* Puts the cursors of owners that are not among `found` in front of these. */
-static int add_owners(Object *tracked, Object *owners, Object *found) {
-    for (Size i = 0, more = 0; i < PySequence_Fast_GET_SIZE(owners); i++) {
-        Object *id = PySequence_Fast_GET_ITEM(owners, i), *known = PyDict_GetItemWithError(tracked, id);
+/* Puts the cursors of owners that are not among `found`, which has room for them, in front of these. */
+static int add_owners(Object *tracked, Object *owners, Cells *found) {
+    Size more = 0;
+    for (Size i = 0; IS_CELLS(owners) && i < Py_SIZE(owners); i++) {
+        Object *id = ((Cells *)owners)->parts[i], *known = PyDict_GetItemWithError(tracked, id);
         if (!known && PyErr_Occurred()) return -1;
         int there = 0;
-        for (Size at = more; known && !there && at < PyList_GET_SIZE(found); at++) {
-            there = PyObject_RichCompareBool(PyTuple_GET_ITEM(PyList_GET_ITEM(found, at), 0), id, Py_EQ);
+        for (Size at = more; known && !there && at < Py_SIZE(found); at++) {
+            there = PyObject_RichCompareBool(part_of(found->parts[at], 0), id, Py_EQ);
             if (there < 0) return -1;
         }
         if (!known || there) continue;
         Object *now = get(known, s_num_stored_blocks), *one = now ? cursors(id, known, now) : 0;
-        int failed = !one || PyList_Insert(found, more++, one);
-        Py_XDECREF(now), Py_XDECREF(one);
-        if (failed) return -1;
+        Py_XDECREF(now);
+        if (!one) return -1;
+        memmove(found->parts + more + 1, found->parts + more, (Py_SIZE(found) - more) * sizeof *found->parts);
+        found->parts[more++] = one;
+        Py_SET_SIZE(found, Py_SIZE(found) + 1);
     }
     return 0;
 }
@@ -429,19 +566,21 @@ static int step_decided(Hook *hook, Row *row, Object *tier, Object *manager, Obj
     Object *tap = get(tier, s_tap), *free = tap ? free_of(tap) : 0, *tracked = get(manager, s__reqs_to_store);
     Object *stream = get(tier, s_stream), *store = get(meta, s_store_event), *load = get(meta, s_load_event);
     Object *tokens = get(output, s_num_scheduled_tokens), *seen = get(tier, s_seen), *count = 0, *told = 0;
-    Object *owners = 0, *loads = 0, *found = 0;
+    Object *owners = 0, *loads = 0;
+    Cells *found = 0;
     int failed = -1;
     if (!free || !tracked || !stream || !store || !load || !tokens || !seen) goto over;
-    if (!PyDict_Check(tracked) || !PyLong_Check(free) || PyLong_AsLong(free) <= 0) { failed = 1; goto over; }
+    if (!PyDict_Check(tracked) || !PyDict_Check(tokens) || !PyDict_Check(seen) || !PyLong_Check(free) || PyLong_AsLong(free) <= 0) { failed = 1; goto over; }
     owners = requests_of(manager, s__store_event_to_reqs, store), loads = requests_of(manager, s__load_event_to_reqs, load);
     if (!owners || !loads) goto over;
+    Size more = IS_CELLS(owners) ? Py_SIZE(owners) : 0;
     if (row->lively && PyDict_GET_SIZE(tracked)) {
         row->lively--;
-        found = moved(0, (Object *[]){tracked, tokens, seen}, 3);
-    } else found = PyList_New(0);
-    count = found ? PyLong_FromSsize_t(PyList_GET_SIZE(found)) : 0;
+        found = moved(tracked, tokens, seen, more);
+    } else if ((found = cells(LIST, more))) Py_SET_SIZE(found, 0);
+    count = found ? PyLong_FromSsize_t(Py_SIZE(found)) : 0;
     if (!count || add_owners(tracked, owners, found)) goto over;
-    told = PyTuple_Pack(8, hook->tell[1], tier, store, owners, loads, found, count, free);
+    told = NOTE(hook->tell[1], tier, store, owners, loads, (Object *)found, count, free);
     failed = end(hook, row, stream, mark, told);
 over:
     Py_XDECREF(tap), Py_XDECREF(free), Py_XDECREF(tracked), Py_XDECREF(stream), Py_XDECREF(store), Py_XDECREF(load);
@@ -487,41 +626,45 @@ static Object *build_connector_meta(Hook *hook, REST) {
     return meta;
 }
 
-/* Replaces by None the hashes of blocks that are not in the index: looks at both ends, and leaves the rest to
-tell[2](index, hashes). */
-static int only_found(Hook *hook, Object *pool, Object *hashes) {
-    Size count = PyList_GET_SIZE(hashes), good = 0;
+/* The hashes in a list, with None for those of blocks that are not in the index: looks at both ends, and leaves the rest
+to tell[2](index, hashes). Takes over the reference to `hashes`. */
+static Object *only_found(Hook *hook, Object *pool, Object *hashes) {
+    Size count = Py_SIZE(hashes), good = 0;
     Object *index = get(pool, s_cached_block_hash_to_block);
     for (int last = 0; index && count && last < 2; last++) {
-        Object *hash = PyList_GET_ITEM(hashes, last ? count - 1 : 0);
+        Object *hash = part_of(hashes, last ? count - 1 : 0);
         Object *found = hash == Py_None ? Py_NewRef(hash) : PyObject_CallMethodObjArgs(index, s_get_one_block, hash, 0);
         good += found && found != Py_None;
         if (!found) Py_CLEAR(index);
         Py_XDECREF(found);
     }
-    Object *done = !index ? 0 : !count || good == 2 ? Py_NewRef(Py_None)
-                                                    : PyObject_CallFunctionObjArgs(hook->tell[2], index, hashes, 0);
-    Py_XDECREF(index), Py_XDECREF(done);
-    return done ? 0 : -1;
+    if (index && count && good < 2) {
+        Object *all = listed(hashes), *done = all ? PyObject_CallFunctionObjArgs(hook->tell[2], index, all, 0) : 0;
+        Py_SETREF(hashes, done ? all : (Py_XDECREF(all), (Object *)0));
+        Py_XDECREF(done);
+    } else if (!index) Py_CLEAR(hashes);
+    Py_XDECREF(index);
+    return hashes;
 }
 
-/* Adds the slots of a completed store, and their hashes in the tier now, to the two lists. */
-static int stored(Hook *hook, Object *manager, Object *transfer, Object *slots, Object *hashes) {
+/* The slots of a completed store, and their hashes in the tier now. */
+static int stored(Hook *hook, Object *manager, Object *transfer, Object **slots, Object **hashes) {
     Object *ids = get(transfer, s_cpu_block_ids), *pool = get(manager, s_cpu_block_pool);
-    Object *blocks = pool ? get(pool, s_blocks) : 0, *listed = ids ? PySequence_List(ids) : 0;
-    int failed = !blocks || !listed || !PyList_Check(blocks);
-    for (Size i = 0; !failed && i < PyList_GET_SIZE(listed); i++) {
-        Object *slot = PyList_GET_ITEM(listed, i);
-        Size at = PyLong_AsSsize_t(slot);
-        Object *block = at >= 0 && at < PyList_GET_SIZE(blocks) ? PyList_GET_ITEM(blocks, at) : 0;
-        Object *hash = block ? get(block, s__block_hash) : 0;
-        failed = !hash || PyList_Append(slots, slot) || PyList_Append(hashes, hash);
-        Py_XDECREF(hash);
+    Object *blocks = pool ? get(pool, s_blocks) : 0, *at = ids ? all_of(ids) : 0;
+    Cells *found = at ? cells(LIST, Py_SIZE(at)) : 0;
+    int failed = !blocks || !found || !PyList_Check(blocks);
+    for (Size i = 0; !failed && i < Py_SIZE(at); i++) {
+        Size slot = PyLong_AsSsize_t(part_of(at, i));
+        Object *block = slot >= 0 && slot < PyList_GET_SIZE(blocks) ? PyList_GET_ITEM(blocks, slot) : 0;
+        found->parts[i] = block ? get(block, s__block_hash) : 0;
+        failed = !found->parts[i];
     }
     if (failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a store to blocks that are not known");
-    if (!failed) failed = only_found(hook, pool, hashes);
-    Py_XDECREF(ids), Py_XDECREF(pool), Py_XDECREF(blocks), Py_XDECREF(listed);
-    return failed;
+    if (failed) Py_CLEAR(found);
+    *hashes = found ? only_found(hook, pool, (Object *)found) : 0;
+    *slots = *hashes ? Py_NewRef(at) : 0;
+    Py_XDECREF(ids), Py_XDECREF(pool), Py_XDECREF(blocks), Py_XDECREF(at);
+    return *hashes ? 0 : -1;
 }
 
 /* _process_store_event: argument 0 is the number of the event. tell[1] begins its note, tell[2]: see only_found. */
@@ -540,28 +683,40 @@ static Object *process_store_event(Hook *hook, REST) {
     Size mark = PyList_GET_SIZE(row->row);
     Object *done = original(hook, PASS), *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
-    Object *slots = PyList_New(0), *hashes = PyList_New(0), *told = 0;
-    if (slots && hashes) {
-        if (done && transfer && stored(hook, args[0], transfer, slots, hashes) && trouble(tape)) Py_CLEAR(done);
-        else told = PyTuple_Pack(5, hook->tell[1], tier, event, slots, hashes);
-    }
-    if (told && row->on && end(hook, row, stream, mark, told) && trouble(tape)) Py_CLEAR(done);
-    else if (told && !row->on) Py_DECREF(told);
+    Object *slots = 0, *hashes = 0, *nothing = PyTuple_New(0), *told;
+    if (done && transfer && stored(hook, args[0], transfer, &slots, &hashes) && trouble(tape)) Py_CLEAR(done);
+    told = row->on ? NOTE(hook->tell[1], tier, event, slots ? slots : nothing, hashes ? hashes : nothing) : 0;
+    if (told && end(hook, row, stream, mark, told) && trouble(tape)) Py_CLEAR(done);
+    Py_XDECREF(nothing);
     Py_XDECREF(slots), Py_XDECREF(hashes), Py_XDECREF(transfer), Py_DECREF(waiting);
     Py_DECREF(tier), Py_DECREF(tape), Py_DECREF(stream);
     if (kind) PyErr_Restore(kind, error, trace);
     return done;
 }
 
-/* update_connector_output: argument 0 says what the workers finished; nothing, as a rule. */
+/* update_connector_output: argument 0 says what the workers finished. tell[0] begins the note of loads, tell[1] that of
+stores. */
 static Object *update_connector_output(Hook *hook, REST) {
-    Object *output = argument(hook, 0, PASS);
-    Object *received = output ? get(output, s_finished_recving) : 0;
+    Object *output = argument(hook, 0, PASS), *tier = get(args[0], s__kvfence_tier);
+    Object *tape = tier && tier != Py_None ? get(tier, s_tape) : 0;
+    Row *row = tape && output ? row_of(tape) : 0;
+    Object *received = row ? get(output, s_finished_recving) : 0;
     Object *meta = received ? get(output, s_kv_connector_worker_meta) : 0;
-    int nothing = meta == Py_None && PyObject_IsTrue(received) == 0;
-    Py_XDECREF(received), Py_XDECREF(meta);
+    Object *completed = meta && meta != Py_None ? get(meta, s_completed_store_events) : 0;
+    int known = meta && !PyErr_Occurred() && (!completed || PyDict_Check(completed)), failed = 0;
     PyErr_Clear();
-    return nothing ? original(hook, PASS) : plain(hook, PASS);
+    if (known && PyObject_IsTrue(received) > 0) {
+        Object *ids = all_of(received);
+        failed = note(row, ids ? NOTE(hook->tell[0], tier, ids) : 0) && trouble(tape);
+        Py_XDECREF(ids);
+    }
+    if (known && !failed && completed && PyDict_GET_SIZE(completed)) {
+        Object *counts = pairs_of(completed);
+        failed = note(row, counts ? NOTE(hook->tell[1], tier, counts) : 0) && trouble(tape);
+        Py_XDECREF(counts);
+    }
+    Py_XDECREF(received), Py_XDECREF(meta), Py_XDECREF(completed), Py_XDECREF(tier), Py_XDECREF(tape);
+    return failed ? NULL : known ? original(hook, PASS) : plain(hook, PASS);
 }
 
 /* Steps. */
@@ -598,10 +753,10 @@ static int dispatched(Hook *hook, Row *row, Object *stream, Object *scheduler, O
         Object *uneven = get(output, s_scheduled_spec_decode_tokens), *id = 0, *copy = 0, *told = 0;
         failed = !uneven || add_to(scheduler, running, 1);
         if (!failed) {
-            id = PyLong_FromVoidPtr(output), copy = PyDict_Copy(tokens);
-            Object *listed = PyObject_IsTrue(uneven) ? PySequence_List(uneven) : PyTuple_New(0);
-            if (id && copy && listed) told = PyTuple_Pack(5, hook->tell[0], stream, id, copy, listed);
-            Py_XDECREF(id), Py_XDECREF(copy), Py_XDECREF(listed);
+            id = PyLong_FromVoidPtr(output), copy = pairs_of(tokens);
+            Object *ids = PyObject_IsTrue(uneven) ? all_of(uneven) : PyTuple_New(0);
+            told = NOTE(hook->tell[0], stream, id, copy, ids);
+            Py_XDECREF(id), Py_XDECREF(copy), Py_XDECREF(ids);
             failed = note(row, told);
         }
         Py_XDECREF(uneven);
@@ -630,7 +785,7 @@ static Object *update_from_output(Hook *hook, REST) {
     Object *running = get(args[0], s_kvfence_in_flight), *id = PyLong_FromVoidPtr(output), *done = 0;
     int failed = !tokens || !uneven || !running || !id, some = failed ? 0 : PyObject_IsTrue(tokens);
     if (some > 0 && PyObject_IsTrue(running)) failed |= add_to(args[0], running, -1);
-    if (some > 0 && !failed) failed |= note(row, PyTuple_Pack(3, hook->tell[0], stream, id));
+    if (some > 0 && !failed) failed |= note(row, NOTE(hook->tell[0], stream, id));
     if (!failed || !trouble(tape)) done = original(hook, PASS);
     if (done) {
         /* tell[1](scheduler, output): after a step with speculative tokens */
@@ -746,6 +901,6 @@ Object *quick(void) {
 #define INTERN(name) \
     if (!(s_##name = PyUnicode_InternFromString(#name))) return NULL;
     NAMES(INTERN)
-    if (PyType_Ready(&RowType) || PyType_Ready(&HookType)) return NULL;
+    if (PyType_Ready(&CellsType) || PyType_Ready(&RowType) || PyType_Ready(&HookType)) return NULL;
     return Py_BuildValue("(OON)", (Object *)&RowType, (Object *)&HookType, PyCFunction_NewEx(&moved_method, 0, 0));
 }

@@ -31,6 +31,12 @@ needs_compiled = pytest.mark.skipif(
 )
 
 
+def listed(note: Any) -> tuple[Any, ...]:
+    """A note as a tuple, whoever made it."""
+    found: tuple[Any, ...] = note if isinstance(note, tuple) else note.plain()
+    return found
+
+
 class Observed:
     """A pool whose hooks note; nobody tells."""
 
@@ -48,7 +54,7 @@ class Observed:
 
     def noted(self) -> list[Any]:
         """The notes, with numbers in the place of blocks."""
-        return [tuple(self._plain(part) for part in note) for note in self.tape.row]
+        return [tuple(self._plain(part) for part in listed(note)) for note in self.tape.row]
 
     def _plain(self, part: Any) -> Any:
         if isinstance(part, list | tuple):
@@ -258,7 +264,7 @@ def stepped(scheduler: Any, seen: Observed) -> list[Any]:
 
 def told(seen: Observed) -> list[Any]:
     """Notes that mean something: a call that only labelled need not be told to begin and end."""
-    notes = [note for row in seen.tape.rows for note in row]
+    notes = [listed(note) for row in seen.tape.rows for note in row]
     found: list[Any] = []
     for at, note in enumerate(notes):
         name = note[0].__name__
@@ -271,7 +277,8 @@ def told(seen: Observed) -> list[Any]:
             if idle:
                 continue
             id_, tables, admission = note[-3:]
-            found.append((name, id_, [(g, s, [b.block_id for b in t]) for g, s, t in tables], admission))
+            where = [(group, start, [block.block_id for block in table]) for group, start, table in tables]
+            found.append((name, id_, where, None if admission is None else tuple(admission)))
         else:
             rest = note[2:] if not hasattr(note[0], "__self__") else note[1:]
             found.append((name, *(seen._plain(part) for part in rest)))
@@ -305,7 +312,7 @@ def test_cursors_that_moved_are_those_that_python_finds() -> None:
         known.num_stored_blocks[draw.randrange(2)] += draw.randrange(2)
         tokens = {str(draw.randrange(12)): 1 for _ in range(6)}
         found = made.moved(tracked, tokens, seen[0])
-        assert found == transfers.moved(tracked, tokens, seen[1])
+        assert [tuple(each) for each in found] == transfers.moved(tracked, tokens, seen[1])
         assert seen[0] == seen[1]
         moved_at_all += len(found)
     assert moved_at_all > 9

@@ -182,7 +182,7 @@ class Later(Tape):
         while True:
             row = rows[0]
             over = len(rows) > 1
-            limit = len(row) if over else min(self.done, len(row))
+            limit = len(row) if over or not self.on else min(self.done, len(row))
             while self.at < limit:
                 note = row[self.at]
                 row[self.at] = None  # What was told is not kept alive.

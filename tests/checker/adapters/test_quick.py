@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import random
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,34 @@ def test_steps_and_tables_are_noted_as_the_hooks_in_python_note_them(monkeypatch
         assert note[: len(other)] == other or (note[0] == "dispatched" and note[:3] == other[:3])
     names = {note[0] for note in compiled}
     assert {"dispatched", "processed", "settle_rejected", "table_changed", "gather"} <= names
+
+
+@needs_compiled
+def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, seen = scheduling(True, monkeypatch)
+    manager = scheduler.kv_cache_manager
+    request = types.SimpleNamespace(request_id="a", num_computed_tokens=0, num_tokens=40, cached=0)
+    scheduler.requests["a"] = request
+
+    def life() -> None:
+        request.num_computed_tokens = request.cached = 0
+        manager.allocate_slots(request, 40)
+        seen.pool.touch(manager.tables["a"])
+        seen.pool.free_blocks(iter(manager.tables["a"]))
+        scheduler.update_from_output(scheduler.schedule({"a": 40}, {}), None)
+        manager.free(request)
+        with pytest.raises(ValueError, match="Cannot get"):
+            seen.pool.get_new_blocks(1_000)
+        assert len(seen.tape.row) > 8
+        seen.tape.row.clear()
+
+    life()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        life()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 500
 
 
 @needs_compiled

@@ -83,6 +83,17 @@ def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_told(ju
     assert len(tape.row) == before
 
 
+def test_notes_of_a_tape_that_is_stopped_are_not_kept(judge: Judge) -> None:
+    stream = Told()
+    tape = Later(stream, judge)
+    tape.append((stream.tell, 0))
+    tape.stop()
+    tape.append((stream.tell, 1))
+    tape.play()
+    assert stream.told == [0]
+    assert not any(tape.row)
+
+
 def test_an_exception_while_telling_is_trouble_and_the_rest_is_told(judge: Judge) -> None:
     stream = Told()
     tape = Later(stream, judge)

@@ -219,8 +219,9 @@ def _one_connector(setup: Setup, connector: str, number: int) -> dict[str, Any]:
     if module:
         made["kv_connector_module_path"] = module
     if name == OFFLOADING:
-        # It knows neither laziness nor our disk.
-        return made | {"kv_connector_extra_config": {"cpu_bytes_to_use": each}}
+        # It knows neither lazy stores nor our disk; what it has instead is loads that its steps wait for.
+        at_once = {"sync_load_budget_bytes": each} if setup.lazy else {}
+        return made | {"kv_connector_extra_config": {"cpu_bytes_to_use": each, **at_once}}
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": each * setup.ranks * setup.stages,
         "cpu_bytes_to_use_per_rank": each,

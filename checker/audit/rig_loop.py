@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kvfence.checker.audit.case import Abort, Case, Fail, Hold, Reset, Step, Submit
 from kvfence.checker.audit.judge import Judge
+from kvfence.checker.audit.rig_copies import Copies
 from kvfence.checker.audit.rig_engine import (
     batches_in_flight,
     fitting,
@@ -18,7 +19,6 @@ from kvfence.checker.audit.rig_engine import (
     vllm_config,
 )
 from kvfence.checker.audit.rig_runner import OVERRUN, STOP, Span, resumed_in, starts_of, texts_of
-from kvfence.checker.audit.rig_stores import Stores
 from kvfence.checker.audit.rig_worker import Worker
 from kvfence.checker.audit.virtual_device import order_header
 
@@ -64,7 +64,7 @@ class Engine:
         self.submitted = 0
         self.last_progress = 0
         self.draining = False
-        self._stores = Stores()
+        self._copies = Copies()
         self.calls: list[Any] = []
         """What the scheduler was told, call by call: what a test has to repeat."""
         utils = the("distributed.kv_transfer.kv_connector.utils")
@@ -146,7 +146,7 @@ class Engine:
         self.calls.append(["schedule"])
         output = self.scheduler.schedule()
         step = Launched(self.steps, output)
-        self._stores.begun(output.kv_connector_metadata)
+        self._copies.begun(output.kv_connector_metadata)
         fresh = {new.req_id for new in output.scheduled_new_reqs} | resumed_in(output)
         starts = starts_of(output)
         drafts = output.scheduled_spec_decode_tokens
@@ -220,10 +220,11 @@ class Engine:
         if told.finished_recving:
             self.judge.counts["loads"] += len(told.finished_recving)
             self.moved()
-        done = self._stores.ended(getattr(told, "kv_connector_worker_meta", None))
-        if done:
-            self.judge.counts["stores"] += done
-            self.moved()
+        ended = self._copies.ended(getattr(told, "kv_connector_worker_meta", None))
+        for what, count in zip(("stores", "loads"), ended, strict=True):
+            if count:
+                self.judge.counts[what] += count
+                self.moved()
 
     def _tick(self) -> None:
         for _ in range(TICKS):

@@ -54,7 +54,7 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "aligned_window_bound": SLIDING,
     "eagle_marks_every_group": SLIDING,
     "writer_keeps_too_little": SLIDING,
-    "promise_longer_than_acceptable": SLIDING,
+    "promise_longer_than_acceptable": TIGHT | SLIDING | {"resend_rate": 0.3},
     "block_ids_unique_only_in_group": SLIDING,
     "partial_load_counted_whole": SLIDING,
     "invalid_in_one_group_only": SLIDING,
@@ -68,7 +68,7 @@ EXTRA: Final[dict[str, dict[str, Any]]] = {
     "lost_file_still_listed": SMALL_TIER,
     "lost_file_still_found": SMALL_TIER,
     "reset_not_published": RESETTING,
-    "promotion_during_reset": SMALL_TIER | {"reset_every": 3_000, "max_delay": 30},
+    "promotion_during_reset": SMALL_TIER | {"reset_every": 1_000, "max_delay": 30},
     "store_resurrects_key": RESETTING | SMALL_TIER,
     "reset_skips_a_tier": RESETTING,
     "reset_forgets_transfers": RESETTING,
@@ -163,9 +163,11 @@ def run_name(row: dict[str, Any]) -> str:
     return " ".join(["sound", *(f"{name}={value}" for name, value in row["extra"].items())])
 
 
-def kinds() -> list[dict[str, Any]]:
-    """Each kind of traffic once, the plain one first."""
-    every = [{}, *EXTRA.values()]
+def kinds(of: list[str] | None = None) -> list[dict[str, Any]]:
+    """Each kind of traffic once, the plain one first; or that of some designs."""
+    every: list[dict[str, Any]] = (
+        [{}, *EXTRA.values()] if of is None else [EXTRA.get(name, {}) for name in of]
+    )
     return [extra for i, extra in enumerate(every) if extra not in every[:i]]
 
 
@@ -174,14 +176,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workloads", nargs="*", type=Path, default=[SAMPLE])
     parser.add_argument("--design", nargs="*", default=None, help="default: all that the reference has")
-    parser.add_argument("--sound", action="store_true", help="the sound design under each kind of traffic")
+    parser.add_argument(
+        "--sound",
+        action="store_true",
+        help="the sound design under each kind of traffic, or that of --design",
+    )
     parser.add_argument("--requests", type=int, default=None, help="only the first so many")
     parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
     asked = parser.parse_args()
     failed = False
     for workload in asked.workloads:
         rows: list[dict[str, Any]] = []
-        for what in kinds() if asked.sound else asked.design or designs():
+        for what in kinds(asked.design) if asked.sound else asked.design or designs():
             if isinstance(what, dict):
                 rows.append(holds(workload, what, asked.requests))
                 line = f"sound with {what}: {'holds' if rows[-1]['holds'] else rows[-1]['found']}"

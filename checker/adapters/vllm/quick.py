@@ -49,15 +49,22 @@ def quick() -> Quick | None:
     """The compiled hooks; None where they cannot be had."""
     if os.environ.get(SWITCH) == "0" or sys.implementation.name != "cpython":
         return None
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None  # They rely on the interpreter's lock.
     source = resources.files(__package__).joinpath("quick.c").read_text(encoding="utf-8")
     try:
-        loaded = library(source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={sys.hexversion}")
+        loaded = library(source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}")
     except (CannotCompile, OSError):
         return None
     # The hooks are Python's objects: they are made with the interpreter's lock, which PyDLL keeps.
     make = ctypes.PyDLL(loaded._name, handle=loaded._handle).quick
     make.restype = ctypes.py_object
     return Quick(*make())
+
+
+def _python() -> str:
+    """What the code is compiled for: a cache folder may be shared by several interpreters."""
+    return f"{sys.hexversion}_{sysconfig.get_config_var('SOABI') or ''}".replace("-", "_")
 
 
 def later(stream: Any, judge: Any) -> Later:

@@ -24,8 +24,16 @@ FEW: int = 40
 """Requests of the runs whose scheduler and worker are in processes of their own."""
 
 
-def run(side: str, requests: int, fault: str = "", processes: bool = False) -> dict[str, Any]:
-    """One run in a process of its own; ``processes``: its scheduler and its worker in others."""
+TIER = "HostOffloadingConnector: not checked: its own tier is not judged: lookups, transfers and FLUSH"
+
+
+def run(
+    side: str, requests: int, fault: str = "", processes: bool = False, offloading: bool = False
+) -> dict[str, Any]:
+    """One run in a process of its own; ``processes``: its scheduler and its worker in others.
+
+    ``offloading``: with OffloadingConnector.
+    """
     environment = {**os.environ, "KVFENCE_ENGINE_FAULT": fault}
     done = subprocess.run(
         [
@@ -37,6 +45,7 @@ def run(side: str, requests: int, fault: str = "", processes: bool = False) -> d
             "--requests",
             str(requests),
             *(["--processes"] if processes else []),
+            *(["--offloading"] if offloading else []),
         ],
         env=environment,
         capture_output=True,
@@ -88,6 +97,21 @@ def main() -> None:
     unordered = run("fenced", FEW, "unordered", processes=True)
     told = unordered["metrics"]
     check("a fault of the worker's process is told", told.get("violations STORE-READY", 0) > 0)
+    other = run("fenced", FEW, offloading=True)
+    print(f"{other['moved']['store']} blocks stored, {other['moved']['load']} loaded, ", end="")
+    print(f"{other['order']['events']} order events judged")
+    check("the same tokens with OffloadingConnector", other["tokens"] == plain["tokens"][:FEW])
+    check("it stored and loaded", other["moved"]["store"] > 0 and other["moved"]["load"] > 0)
+    check(
+        "its order of streams is judged", other["order"]["events"] > 0 and not other["order"]["not_checked"]
+    )
+    check("no invariant is broken there", not other["fence"]["violations"])
+    check("that its tier is not judged is told", other["not_checked"] == [TIER])
+    unordered = run("fenced", FEW, "unordered", offloading=True)
+    check("its stores that do not wait are caught", "STORE-READY" in unordered["fence"]["violations"])
+    told = run("fenced", FEW, "unordered", processes=True, offloading=True)["metrics"]
+    check("and told by the worker's process", told.get("violations STORE-READY", 0) > 0)
+    check("as is that its tier is not judged", told.get("undetermined") == 1)
     if wrong:
         raise SystemExit(1)
 

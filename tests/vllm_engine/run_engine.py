@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("side", choices=("none", "fenced"))
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--processes", action="store_true")
+    parser.add_argument("--offloading", action="store_true", help="OffloadingConnector instead")
     asked = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(asked.processes))
@@ -99,8 +100,8 @@ def main() -> None:
             kv_role="kv_both",
             kv_connector_extra_config={
                 "kvfence_connector": {
-                    "kv_connector": "HostConnector",
-                    "kv_connector_module_path": "host_connector",
+                    "kv_connector": "HostOffloadingConnector" if asked.offloading else "HostConnector",
+                    "kv_connector_module_path": "host_offloading" if asked.offloading else "host_connector",
                 },
                 "kvfence_mode": "count",
                 "cpu_bytes_to_use": 64 << 20,
@@ -145,7 +146,10 @@ def main() -> None:
 
         runtime = active()
         assert runtime is not None
+        workers = runtime.instrumentation.workers
         told |= {"moved": MOVED, "fence": facts(runtime), "not_checked": runtime.not_checked()}
+        order = {"events": workers.events, "slots": workers.accesses, "not_checked": workers.unchecked}
+        told["order"] = order
     print("RESULT " + json.dumps(told))
 
 

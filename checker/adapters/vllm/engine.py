@@ -76,13 +76,20 @@ class Engines:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)
 
     def scheduler_found(self, scheduler: Any) -> None:
-        """A scheduler without a stream is used; its connector may have put the hooks in place."""
+        """A scheduler without a stream is used; its connector may have put the hooks in place meanwhile.
+
+        Then its pool was not used yet, and can be followed from the beginning.
+        """
         setattr(scheduler, STREAM, None)
         setattr(scheduler, TAPE, None)
         manager = getattr(scheduler, "kv_cache_manager", None)
         pool = getattr(manager, "block_pool", None)
-        if pool is not None and getattr(pool, TAP, None) is not None:
+        if pool is None or not self.on:
+            return
+        if getattr(pool, TAP, None) is not None or _unused(pool):
             self.scheduler_made(scheduler)
+        else:
+            self.not_seen("Scheduler: it was in use before it was observed, so it is not judged")
 
     def connector_bound(self, connector: Any, gpu_pool: Any) -> None:
         """The scheduler side of a connector with a tier of its own was bound to the GPU pool."""
@@ -112,6 +119,16 @@ class Engines:
         for stream in self.streams:
             if not stream.off:
                 stream.tape.append((stream.at_rest, busy(stream)))
+
+
+def _unused(pool: Any) -> bool:
+    """Whether nobody holds a block of ``pool`` and none has contents that are known."""
+    try:
+        return not any(
+            (block.ref_cnt or block._block_hash is not None) and not block.is_null for block in pool.blocks
+        )
+    except AttributeError:
+        return False
 
 
 def _bound(manager: Any) -> bool:

@@ -264,6 +264,30 @@ def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
     assert {name: count for name, count in seen.broken.items() if name == "COUNT"} == broken
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_a_scheduler_whose_connector_put_the_hooks_in_place_is_followed_from_its_first_use(
+    used: bool,
+) -> None:
+    """With a connector that has books of its own nothing else tells of the pool."""
+    seen = Observed()
+    pool = seen.module.BlockPool(9)
+    told: list[str] = []
+    seen.engines.not_seen = told.append
+    coordinator = types.SimpleNamespace(single_type_managers=[])
+    manager = types.SimpleNamespace(
+        block_pool=pool, coordinator=coordinator, kv_cache_config=types.SimpleNamespace(kv_cache_groups=[])
+    )
+    connector = types.SimpleNamespace(connector_scheduler=None)
+    scheduler = types.SimpleNamespace(kv_cache_manager=manager, connector=connector)
+    if used:
+        pool.get_new_blocks(1)
+    seen.engines.scheduler_found(scheduler)
+    pool.get_new_blocks(1)
+    assert [type(event) for event in seen.events] == ([] if used else [Alloc])
+    (line,) = told
+    assert ("in use before it was observed" if used else "its own tier is not judged") in line
+
+
 def beside_an_unseen_tier(promised: int = 0) -> Observed:
     """An engine with a tier that is observed, which may have given a promise, and one that is not."""
     seen = Observed()

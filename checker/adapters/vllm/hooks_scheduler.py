@@ -173,6 +173,8 @@ def _preempt_request(original: Method) -> Method:
         if stream is None:
             return original(self, request, *args, **named)
         id_ = request.request_id
+        for noted in stream.noted_cursors:
+            noted.pop(id_, None)
         stream.tape.append((stream.preempting, id_, int(request.num_computed_tokens)))
         result = original(self, request, *args, **named)
         stream.tape.append((stream.preempted, id_))

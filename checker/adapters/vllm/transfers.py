@@ -141,7 +141,8 @@ class Tier:
         made = quick()
         self.moved = moved if made is None else made.moved
         self.seen: dict[str, list[int]] = {}
-        """Store cursors of each request when they were last noted: used in the engine's thread only."""
+        """See ``noted_cursors`` of the stream. A request that is preempted begins anew."""
+        stream.noted_cursors.append(self.seen)
         self.hits: list[Any] | None = None
         """Blocks of the hit that was found last in this tier's index: used in the engine's thread only."""
 

@@ -296,6 +296,17 @@ def test_steps_and_tables_are_noted_as_the_hooks_in_python_note_them(monkeypatch
     assert {"dispatched", "processed", "settle_rejected", "table_changed", "gather"} <= names
 
 
+def test_cursors_of_a_request_that_is_preempted_are_noted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, seen = scheduling(False, monkeypatch)
+    noted: dict[str, list[int]] = {"a": [5], "b": [2]}
+    seen.stream.noted_cursors.append(noted)
+    request = types.SimpleNamespace(request_id="a", num_computed_tokens=40)
+    scheduler._preempt_request(request, 0.0)
+    assert noted == {"b": [2]}
+    known = {"a": types.SimpleNamespace(num_stored_blocks=[5], request=request)}
+    assert transfers.moved(known, {"a": 1}, noted) == [("a", [5], 40)]
+
+
 @needs_compiled
 def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler, seen = scheduling(True, monkeypatch)

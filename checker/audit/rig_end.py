@@ -57,8 +57,12 @@ class End:
                 self.engine.moved()
         if self.engine.steps >= last and self.scheduler.get_num_unfinished_requests():
             left = ", ".join(f"{name} {r.status.name}" for name, r in sorted(self.scheduler.requests.items()))
-            cause = "steps go on, and requests never come to an end"
-            self.judge.sight("PROGRESS", cause, "stall", f"after {MOST_STEPS} more steps: {left}")
+            told = f"after {MOST_STEPS} more steps: {left}"
+            if self._dead():
+                self._died(f"requests wait for ever, {told}", "stall")
+            else:
+                cause = "steps go on, and requests never come to an end"
+                self.judge.sight("PROGRESS", cause, "stall", told)
         if self.engine.steps >= last:
             return
         stalled = bool(self.scheduler.get_num_unfinished_requests())

@@ -36,6 +36,8 @@ DECODES = 150
 BURSTS = 3
 """Engines of each side for decode steps, in a round: sides take turns: machines are not always as fast."""
 LOADS = 3
+SETTLED = 0.4
+"""Seconds after a collection of garbage, in which no other thread runs: until all is judged from before it."""
 MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""
 
@@ -100,6 +102,7 @@ def long_prompts(clock: Clock) -> None:
             raise SystemExit("the GPU's prefix cache could not be reset")
         engine.add(f"again{load}", prompt, 16)
         gc.collect()
+        time.sleep(SETTLED)
         clock.step(engine, "load, first step")
         clock.step(engine, "load, second step")
         engine.run(100)

@@ -37,7 +37,7 @@ BURSTS = 3
 """Engines of each side for decode steps, in a round: sides take turns: machines are not always as fast."""
 LOADS = 3
 SETTLED = 0.4
-"""Seconds after a collection of garbage, in which no other thread runs: until all is judged from before it."""
+"""Seconds after a collection of garbage, in which no other thread runs: until all before is judged."""
 MODEL = 0.002
 """Seconds that the device takes for a step. Decode steps of real models take longer."""
 

@@ -686,7 +686,7 @@ static Object *process_store_event(Hook *hook, REST) {
     Object *slots = 0, *hashes = 0, *nothing = PyTuple_New(0), *told;
     if (done && transfer && stored(hook, args[0], transfer, &slots, &hashes) && trouble(tape)) Py_CLEAR(done);
     told = row->on ? NOTE(hook->tell[1], tier, event, slots ? slots : nothing, hashes ? hashes : nothing) : 0;
-    if (told && end(hook, row, stream, mark, told) && trouble(tape)) Py_CLEAR(done);
+    if (row->on && (!told || end(hook, row, stream, mark, told)) && trouble(tape)) Py_CLEAR(done);
     Py_XDECREF(nothing);
     Py_XDECREF(slots), Py_XDECREF(hashes), Py_XDECREF(transfer), Py_DECREF(waiting);
     Py_DECREF(tier), Py_DECREF(tape), Py_DECREF(stream);

@@ -282,7 +282,7 @@ def _allocated(manager: Any, request: Any, local: int, external: int, mark: int,
 
 
 def _given(note: Any) -> int:
-    """How many blocks a note says were given or shared; a compiled hook's note is not a tuple."""
+    """How many blocks a note says were given or shared."""
     return len(note[2]) if len(note) > 4 and not isinstance(note[2], int | str) else 0
 
 

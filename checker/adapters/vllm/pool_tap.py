@@ -56,6 +56,7 @@ class PoolTap:
     """
 
     __slots__ = (
+        "__weakref__",
         "anonymous",
         "hashes",
         "index",

@@ -1,4 +1,4 @@
-"""The compiled hooks (``quick.c``), if a C compiler can make them: the same notes for a fraction of the time.
+"""The compiled hooks (``quick_*.c``), if a C compiler makes them: the same notes for a fraction of the time.
 
 vLLM's steps take tens to hundreds of microseconds, and call some of the hooks once for each request. What is
 not compiled, because there is no compiler, no header files of Python, or ``KVFENCE_COMPILE=0`` is set, is
@@ -20,15 +20,19 @@ from typing import Any, Final, NamedTuple
 from kvfence.checker.adapters.vllm.tape import Later
 from kvfence.checker.engines.native.build import CannotCompile, library
 
+SOURCES: Final = ("quick_notes.c", "quick_hook.c", "quick_pools.c", "quick_stores.c", "quick_steps.c")
+"""One text to the compiler, in this order."""
 SWITCH: Final = "KVFENCE_COMPILE"
 """Environment variable; ``0``: compile nothing in this process."""
 
 
 class Quick(NamedTuple):
-    """What ``quick.c`` makes."""
+    """What the C files make."""
 
-    row: type[Any]
-    """Base class of tapes whose notes compiled hooks can add."""
+    tape: type[Any]
+    """Base class of tapes to which compiled hooks can add notes."""
+    row: Callable[[], Any]
+    """Makes a row for them: see :class:`tape.Row`."""
     hook: Callable[..., Any]
     moved: Callable[[dict[str, Any], dict[str, int], dict[str, list[int]]], list[tuple[str, list[int], int]]]
     """See ``moved`` in ``transfers.py``."""
@@ -39,7 +43,7 @@ class Compiled(NamedTuple):
 
     kind: str
     tell: Sequence[Callable[..., Any]] = ()
-    """What its notes begin with, or what it calls when it is needed: ``quick.c`` says which is which."""
+    """What its notes begin with, or what it calls when it is needed: the C file says which is which."""
     arguments: Sequence[str] = ()
     """Names of the arguments that it looks at."""
 
@@ -51,7 +55,8 @@ def quick() -> Quick | None:
         return None
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None  # They rely on the interpreter's lock.
-    source = resources.files(__package__).joinpath("quick.c").read_text(encoding="utf-8")
+    here = resources.files(__package__)
+    source = "".join(f'#line 1 "{name}"\n{here.joinpath(name).read_text("utf-8")}' for name in SOURCES)
     try:
         loaded = library(source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}")
     except (CannotCompile, OSError):
@@ -75,7 +80,7 @@ def later(stream: Any, judge: Any) -> Later:
 
 @cache
 def _compiled_tape(made: Quick) -> type[Later]:
-    return type("QuickLater", (made.row, Later), {})
+    return type("QuickLater", (made.tape, Later), {"new_row": staticmethod(made.row)})
 
 
 def hook(compiled: Compiled, original: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

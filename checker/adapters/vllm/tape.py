@@ -1,9 +1,8 @@
 """What the hooks noted, to be told later by another thread or at once by the same.
 
-A note is a tuple: a function that tells what happened, and its arguments. Notes of compiled hooks are of
-a type of their own, which the garbage collector does not count; called, they do the same. Arguments are
-copies: whatever vLLM changes later has no part in them. Hooks note in the engine's thread, so that a note
-costs as little as appending to a list does.
+A note is a tuple: a function that tells what happened, and its arguments. Arguments are copies: whatever
+vLLM changes later has no part in them. Hooks note in the engine's thread, so that a note costs as little as
+appending to a list does; compiled ones write it, word by word, into rows of their own (``quick_notes.c``).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-Note: TypeAlias = tuple[Any, ...] | Callable[[], Any]
+Note: TypeAlias = tuple[Any, ...]
 
 FULL: Final = 256
 """Notes after which a new row is begun."""
@@ -24,6 +23,53 @@ MOST_ROWS: Final = 128
 """Full rows that may wait. An engine that leaves no time is not slowed down: it is not judged further."""
 LIVELY: Final = 3
 """Steps during which store cursors may still move on behalf of what last happened to a pool."""
+
+
+class Row(Protocol):
+    """Notes in their order. Only the engine's thread adds to a row, and only one other takes from it."""
+
+    full: int
+    """The length after which a new row is begun."""
+
+    @property
+    def at(self) -> int:
+        """Up to there all is taken."""
+
+    def __len__(self) -> int:
+        """Grows with each note; the place at which the next one will be."""
+
+    def append(self, note: Note, /) -> None:
+        """Add a note."""
+
+    def insert(self, mark: Any, note: Note, /) -> None:
+        """Add one in front of the note at ``mark``."""
+
+    def since(self, mark: int, /) -> list[Note]:
+        """The notes from ``mark`` on."""
+
+    def take(self) -> Note | None:
+        """The next note, which is not kept alive."""
+
+
+class NotedInPython(list[Any]):
+    """A row of tuples."""
+
+    full = FULL
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+
+    def since(self, mark: int) -> list[Note]:
+        """See :meth:`Row.since`."""
+        return list(self[max(mark, self.at) :])
+
+    def take(self) -> Note | None:
+        """See :meth:`Row.take`."""
+        note: Note | None = self[self.at]
+        self[self.at] = None
+        self.at += 1
+        return note
 
 
 class Tape:
@@ -94,10 +140,7 @@ class Now(Tape):
 
     def _tell(self, note: Note) -> None:
         try:
-            if type(note) is tuple:
-                note[0](*note[1:])
-            else:
-                note()  # type: ignore[operator]  # a compiled hook made it
+            note[0](*note[1:])
         except Exception as error:
             self.trouble(error)
 
@@ -122,33 +165,32 @@ class Now(Tape):
 
 
 class Later(Tape):
-    """Keeps notes until another thread tells them, with :meth:`play`.
+    """Keeps notes until another thread tells them, with :meth:`play`, up to :attr:`done`."""
 
-    Only the engine's thread adds to a row, and only the other one takes from it, up to :attr:`done`.
-    """
+    new_row: Callable[[], Row] = NotedInPython
+    row: Row
 
     def __init__(self, stream: Any, judge: Any) -> None:
         super().__init__(stream)
         self.judge = judge
-        self.rows: deque[list[Note | None]] = deque()
-        self.row: list[Note | None] = []
-        self.at = 0
-        """Of the oldest row: notes that are told."""
-        self.alone = True
-        """No older row waits to be told."""
+        self.rows: deque[Row] = deque()
         self.thread = threading.get_ident()
         self.lost = False
         self._bind()
 
     def _bind(self) -> None:
         self.done = 0
-        self.row = []
-        self.alone = not self.rows
-        self.rows.append(self.row)
-        self.append = self.row.append
-        self.begin = self.size = self.row.__len__
-        self.full = FULL
+        self.row = row = self.new_row()
+        self.rows.append(row)
+        self.append = row.append
+        self.begin = self.size = row.__len__
+        self.full = row.full
         self.on = True
+
+    @property
+    def at(self) -> int:
+        """Of the oldest row: up to there all is told."""
+        return self.rows[0].at
 
     def end(self, mark: int, note: Note) -> None:
         """See :meth:`Tape.end`."""
@@ -158,12 +200,12 @@ class Later(Tape):
         stream = self._stream()
         if stream is not None:
             # Nothing past `mark` is told yet, unless the engine stood still in the call for long.
-            row.insert(mark if mark >= self.at or not self.alone else self.at, (stream.gather,))
+            row.insert(max(mark, row.at), (stream.gather,))
             row.append(note)
 
     def since(self, mark: int) -> list[Note] | None:
         """See :meth:`Tape.since`."""
-        return self.row[mark:]  # type: ignore[return-value]  # not told before the call is over
+        return self.row.since(mark)
 
     def turn(self) -> None:
         """A new row; the thread that tells is started where it does not run, as after a fork."""
@@ -183,26 +225,19 @@ class Later(Tape):
             row = rows[0]
             over = len(rows) > 1
             limit = len(row) if over or not self.on else min(self.done, len(row))
-            while self.at < limit:
-                note = row[self.at]
-                row[self.at] = None  # What was told is not kept alive.
-                self.at += 1
+            while row.at < limit:
+                note = row.take()
                 if note is not None:
                     self._tell(note)
                 if monotonic() > until:
                     return True
             if not over:
                 return False
-            self.at = 0
             rows.popleft()
-            self.alone = len(rows) == 1
 
     def _tell(self, note: Note) -> None:
         try:
-            if type(note) is tuple:
-                note[0](*note[1:])
-            else:
-                note()  # type: ignore[operator]  # a compiled hook made it
+            note[0](*note[1:])
         except Exception as error:
             self.trouble(error)
 

@@ -33,12 +33,6 @@ needs_compiled = pytest.mark.skipif(
 )
 
 
-def listed(note: Any) -> tuple[Any, ...]:
-    """A note as a tuple, whoever made it."""
-    found: tuple[Any, ...] = note if isinstance(note, tuple) else note.plain()
-    return found
-
-
 class Observed:
     """A pool whose hooks note; nobody tells."""
 
@@ -56,7 +50,7 @@ class Observed:
 
     def noted(self) -> list[Any]:
         """The notes, with numbers in the place of blocks."""
-        return [tuple(self._plain(part) for part in listed(note)) for note in self.tape.row]
+        return [tuple(self._plain(part) for part in note) for note in self.tape.row.since(0)]
 
     def _plain(self, part: Any) -> Any:
         if isinstance(part, list | tuple):
@@ -266,7 +260,7 @@ def stepped(scheduler: Any, seen: Observed) -> list[Any]:
 
 def told(seen: Observed) -> list[Any]:
     """Notes that mean something: a call that only labelled need not be told to begin and end."""
-    notes = [listed(note) for row in seen.tape.rows for note in row]
+    notes = [note for row in seen.tape.rows for note in row.since(0)]
     found: list[Any] = []
     for at, note in enumerate(notes):
         name = note[0].__name__
@@ -323,8 +317,9 @@ def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatc
         manager.free(request)
         with pytest.raises(ValueError, match="Cannot get"):
             seen.pool.get_new_blocks(1_000)
-        assert len(seen.tape.row) > 8
-        seen.tape.row.clear()
+        assert len(seen.tape.row.since(0)) > 8
+        seen.tape.rows.clear()
+        seen.tape._bind()
 
     life()
     gc.collect()

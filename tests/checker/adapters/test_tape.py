@@ -68,7 +68,7 @@ def test_rows_are_told_in_their_order_and_are_not_kept(judge: Judge) -> None:
     tape.play()
     assert stream.told == list(range(3 * FULL))
     assert len(tape.rows) == 1
-    assert not any(tape.row)
+    assert tape.row.since(0) == []
 
 
 def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_told(judge: Judge) -> None:
@@ -91,7 +91,7 @@ def test_notes_of_a_tape_that_is_stopped_are_not_kept(judge: Judge) -> None:
     tape.append((stream.tell, 1))
     tape.play()
     assert stream.told == [0]
-    assert not any(tape.row)
+    assert tape.row.since(0) == []
 
 
 def test_an_exception_while_telling_is_trouble_and_the_rest_is_told(judge: Judge) -> None:

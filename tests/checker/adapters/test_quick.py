@@ -7,6 +7,7 @@ import importlib.util
 import random
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,63 @@ def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatc
         life()
     gc.collect()
     assert sys.getallocatedblocks() - before < 500
+
+
+@needs_compiled
+def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Observed(True, monkeypatch, count=3_000)
+    row = seen.tape.row
+    row.append((print, "first"))
+    blocks = seen.pool.get_new_blocks(2_500)  # more than a new row has room for
+    row.append((print, 1 << 70, -5, True))
+    seen.pool.free_blocks(blocks)
+    row.insert(0, (print, "before"))
+    names = ["print", "print", "allocated", "print", "freed"]
+    assert [note[0].__name__ for note in row.since(0)] == names
+    assert row.at == 0
+    taken = [row.take() for _ in names]
+    assert taken[0] == (print, "before")
+    assert taken[2][2] == blocks
+    assert taken[3] == (print, 1 << 70, -5, True)
+    assert taken[4][2:] == (blocks, 2_999)
+    assert row.at == len(row)
+    assert (row.take(), row.since(0)) == (None, [])
+    with pytest.raises(IndexError, match="no note begins there"):
+        row.insert(0, (print, "too late"))
+    with pytest.raises(TypeError, match="a note is a tuple"):
+        row.append([print])
+    with pytest.raises(TypeError, match="is a Sheet"):
+        seen.tape.row = []
+
+
+@needs_compiled
+def test_several_engines_share_the_hooks_and_one_that_is_gone_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = Observed(True, monkeypatch)
+    pools = [seen.pool, *(seen.module.BlockPool(9) for _ in range(3))]
+    for pool in pools[1:]:
+        seen.engines.stream_for(pool)
+    for turn in range(3):
+        for pool in pools:
+            pool.get_new_blocks(1 + turn)
+    for pool in pools:
+        row = pool._kvfence_tap.tape.row
+        assert [len(note[2]) for note in row.since(0)] == [1, 2, 3]
+        assert all(note[1] is pool._kvfence_tap for note in row.since(0))
+    gone = weakref.ref(pools[-1])
+    while pools[-1]._kvfence_tap.tape.row.take():
+        pass
+    pools[-1]._kvfence_tap.tape.finish()
+    del pool, row, pools[1:]
+    seen.judge._tapes.clear()
+    gc.collect()
+    assert gone() is None
+    for _ in range(20):  # one of them may lie where that one was
+        other = seen.module.BlockPool(9)
+        other.get_new_blocks(1)
+        other._kvfence_tap = None
+    assert [len(note[2]) for note in seen.tape.row.since(0)] == [1, 2, 3]
 
 
 @needs_compiled

@@ -34,7 +34,7 @@ class Quick(NamedTuple):
     row: Callable[[], Any]
     """Makes a row for them: see :class:`tape.Row`."""
     hook: Callable[..., Any]
-    moved: Callable[[dict[str, Any], dict[str, int], dict[str, list[int]]], list[tuple[str, list[int], int]]]
+    moved: Callable[[dict[str, Any], dict[str, int], dict[str, int]], list[tuple[str, list[int], int]]]
     """See ``moved`` in ``transfers.py``."""
 
 
@@ -58,7 +58,10 @@ def quick() -> Quick | None:
     here = resources.files(__package__)
     source = "".join(f'#line 1 "{name}"\n{here.joinpath(name).read_text("utf-8")}' for name in SOURCES)
     try:
-        loaded = library(source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}")
+        # Between two steps the processor's caches forget: what is shorter is faster.
+        loaded = library(
+            source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}", "-Os", "-fno-plt"
+        )
     except (CannotCompile, OSError):
         return None
     # The hooks are Python's objects: they are made with the interpreter's lock, which PyDLL keeps.

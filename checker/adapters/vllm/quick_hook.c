@@ -14,13 +14,12 @@ typedef Object *(*Call)(Hook *, Object *const *, size_t, Object *);
 struct Hook {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    Call call;
-    Object *original, *plain;
+    Call call; /* what most calls read comes first */
+    Object *original;
     Seen seen[2]; /* a pool's hooks see those of both devices by turns */
-    Object *tell[3];                      /* functions: what a note begins with, or what is called when needed */
-    Object *names[MOST], *defaults[MOST]; /* of arguments, in the order in which a hook asks for them */
-    Size places[MOST];
-    Object *dict;
+    Size places[MOST]; /* of arguments, in the order in which a hook asks for them */
+    Object *tell[3];   /* functions: what a note begins with, or what is called when needed */
+    Object *names[MOST], *defaults[MOST], *plain, *dict;
 };
 
 #define REST Object *const *args, size_t nargsf, Object *kwnames

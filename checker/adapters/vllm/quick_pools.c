@@ -22,7 +22,8 @@ static void put_hashes(Note *note, Object *listed, Size from, Size to, int all) 
 }
 
 static Object *free_of(Object *tap) {
-    Object *queue = get(tap, s_queue), *free = queue ? get(queue, s_num_free_blocks) : 0;
+    static Slot slot;
+    Object *queue = read_slot(&slot, tap, s_queue), *free = queue ? get(queue, s_num_free_blocks) : 0;
     Py_XDECREF(queue);
     return free;
 }
@@ -184,10 +185,11 @@ static void put_tables(Note *note, Object *all, Object *id, Size mark, int ends)
 /* Notes what allocate_slots did for a request: see _allocated in hooks_scheduler.py. */
 static int allocated(Hook *hook, Row *row, Object *manager, Object *request, Object *local, Object *external, Size mark,
                      int done) {
+    static Slot of_tables, of_appending;
     Object *stream = get(manager, s__kvfence_stream), *reader = get(manager, s__kvfence_tables);
     Object *id = get(request, s_request_id), *computed = get(request, s_num_computed_tokens);
-    Object *total = done ? get(request, s_num_tokens) : 0, *appending = reader ? get(reader, s_appending) : 0;
-    Object *all = reader ? get(reader, s_tables) : 0, *here = 0;
+    Object *total = done ? get(request, s_num_tokens) : 0, *appending = reader ? read_slot(&of_appending, reader, s_appending) : 0;
+    Object *all = reader ? read_slot(&of_tables, reader, s_tables) : 0, *here = 0;
     int failed = 0, running = computed ? PyObject_IsTrue(computed) : 0;
     if (stream && running && done && labels_only(row->row, mark, hook->tell[2])) goto over;
     if (done && computed) here = PyNumber_Add(local, computed);

@@ -8,15 +8,24 @@ static void put_cursors(Note *note, Object *id, Object *known, Object *now) {
     Py_XDECREF(request);
 }
 
-/* Whether cursors are those in the copy that was made of them before: 1, 0, or -1 after an error. */
-static int same_cursors(Object *now, Object *before) {
-    if (!before || !PyList_CheckExact(now) || PyList_GET_SIZE(now) != PyList_GET_SIZE(before)) return 0;
-    for (Size i = PyList_GET_SIZE(now) - 1; i >= 0; i--) {
-        Object *one = PyList_GET_ITEM(now, i), *other = PyList_GET_ITEM(before, i);
-        int same = one == other ? 1 : PyObject_RichCompareBool(one, other, Py_EQ);
-        if (same <= 0) return same;
+/* The sum of cursors; -1 after an error. */
+static Size sum_of(Object *cursors) {
+    Size sum = 0;
+    if (!PyList_CheckExact(cursors)) { PyErr_SetString(PyExc_TypeError, "cursors are not in a list"); return -1; }
+    for (Size i = PyList_GET_SIZE(cursors) - 1; i >= 0; i--) {
+        Size one = PyLong_AsSsize_t(PyList_GET_ITEM(cursors, i));
+        if (one == -1 && PyErr_Occurred()) return -1;
+        sum += one;
     }
-    return 1;
+    return sum;
+}
+
+/* Whether cursors of this sum moved since they were seen: 1, 0, or -1 after an error. */
+static int has_moved(Object *seen, Object *id, Size sum) {
+    Object *before = PyDict_GetItemWithError(seen, id);
+    if (!before) return PyErr_Occurred() ? -1 : 1;
+    Size then = PyLong_AsSsize_t(before);
+    return then == -1 && PyErr_Occurred() ? -1 : then != sum;
 }
 
 /* Puts the cursors that moved: see moved in transfers.py. Their number, -1 after an error. */
@@ -27,17 +36,18 @@ static Size put_moved(Note *note, Object *tracked, Object *tokens, Object *seen)
     while (!note->failed && PyDict_Next(tokens, &place, &id, &ignored)) {
         Object *known = PyDict_GetItemWithError(tracked, id);
         if (!known) continue;
-        Object *now = read_slot(&slot, known, s_num_stored_blocks), *before = PyDict_GetItemWithError(seen, id);
-        int same = now && (!before || PyList_CheckExact(before)) ? same_cursors(now, before) : -1;
-        if (same == 0) {
+        Object *now = read_slot(&slot, known, s_num_stored_blocks);
+        Size sum = now ? sum_of(now) : -1;
+        int there = sum < 0 ? -1 : has_moved(seen, id, sum);
+        if (there > 0) {
             put_cursors(note, id, known, now);
-            Object *copy = PySequence_List(now);
-            if (!copy || PyDict_SetItem(seen, id, copy)) same = -1;
-            Py_XDECREF(copy);
+            Object *total = PyLong_FromSsize_t(sum);
+            if (!total || PyDict_SetItem(seen, id, total)) there = -1;
+            Py_XDECREF(total);
             count++;
         }
         Py_XDECREF(now);
-        if (same < 0) put(note, 0);
+        if (there < 0) put(note, 0);
     }
     if (PyErr_Occurred()) put(note, 0);
     return note->failed ? -1 : count;
@@ -81,9 +91,9 @@ static Size put_owners(Note *note, Object *tracked, Object *owners, Object *toke
         Object *id = PyTuple_GET_ITEM(owners, i), *known = PyDict_GetItemWithError(tracked, id), *now = 0;
         if (!known && !PyErr_Occurred()) continue;
         now = known ? get(known, s_num_stored_blocks) : 0;
-        int scheduled = now && moving ? PyDict_Contains(tokens, id) : 0;
-        Object *before = scheduled ? PyDict_GetItemWithError(seen, id) : 0;
-        int there = scheduled > 0 ? (before && !PyList_CheckExact(before) ? -1 : !same_cursors(now, before)) : scheduled;
+        Size sum = now ? sum_of(now) : -1;
+        int there = sum >= 0 && moving ? PyDict_Contains(tokens, id) : 0;
+        if (there > 0) there = has_moved(seen, id, sum);
         if (!now || there < 0 || PyErr_Occurred()) put(note, 0);
         else if (!there) put_cursors(note, id, known, now), count++;
         Py_XDECREF(now);
@@ -94,9 +104,10 @@ static Size put_owners(Note *note, Object *tracked, Object *owners, Object *toke
 /* Notes what the metadata of a step was made from: see _step in hooks_simple.py. 1: the tier is full, which is left to
 Python. */
 static int step_decided(Hook *hook, Row *row, Object *tier, Object *manager, Object *meta, Object *output, Size mark) {
-    Object *tap = get(tier, s_tap), *free = tap ? free_of(tap) : 0, *tracked = get(manager, s__reqs_to_store);
-    Object *stream = get(tier, s_stream), *store = get(meta, s_store_event), *load = get(meta, s_load_event);
-    Object *tokens = get(output, s_num_scheduled_tokens), *seen = get(tier, s_seen), *owners = 0, *loads = 0;
+    static Slot of_tap, of_stream, of_seen;
+    Object *tap = read_slot(&of_tap, tier, s_tap), *free = tap ? free_of(tap) : 0, *tracked = get(manager, s__reqs_to_store);
+    Object *stream = read_slot(&of_stream, tier, s_stream), *store = get(meta, s_store_event), *load = get(meta, s_load_event);
+    Object *tokens = get(output, s_num_scheduled_tokens), *seen = read_slot(&of_seen, tier, s_seen), *owners = 0, *loads = 0;
     int failed = -1;
     if (!free || !tracked || !stream || !store || !load || !tokens || !seen) goto over;
     if (!PyDict_Check(tracked) || !PyDict_Check(tokens) || !PyDict_Check(seen) || !PyLong_Check(free) || PyLong_AsLong(free) <= 0) { failed = 1; goto over; }

@@ -69,8 +69,8 @@ class Stream:
         """By holder: request, generation and slots of tables that are given back later."""
         self.loads: list[dict[str, list[Any]]] = []
         """Of each tier: its open loads by request."""
-        self.noted_cursors: list[dict[str, list[int]]] = []
-        """Of each tier: store cursors by request, as last noted. For the engine's thread only."""
+        self.noted_cursors: list[dict[str, int]] = []
+        """Of each tier: the sum of a request's store cursors, as last noted. For the engine's thread."""
         self.off = False
 
     # Telling.

@@ -20,6 +20,8 @@ APPENDING: Final = frozenset({"FullAttentionManager", "SlidingWindowManager", "C
 class TableReader:
     """Copies what the tables of a request look like, in the engine's thread."""
 
+    __slots__ = ("appending", "tables")
+
     def __init__(self, manager: Any) -> None:
         singles = manager.coordinator.single_type_managers
         self.tables: list[Any] = [single.req_to_blocks for single in singles]

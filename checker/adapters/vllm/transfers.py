@@ -96,23 +96,47 @@ def repeated(slots: Sequence[int]) -> list[int]:
 
 
 def moved(
-    tracked: dict[str, Any], tokens: dict[str, int], seen: dict[str, list[int]]
+    tracked: dict[str, Any], tokens: dict[str, int], seen: dict[str, int]
 ) -> list[tuple[str, list[int], int]]:
-    """Of the requests in ``tokens``, those tracked for stores whose cursors are others than ``seen``.
+    """Of the requests in ``tokens``, those tracked for stores whose cursors moved since they were ``seen``.
 
-    ``seen`` has them after that. Each with a copy of its cursors and its computed tokens.
+    Cursors of a request only grow: ``seen`` has their sum, after that of now. Each request with a copy of its
+    cursors and its computed tokens.
     """
     found = []
     for id_ in tokens:
         known = tracked.get(id_)
-        if known is not None and known.num_stored_blocks != seen.get(id_):
-            seen[id_] = stored = list(known.num_stored_blocks)
-            found.append((id_, stored, int(known.request.num_computed_tokens)))
+        if known is not None:
+            total = sum(known.num_stored_blocks)
+            if total != seen.get(id_):
+                seen[id_] = total
+                stored = list(known.num_stored_blocks)
+                found.append((id_, stored, int(known.request.num_computed_tokens)))
     return found
 
 
 class Tier:
     """The scheduler side of one connector, and its transfers."""
+
+    __slots__ = (
+        "__weakref__",
+        "evicted",
+        "hits",
+        "lazy",
+        "loads",
+        "manager",
+        "moved",
+        "ordered",
+        "pins",
+        "queued",
+        "seen",
+        "stores",
+        "storing",
+        "stream",
+        "tap",
+        "tape",
+        "tracked",
+    )
 
     def __init__(self, stream: EngineStream, manager: Any, tap: PoolTap) -> None:
         self.stream = stream
@@ -140,7 +164,7 @@ class Tier:
         """Requests whose stores are under decision, each with its cursors: see :class:`decisions.Cursors`."""
         made = quick()
         self.moved = moved if made is None else made.moved
-        self.seen: dict[str, list[int]] = {}
+        self.seen: dict[str, int] = {}
         """See ``noted_cursors`` of the stream. A request that is preempted begins anew."""
         stream.noted_cursors.append(self.seen)
         self.hits: list[Any] | None = None

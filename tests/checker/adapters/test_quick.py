@@ -293,11 +293,11 @@ def test_steps_and_tables_are_noted_as_the_hooks_in_python_note_them(monkeypatch
 
 def test_cursors_of_a_request_that_is_preempted_are_noted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler, seen = scheduling(False, monkeypatch)
-    noted: dict[str, list[int]] = {"a": [5], "b": [2]}
+    noted = {"a": 5, "b": 2}
     seen.stream.noted_cursors.append(noted)
     request = types.SimpleNamespace(request_id="a", num_computed_tokens=40)
     scheduler._preempt_request(request, 0.0)
-    assert noted == {"b": [2]}
+    assert noted == {"b": 2}
     known = {"a": types.SimpleNamespace(num_stored_blocks=[5], request=request)}
     assert transfers.moved(known, {"a": 1}, noted) == [("a", [5], 40)]
 
@@ -393,7 +393,7 @@ def test_cursors_that_moved_are_those_that_python_finds() -> None:
     made = quick()
     assert made is not None
     draw = random.Random(7)
-    seen: tuple[dict[str, list[int]], ...] = ({}, {})
+    seen: tuple[dict[str, int], ...] = ({}, {})
     tracked = {
         str(number): types.SimpleNamespace(
             num_stored_blocks=[0, 0], request=types.SimpleNamespace(num_computed_tokens=number)

@@ -195,9 +195,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
     """Tell the stores of a step; ``items``: what it took to prepare them."""
     stream = tier.stream
     found = pairs(items, tier.tap, stream.gpu)
-    for item in items:
-        if item.kind == EVICT and item.tap is tier.tap and item.extra:
-            tier.evicted.update(item.extra)
+    _made_room(tier, items)
     used = {id(item) for item in items if item.kind in {ALLOC, TOUCH}} if found else set()
     for item in items:
         if id(item) not in used:
@@ -276,8 +274,16 @@ def _runs(at: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
+def _made_room(tier: Tier, items: list[Item]) -> None:
+    """Remember what left the tier's index for the stores that are told."""
+    for item in items:
+        if item.kind == EVICT and item.tap is tier.tap and item.extra:
+            tier.evicted.update(item.extra)
+
+
 def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
     """A finished request's last blocks were queued for the next step."""
+    _made_room(tier, items)
     for item in items:
         if item.kind not in {ALLOC, TOUCH}:
             tier.stream.nobody([item])

@@ -159,7 +159,7 @@ class Tier:
         self.ordered = stores_are_ordered()
         """Whether the workers' stores wait for the step that they are handed over with."""
         self.evicted: set[bytes] = set()
-        """What left the tier's index during the call under way, to make room for stores."""
+        """What left the tier's index to make room for stores, those of the last step or queued since."""
         self.tracked: dict[str, Any] = {}
         """Requests whose stores are under decision, each with its cursors: see :class:`decisions.Cursors`."""
         made = quick()

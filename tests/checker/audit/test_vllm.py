@@ -86,6 +86,22 @@ def test_what_production_runs_can_be_driven_and_looked_at(new: Vllm, setup: Setu
     assert bool(outcome.counts.get("drafts")) == bool(setup.drafts)
 
 
+def test_what_a_last_store_pushes_out_of_the_tier_was_there_when_the_connector_looked(new: Vllm) -> None:
+    """The last block of the last request is in the tier for one group, which the store for another evicts."""
+    setup = Setup(block_size=2, gpu_blocks=14, cpu_blocks=12, windows=(0, 9, 18), depth=2, max_running=1)
+    actions = (
+        Submit(1, 1),
+        Submit(2, 1, 2, 2),
+        Submit(1, 2),
+        Submit(2, 2, 0, 2),
+        Submit(2, 1, 1, 2),
+        Submit(2, 1, 2, 2),
+    )
+    outcome = new.run(Case(setup, actions))
+    assert outcome.sightings == ()
+    assert outcome.counts["stores"]
+
+
 def test_a_case_runs_alike_twice(old: Vllm) -> None:
     first, second = old.run(ORDINARY), old.run(ORDINARY)
     assert first.sightings

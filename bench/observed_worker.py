@@ -2,12 +2,13 @@
 
     python bench/observed_worker.py FOLDER [FOLDER ...] [--steps N] [--output DIR]
 
-FOLDER: ``RELEASE/vllm/v1/simple_kv_offload`` of an unpacked release, or ``RELEASE/simple_kv_offload``. What
-these files import of the rest of vLLM is made up here; torch, streams, events, the thread that copies and
-the driver's batched copies are real. Each step writes two blocks with a kernel that takes long, and stores
-those of the step before, which may still run. At the end all blocks are loaded into others, and every byte
-is compared. ``plain`` is without kvfence, ``observed`` with its worker hooks, ``broken`` with them and
-stores that wait for nothing: a control that must be told.
+FOLDER: ``RELEASE/vllm/v1/simple_kv_offload`` of an unpacked release, or ``RELEASE/simple_kv_offload``; or
+``RELEASE/vllm`` for its OffloadingConnector (0.32.0 or newer). What these files import of the rest of vLLM
+is made up here; torch, streams, events, the thread that copies and the driver's copies are real. Each step
+writes two blocks with a kernel that takes long, and stores those of the step before, which may still run. At
+the end all blocks are loaded into others, and every byte is compared. ``plain`` is without kvfence,
+``observed`` with its worker hooks, ``broken`` with them and stores that wait for nothing: a control that must
+be told.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +96,9 @@ def _driver(module: Any) -> types.ModuleType:
 class Lab:
     """A worker side of the release, its caches, and the engine around it."""
 
+    deferred = False
+    """Whether a step is given its own blocks to store, which the next does; else those of the one before."""
+
     def __init__(self, slots: int) -> None:
         import torch
 
@@ -125,18 +130,54 @@ class Lab:
             parallel_config=types.SimpleNamespace(),
             max_concurrent_batches=2,
         )
-        worker = importlib.import_module(f"{PACKAGE}.worker").SimpleCPUOffloadWorker
-        capacity = slots * BLOCK_BYTES * LAYERS
-        known = inspect.signature(worker).parameters
-        more = {"num_cpu_blocks": slots} if "num_cpu_blocks" in known else {}
-        self.worker = worker(engine, config, capacity, **more)
-        self.worker.register_kv_caches(self.caches)
-        self.metadata = importlib.import_module(f"{PACKAGE}.metadata").SimpleCPUOffloadMetadata
         self.number = -1
         self.times: list[float] = []
         self.stored: set[int] = set()
         self.known: set[str] = set()
         self.loading: dict[int, list[str]] = {}
+        self.worker: Any = None
+        self.make(config, engine)
+        self.worker.register_kv_caches(self.caches)
+
+    def make(self, config: Any, engine: Any) -> None:
+        """The worker side, of a KVCacheConfig and a VllmConfig."""
+        worker = importlib.import_module(f"{PACKAGE}.worker").SimpleCPUOffloadWorker
+        slots = self.slots
+        capacity = slots * BLOCK_BYTES * LAYERS
+        known = inspect.signature(worker).parameters
+        more = {"num_cpu_blocks": slots} if "num_cpu_blocks" in known else {}
+        self.worker = worker(engine, config, capacity, **more)
+        self.metadata = importlib.import_module(f"{PACKAGE}.metadata").SimpleCPUOffloadMetadata
+
+    def arrive(self, name: str, store: list[int] | None, load: tuple[list[int], list[int]] | None) -> None:
+        """The calls of a step before it computes: what it stores of slots with the same number, and loads."""
+        meta = self.metadata()
+        if store:
+            meta.store_event, meta.store_gpu_blocks, meta.store_cpu_blocks = self.number, store, store
+        if load:
+            meta.load_event, meta.load_cpu_blocks, meta.load_gpu_blocks = self.number, *load
+            self.loading[self.number] = [name]
+        meta.load_event_to_reqs = dict(self.loading)
+        self.worker.bind_connector_metadata(meta)
+        self.worker.start_load_kv()
+
+    def leave(self) -> tuple[Any, Any]:
+        """The calls after it: which loads are over, and the numbers of the steps whose stores are."""
+        self.worker.wait_for_save()
+        _, received = self.worker.get_finished(set())
+        told = self.worker.build_connector_worker_meta()
+        return received, () if told is None else told.completed_store_events
+
+    def host(self, name: str) -> Any:
+        """The tier's tensor of a layer."""
+        keys = list(self.worker.cpu_kv_caches)
+        return self.worker.cpu_kv_caches[
+            next(key for key in keys if key in {name, f"{name}.0"} or key.startswith(f"{name}."))
+        ]
+
+    def stream(self) -> str:
+        """The class of the stream that stores are launched on, under the one that observes it."""
+        return type(self.worker.store_stream).__mro__[1].__name__
 
     def step(
         self,
@@ -173,18 +214,9 @@ class Lab:
         )
         self.known.update(each for each, _ in new)
         setattr(output, IN_FLIGHT, in_flight)
-        meta = self.metadata()
-        if store:
-            meta.store_event, meta.store_gpu_blocks, meta.store_cpu_blocks = self.number, store, store
-        if load:
-            meta.load_event, meta.load_cpu_blocks, meta.load_gpu_blocks = self.number, *load
-            self.loading[self.number] = [name]
-        meta.load_event_to_reqs = dict(self.loading)
-        worker = self.worker
         begin = time.perf_counter()
         STEP.begin(output)
-        worker.bind_connector_metadata(meta)
-        worker.start_load_kv()
+        self.arrive(name, store, load)
         spent = time.perf_counter() - begin
         if blocks:
             self.torch.cuda._sleep(HOLD)
@@ -193,12 +225,9 @@ class Lab:
                     (value + layer) % 127
                 )  # Launched at once, unlike a copy.
         begin = time.perf_counter()
-        worker.wait_for_save()
-        _, received = worker.get_finished(set())
-        told = worker.build_connector_worker_meta()
+        received, stored = self.leave()
         spent += time.perf_counter() - begin
-        if told is not None:
-            self.stored.update(told.completed_store_events)
+        self.stored.update(stored)
         self.times.append(spent)
         return received
 
@@ -210,11 +239,12 @@ class Lab:
         for number in range(steps):
             blocks = [1 + PER_STEP * number + each for each in range(PER_STEP)]
             start = number * PER_STEP * TOKENS
-            self.step("a", blocks, start, value=number + 1, store=before, in_flight=min(number, 1))
-            wanted += bool(before)
+            store = blocks if self.deferred else before
+            self.step("a", blocks, start, value=number + 1, store=store, in_flight=min(number, 1))
+            wanted += bool(store)
             before = blocks
-        self.step("a", [], 0, store=before)
-        wanted += 1
+        self.step("a", [], 0, store=[] if self.deferred else before)
+        wanted += not self.deferred
         self._wait(lambda: len(self.stored) == wanted)
         times = self.times[5:steps]
         there = list(range(1, 1 + PER_STEP * steps))
@@ -228,7 +258,7 @@ class Lab:
         for number in range(steps):
             for layer, name in enumerate(self.caches):
                 value = (number + 1 + layer) % 127
-                host = self.worker.cpu_kv_caches[self._key(name)]
+                host = self.host(name)
                 for each in range(PER_STEP):
                     slot = 1 + PER_STEP * number + each
                     wrong["host"] += not bool((host[slot] == value).all())
@@ -240,10 +270,6 @@ class Lab:
             "wrong_loaded": wrong["loaded"],
             "us_a_step": round(statistics.median(times) * 1e6, 1),
         }
-
-    def _key(self, name: str) -> str:
-        keys = list(self.worker.cpu_kv_caches)
-        return next(key for key in keys if key == name or key.startswith(f"{name}."))
 
     def _wait(self, done: Any, again: Any = None) -> None:
         until = time.monotonic() + 20
@@ -273,22 +299,28 @@ def without_waiting() -> bool:
     return True
 
 
-def observed(steps: int, how: str) -> dict[str, Any]:
+def observed(
+    steps: int, how: str, lab_of: Callable[[int], Lab], breaks: Callable[[], bool]
+) -> dict[str, Any]:
     """One life of a worker side: ``plain``, ``observed`` or ``broken``."""
     slots = 1 + 2 * PER_STEP * steps
     if how == "plain":
-        return {"how": how, **Lab(slots).play(steps)}
-    if how == "broken" and not without_waiting():
+        return {"how": how, **lab_of(slots).play(steps)}
+    if how == "broken" and not breaks():
         return {"how": how, "refused": "stores of this release wait for nothing anyway"}
     from kvfence.checker.adapters.vllm.coverage import Coverage
+    from kvfence.checker.adapters.vllm.hooks_offloading import hook_offloading
     from kvfence.checker.adapters.vllm.hooks_worker import Workers, hook_worker
     from kvfence.checker.adapters.vllm.patching import Patches
 
     races: list[Any] = []
     patches = Patches(Coverage())
     workers = Workers("bench", on_race=races.append)
-    hook_worker(patches, workers)
-    lab = Lab(slots)
+    if lab_of is Lab:
+        hook_worker(patches, workers)
+    else:
+        patches = hook_offloading(workers)
+    lab = lab_of(slots)
     found = lab.play(steps)
     kinds = sorted({f"{race.invariant}: {race.first.name}, {race.second.name}" for race in races})
     return {
@@ -301,14 +333,21 @@ def observed(steps: int, how: str) -> dict[str, Any]:
         "accesses": workers.accesses,
         "not_checked": workers.unchecked
         + [f"{hook}: {state}" for hook, state in patches.coverage.items() if state != "checked"],
-        "stream": type(lab.worker.store_stream).__mro__[1].__name__,
+        "stream": lab.stream(),
     }
 
 
 def one(folder: Path, steps: int, how: str) -> int:
     """What a process of its own does for one release and one way."""
-    made_up(folder)
-    print("RESULT " + json.dumps(observed(steps, how)))
+    if folder.name == "vllm":
+        import _observed_offloading as offloading
+
+        offloading.made_up(folder)
+        found = observed(steps, how, offloading.OffloadingLab, offloading.without_waiting)
+    else:
+        made_up(folder)
+        found = observed(steps, how, Lab, without_waiting)
+    print("RESULT " + json.dumps(found))
     return 0
 
 
@@ -328,6 +367,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for folder in asked.folders:
         release = folder.parts[-4] if folder.parts[-3:-1] == ("vllm", "v1") else folder.parts[-2]
+        release += " OffloadingConnector" if folder.name == "vllm" else ""
         for how in ("plain", "observed", "broken"):
             command = [sys.executable, __file__, str(folder), "--steps", str(asked.steps), "--how", how]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -69,9 +69,13 @@ def event_class(base: Any) -> Any:
     class ObservedEvent(base):  # type: ignore[misc]
         _kvfence_worker: WorkerOrder | None = None
         _kvfence_id = -1
+        _kvfence_time: Any = None
+        """Of an event with a time: one of the class itself, recorded with it."""
 
         def __new__(cls, *args: Any, **named: Any) -> Any:
             event = _made(base, cls, args, named)
+            if named.get("enable_timing"):
+                event._kvfence_time = base(*args, **named)
             worker = telling()
             if worker is not None:
                 event._kvfence_worker = worker
@@ -86,7 +90,15 @@ def event_class(base: Any) -> Any:
             worker = telling()
             if worker is not None and self._kvfence_worker is worker:
                 worker.recorded(here.thread, stream, self._kvfence_id)
+            time = self._kvfence_time
+            if time is not None:  # First: it is over when this one is.
+                time.record() if stream is None else time.record(stream)
             return base.record(self) if stream is None else base.record(self, stream)
+
+        def elapsed_time(self, end_event: Any) -> Any:
+            # torch.Event takes no event of a subclass here.
+            time = getattr(end_event, "_kvfence_time", None)
+            return base.elapsed_time(self, end_event if time is None else time)
 
         def wait(self, stream: Any = None) -> Any:
             worker = telling()

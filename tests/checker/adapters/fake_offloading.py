@@ -58,9 +58,18 @@ class Event:
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.enable_timing = enable_timing
+        self.recorded = 0
 
     def record(self, stream: Any = None) -> None:
-        pass
+        del stream
+        self.recorded += 1
+
+    def elapsed_time(self, end_event: Any) -> float:
+        if type(end_event) is not Event:
+            raise RuntimeError("expected other to be a torch.Event object")
+        assert self.recorded
+        assert end_event.recorded
+        return 0.5
 
     def query(self) -> bool:
         return Event.over
@@ -107,6 +116,8 @@ class Handler:
         self.dst_blocks_per_chunk = blocks_per_chunk if gpu_to_cpu else 1
         self._swap_blocks_batch = self.module.swap_blocks_batch
         self.transfers: list[tuple[int, Any]] = []
+        self.began: dict[int, Any] = {}
+        self.took = 0.0
         self.pool: list[Any] = []
 
     def transfer_async(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
@@ -123,10 +134,14 @@ class Handler:
             self._swap_blocks_batch([], [], [], is_src_access_order_any=not self.gpu_to_cpu)
             end.record(stream)
         self.transfers.append((job_id, end))
+        self.began[job_id] = start
         return True
 
     def get_finished(self) -> list[int]:
         done = [job for job, event in self.transfers if event.query()]
+        self.took += sum(
+            self.began.pop(job).elapsed_time(event) for job, event in self.transfers if job in done
+        )
         self.transfers = [each for each in self.transfers if each[0] not in done]
         return done
 

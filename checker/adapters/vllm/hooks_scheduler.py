@@ -14,8 +14,9 @@ from kvfence.checker.adapters.vllm.quick import Compiled
 from kvfence.checker.adapters.vllm.tables import Tables
 
 IN_FLIGHT: Final = "kvfence_in_flight"
-"""Attribute of the scheduler: its steps whose output it has not processed; of a step's output: how many there
-were before it. Workers cannot know from anyone else which steps are over."""
+"""Attribute of the tape, or of a scheduler that is not observed: steps whose output the scheduler has not
+processed; of a step's output: how many there were before it. Workers cannot know from anyone else which steps
+are over."""
 
 
 def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
@@ -110,9 +111,10 @@ def hook(PARAMETERS):
     output = original(ARGUMENTS)
     try:
         tokens = output.num_scheduled_tokens
-        output.kvfence_in_flight = running = self.kvfence_in_flight
+        counter = self if stream is None else stream.tape
+        output.kvfence_in_flight = running = counter.kvfence_in_flight
         if tokens:
-            self.kvfence_in_flight = running + 1
+            counter.kvfence_in_flight = running + 1
             if stream is not None:
                 if output.scheduled_spec_decode_tokens:
                     uneven = list(output.scheduled_spec_decode_tokens)
@@ -137,8 +139,9 @@ def _update_from_output(original: Method) -> Method:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         stream: EngineStream | None = self._kvfence_stream or None
         tokens = scheduler_output.num_scheduled_tokens
-        if tokens and self.kvfence_in_flight:
-            self.kvfence_in_flight -= 1
+        counter = self if stream is None else stream.tape
+        if tokens and counter.kvfence_in_flight:
+            counter.kvfence_in_flight -= 1
         if stream is None:
             return original(self, scheduler_output, model_runner_output)
         tape = stream.tape

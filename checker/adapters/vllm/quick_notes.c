@@ -251,6 +251,15 @@ static Object *sheet_insert(Object *self, Object *args) {
     Py_RETURN_NONE;
 }
 
+/* reset(): see Row.reset in tape.py. */
+enum { KEPT = 8 * FULL }; /* words of room above which a row is let go */
+static Object *sheet_reset(Object *self, Object *nothing) {
+    Sheet *sheet = (Sheet *)self;
+    if (sheet->at < sheet->used || sheet->writing || sheet->room > KEPT) Py_RETURN_FALSE;
+    sheet->at = sheet->used = 0;
+    Py_RETURN_TRUE;
+}
+
 static Object *sheet_new(PyTypeObject *type, Object *args, Object *named) {
     Sheet *sheet = (Sheet *)type->tp_alloc(type, 0);
     if (sheet && grow(sheet, 1)) Py_CLEAR(sheet);
@@ -266,6 +275,7 @@ static void sheet_dealloc(Object *self) {
 static PyMethodDef sheet_methods[] = {
     {"append", sheet_append, METH_O, 0}, {"insert", sheet_insert, METH_VARARGS, 0},
     {"since", sheet_since, METH_O, 0},   {"take", sheet_take, METH_NOARGS, 0},
+    {"reset", sheet_reset, METH_NOARGS, 0},
     {0},
 };
 static PyMemberDef sheet_members[] = {{"at", T_PYSSIZET, offsetof(Sheet, at), READONLY, 0}, {0}};
@@ -288,7 +298,7 @@ typedef struct {
     PyObject_HEAD
     Sheet *row;      /* where notes go now */
     Size full, done; /* see tape.py */
-    int lively;
+    int lively, in_flight;
     char storing, on;
 } Row;
 
@@ -312,7 +322,8 @@ static PyGetSetDef row_attributes[] = {{"row", (getter)row_get, (setter)row_set,
 static PyMemberDef row_members[] = {
     {"full", T_PYSSIZET, offsetof(Row, full), 0, 0}, {"done", T_PYSSIZET, offsetof(Row, done), 0, 0},
     {"lively", T_INT, offsetof(Row, lively), 0, 0},  {"storing", T_BOOL, offsetof(Row, storing), 0, 0},
-    {"on", T_BOOL, offsetof(Row, on), 0, 0},         {0},
+    {"on", T_BOOL, offsetof(Row, on), 0, 0},         {"kvfence_in_flight", T_INT, offsetof(Row, in_flight), 0, 0},
+    {0},
 };
 static PyTypeObject RowType = {
     PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.Row",

@@ -1,15 +1,8 @@
 /* Hooks of the scheduler's steps, and what Python gets of all this. */
 
-static int add_to(Object *scheduler, Object *running, long more) {
-    Object *one = PyLong_FromLong(more), *sum = one ? PyNumber_Add(running, one) : 0;
-    int failed = sum ? PyObject_SetAttr(scheduler, s_kvfence_in_flight, sum) : -1;
-    Py_XDECREF(one), Py_XDECREF(sum);
-    return failed;
-}
-
 /* Counts the step and notes it: see _SCHEDULE in hooks_scheduler.py. */
-static int dispatched(Hook *hook, Row *row, Object *stream, Object *scheduler, Object *output) {
-    Object *tokens = get(output, s_num_scheduled_tokens), *running = get(scheduler, s_kvfence_in_flight);
+static int dispatched(Hook *hook, Row *row, Object *stream, Object *output) {
+    Object *tokens = get(output, s_num_scheduled_tokens), *running = PyLong_FromLong(row->in_flight);
     int failed = !tokens || !running || PyObject_SetAttr(output, s_kvfence_in_flight, running);
     if (!failed && !PyDict_Check(tokens)) {
         PyErr_SetString(PyExc_TypeError, "num_scheduled_tokens is not a dictionary");
@@ -18,7 +11,8 @@ static int dispatched(Hook *hook, Row *row, Object *stream, Object *scheduler, O
     if (!failed && PyDict_GET_SIZE(tokens)) {
         Object *uneven = get(output, s_scheduled_spec_decode_tokens);
         int some = uneven ? PyObject_IsTrue(uneven) : -1;
-        failed = some < 0 || add_to(scheduler, running, 1);
+        row->in_flight++;
+        failed = some < 0;
         if (!failed && row->on) {
             Note note = begin_note(row->row, hook->tell[0], 4);
             put(&note, stream), put_number(&note, (Word)output), put_pairs(&note, tokens);
@@ -39,7 +33,7 @@ static Object *schedule(Hook *hook, REST) {
     if (observed(hook, args[0], s__kvfence_stream, &stream, &row) != NOTED) return plain(hook, PASS);
     Py_INCREF(stream), Py_INCREF(row);
     Object *output = original(hook, PASS);
-    if (output && dispatched(hook, row, stream, args[0], output) && trouble((Object *)row)) Py_CLEAR(output);
+    if (output && dispatched(hook, row, stream, output) && trouble((Object *)row)) Py_CLEAR(output);
     Py_DECREF(stream), Py_DECREF(row);
     return output;
 }
@@ -51,9 +45,9 @@ static Object *update_from_output(Hook *hook, REST) {
     if (!output || observed(hook, args[0], s__kvfence_stream, &stream, &row) != NOTED) return plain(hook, PASS);
     Py_INCREF(stream), Py_INCREF(row);
     Object *tokens = get(output, s_num_scheduled_tokens), *uneven = get(output, s_scheduled_spec_decode_tokens);
-    Object *running = get(args[0], s_kvfence_in_flight), *done = 0;
-    int failed = !tokens || !uneven || !running, some = failed ? 0 : PyObject_IsTrue(tokens);
-    if (some > 0 && PyObject_IsTrue(running)) failed |= add_to(args[0], running, -1);
+    Object *done = 0;
+    int failed = !tokens || !uneven, some = failed ? 0 : PyObject_IsTrue(tokens);
+    if (some > 0 && row->in_flight > 0) row->in_flight--;
     if (some > 0 && !failed) {
         Note note = begin_note(row->row, hook->tell[0], 2);
         put(&note, stream), put_number(&note, (Word)output);
@@ -76,7 +70,7 @@ static Object *update_from_output(Hook *hook, REST) {
             }
         }
     }
-    Py_XDECREF(tokens), Py_XDECREF(uneven), Py_XDECREF(running);
+    Py_XDECREF(tokens), Py_XDECREF(uneven);
     Py_DECREF(stream), Py_DECREF(row);
     return done;
 }

@@ -21,6 +21,8 @@ FULL: Final = 256
 """Notes after which a new row is begun."""
 MOST_ROWS: Final = 128
 """Full rows that may wait. An engine that leaves no time is not slowed down: it is not judged further."""
+MOST_SPARE: Final = 16
+"""Rows that are kept to be used again: fresh memory would cost the engine's thread."""
 LIVELY: Final = 3
 """Steps during which store cursors may still move on behalf of what last happened to a pool."""
 
@@ -50,6 +52,9 @@ class Row(Protocol):
     def take(self) -> Note | None:
         """The next note, which is not kept alive."""
 
+    def reset(self) -> bool:
+        """Make it as good as new, once all is taken; False if it is not worth being kept for that."""
+
 
 class NotedInPython(list[Any]):
     """A row of tuples."""
@@ -71,6 +76,10 @@ class NotedInPython(list[Any]):
         self.at += 1
         return note
 
+    def reset(self) -> bool:
+        """See :meth:`Row.reset`."""
+        return False
+
 
 class Tape:
     """What both kinds have in common. ``stream`` is what tells: see :class:`Stream`."""
@@ -87,6 +96,8 @@ class Tape:
     lively: int = 0
     on: bool = True
     """Notes are taken."""
+    kvfence_in_flight: int = 0
+    """Steps of the scheduler whose output it has not processed."""
     storing: bool = False
     """A call is under way that touches blocks in order to store them: their hashes are noted, too."""
 
@@ -174,13 +185,14 @@ class Later(Tape):
         super().__init__(stream)
         self.judge = judge
         self.rows: deque[Row] = deque()
+        self.spare: list[Row] = []
         self.thread = threading.get_ident()
         self.lost = False
         self._bind()
 
     def _bind(self) -> None:
         self.done = 0
-        self.row = row = self.new_row()
+        self.row = row = self.spare.pop() if self.spare else self.new_row()
         self.rows.append(row)
         self.append = row.append
         self.begin = self.size = row.__len__
@@ -234,6 +246,8 @@ class Later(Tape):
             if not over:
                 return False
             rows.popleft()
+            if row.reset() and len(self.spare) < MOST_SPARE:
+                self.spare.append(row)
 
     def _tell(self, note: Note) -> None:
         try:

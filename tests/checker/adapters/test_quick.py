@@ -246,9 +246,9 @@ def stepped(scheduler: Any, seen: Observed) -> list[Any]:
         for request in scheduler.requests.values():
             manager.allocate_slots(request, num_new_tokens=1)
         outputs.append(scheduler.schedule({"a": 1, "b": 1}, {"a": [5]} if step == 4 else {}))
-        assert scheduler.kvfence_in_flight == 1
+        assert seen.tape.kvfence_in_flight == 1
         scheduler.update_from_output(scheduler_output=outputs[-1], model_runner_output=None)
-        assert scheduler.kvfence_in_flight == 0
+        assert seen.tape.kvfence_in_flight == 0
     empty = scheduler.schedule({}, {})
     assert empty.kvfence_in_flight == 0
     assert seen.tape.done == len(seen.tape.row)
@@ -356,6 +356,36 @@ def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyP
         row.append([print])
     with pytest.raises(TypeError, match="is a Sheet"):
         seen.tape.row = []
+
+
+@needs_compiled
+def test_a_row_that_is_told_is_used_again_unless_it_grew_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Observed(True, monkeypatch, count=40_000)
+    told: list[int] = []
+    tape = seen.tape
+
+    def full_row(notes: int) -> Any:
+        row = tape.row
+        for number in range(notes):
+            tape.append((told.append, number))
+        assert not row.reset()
+        tape.turn()
+        tape.play()
+        return row
+
+    first = full_row(9)
+    assert (tape.spare, len(first)) == ([first], 0)
+    full_row(3)
+    assert tape.row is first
+    tape.append((told.append, -1))
+    tape.allow()
+    tape.play()
+    assert told == [*range(9), *range(3), -1]
+    blocks = seen.pool.get_new_blocks(35_000)
+    large = tape.row
+    full_row(1)
+    assert all(row is not large for row in tape.spare)
+    del blocks
 
 
 @needs_compiled

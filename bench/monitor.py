@@ -7,9 +7,10 @@ kvfence, ``off`` with its plugin installed and KVFENCE_MODE not set. In a round,
 of its own, in an order that changes, and the same requests are played through each: a prompt of 90,112
 tokens in steps of 8,192 with stores, and loads of the whole prompt; then decode steps of one request and of
 many, in bursts that take turns. Before a burst its side's hooks are put in or taken out, and uncounted steps
-let Python adapt its bytecode to that. Decode steps follow one another at once in one half of a burst; in the
-other the engine's thread sleeps in each step, as it would wait for a device, and the processor's caches lose
-what the step needs, which makes the step itself and what is added to it slower.
+let Python adapt its bytecode to that, as it does in a process that goes on. Decode steps follow one another
+at once in one half of a burst; in the other the engine's thread sleeps in each step, as it would wait for a
+device, and the processor's caches lose what the step needs, which makes the step itself and what is added to
+it slower.
 
 Figures are medians over the steps of all rounds. The time of a step is the processor time of ``schedule`` and
 ``update_from_output`` in the engine's thread. Beside it stands the time on the clock, in which the thread may
@@ -98,6 +99,9 @@ def long_prompts(clock: Clock) -> None:
     """A long prompt and its loads through a new engine."""
     from mini_engine import MiniEngine
 
+    engine = MiniEngine(gpu_blocks=BLOCKS, cpu_blocks=BLOCKS, budget=CHUNK, max_len=4096, seqs=8)
+    engine.add("adapting", list(range(2 * CHUNK // 16)), ADAPTING)
+    engine.run()
     engine = MiniEngine(
         gpu_blocks=BLOCKS, cpu_blocks=BLOCKS + 2000, budget=CHUNK, max_len=PROMPT + 4096, seqs=8
     )

@@ -37,6 +37,7 @@ typedef struct {
     Word *words;
     Size used, room, at; /* at: up to there all is taken */
     int writing;
+    Object *later; /* a list of notes that Python made while another one was under way, or NULL */
 } Sheet;
 static PyTypeObject SheetType;
 enum { FULL = 4096 }; /* words after which a new row is begun */
@@ -134,19 +135,31 @@ static Note begin_note(Sheet *sheet, Object *function, int parts) {
     return note;
 }
 
+static int add_tuple(Sheet *sheet, Object *told) {
+    if (sheet->used >= sheet->room && grow(sheet, sheet->used + 1)) return -1;
+    sheet->words[sheet->used++] = (Word)Py_NewRef(told);
+    return 0;
+}
+
 static int end_note(Note *note) {
     Sheet *sheet = note->sheet;
     Size start = sheet->used;
     if (note->failed == WITHIN) return -1;
-    if (note->failed) {
-        let_go(sheet, start, note->at);
-        sheet->writing = 0;
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a note without some of its parts");
-        return -1;
+    if (note->failed) let_go(sheet, start, note->at);
+    else {
+        sheet->words[start] += WORD(0, (note->at - start) << PARTS);
+        sheet->used = note->at;
     }
-    sheet->words[start] += WORD(0, (note->at - start) << PARTS);
-    sheet->used = note->at, sheet->writing = 0;
-    return 0;
+    sheet->writing = 0;
+    if (sheet->later) {
+        Object *later = sheet->later;
+        sheet->later = 0;
+        for (Size i = 0; i < PyList_GET_SIZE(later); i++)
+            if (add_tuple(sheet, PyList_GET_ITEM(later, i))) note->failed = LOST;
+        Py_DECREF(later);
+    }
+    if (note->failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a note without some of its parts");
+    return note->failed ? -1 : 0;
 }
 
 /* The number of words of the note at `at`. */
@@ -215,15 +228,17 @@ static Object *sheet_since(Object *self, Object *mark) {
     return found;
 }
 
-/* append(note): a note that Python made. */
+/* append(note): a note that Python made. It never fails for what vLLM does: whoever notes may not expect that. */
 static Object *sheet_append(Object *self, Object *told) {
     Sheet *sheet = (Sheet *)self;
-    if (!PyTuple_CheckExact(told) || sheet->writing) {
-        PyErr_SetString(PyExc_TypeError, sheet->writing ? "a note within a note" : "a note is a tuple");
+    int failed;
+    if (!PyTuple_CheckExact(told)) {
+        PyErr_SetString(PyExc_TypeError, "a note is a tuple");
         return NULL;
     }
-    if (sheet->used >= sheet->room && grow(sheet, sheet->used + 1)) return NULL;
-    sheet->words[sheet->used++] = (Word)Py_NewRef(told);
+    if (sheet->writing) failed = (!sheet->later && !(sheet->later = PyList_New(0))) || PyList_Append(sheet->later, told);
+    else failed = add_tuple(sheet, told);
+    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -235,13 +250,15 @@ static Word *open_at(Sheet *sheet, Size mark, Size count) {
     return sheet->words + mark;
 }
 
-/* insert(mark, note) */
+/* insert(mark, note): in front of the note there, or of the first that is not taken. */
 static Object *sheet_insert(Object *self, Object *args) {
     Sheet *sheet = (Sheet *)self;
     Size mark;
     Object *told;
     if (!PyArg_ParseTuple(args, "nO!", &mark, &PyTuple_Type, &told)) return NULL;
-    if (mark < sheet->at || mark > sheet->used || sheet->writing) {
+    if (sheet->writing) return sheet_append(self, told);
+    if (mark < sheet->at) mark = sheet->at;
+    if (mark > sheet->used) {
         PyErr_SetString(PyExc_IndexError, "no note begins there");
         return NULL;
     }
@@ -269,6 +286,7 @@ static Size sheet_length(Object *self) { return ((Sheet *)self)->used; }
 static void sheet_dealloc(Object *self) {
     Sheet *sheet = (Sheet *)self;
     let_go(sheet, 0, sheet->used);
+    Py_XDECREF(sheet->later);
     PyMem_Free(sheet->words);
     Py_TYPE(self)->tp_free(self);
 }

@@ -350,12 +350,41 @@ def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyP
     assert taken[4][2:] == (blocks, 2_999)
     assert row.at == len(row)
     assert (row.take(), row.since(0)) == (None, [])
+    row.insert(0, (print, "late"))  # the engine stood still, and what it began is told already
+    assert row.take() == (print, "late")
     with pytest.raises(IndexError, match="no note begins there"):
-        row.insert(0, (print, "too late"))
+        row.insert(len(row) + 1, (print, "nowhere"))
     with pytest.raises(TypeError, match="a note is a tuple"):
         row.append([print])
     with pytest.raises(TypeError, match="is a Sheet"):
         seen.tape.row = []
+
+
+@needs_compiled
+def test_a_note_that_comes_while_another_is_written_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Observed(True, monkeypatch)
+    row = seen.tape.row
+    (block,) = seen.pool.get_new_blocks(1)
+
+    class Noting:
+        """A block whose hash is made by code, which notes."""
+
+        ref_cnt = 1
+        is_null = False
+
+        @property
+        def _block_hash(self) -> None:
+            row.append((print, "meanwhile"))
+            seen.tape.end(0, (print, "end"))
+            seen.pool.touch([block])
+
+    seen.tape.storing = True
+    seen.pool.touch([Noting()])
+    kinds = [note[0].__name__ for note in row.since(0)]
+    assert kinds[:2] == ["allocated", "touched"]
+    assert kinds.count("print") == 2
+    assert block.ref_cnt == 2
+    assert "a note within a note" in seen.stream.troubles[0]
 
 
 @needs_compiled

@@ -291,20 +291,15 @@ def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
         tier.queued += decide_store(tier, id_, taken, read)
 
 
-def give_up(tier: Tier) -> tuple[list[Transfer], dict[int, RequestState]]:
+def give_up(tier: Tier) -> tuple[list[Transfer], dict[str, list[int]]]:
     """A reset begins: stores that no worker knows of are given up.
 
-    Returns these stores, and the request that each pinned slot is pinned for. Whether a promise is withdrawn
-    shows when its slots are freed: releases differ in that.
+    Returns these stores, and the slots that are pinned, by request. Whether a promise is withdrawn shows when
+    its slots are freed: releases differ in that.
     """
-    pins: dict[int, RequestState] = {}
-    for id_, slots in tier.pins.items():
-        state = tier.stream.requests.get(id_)
-        if state is not None:
-            pins.update(dict.fromkeys(slots, state))
     given_up, tier.queued = tier.queued, []
     tier.cancel(given_up)
-    return given_up, pins
+    return given_up, dict(tier.pins)
 
 
 # Blocks that are not stored.

@@ -81,12 +81,24 @@ def resetting(tier: Tier) -> None:
 
     def handle(items: list[Item]) -> None:
         for item in items:
-            state = pins.get(item.slots[0]) if item.tap is tier.tap and item.kind == FREE else None
-            if state is not None:
-                if tier.pins.pop(state.id, None) is not None:
+            freed = item.tap is tier.tap and item.kind == FREE
+            id_ = _whose(pins, item.slots) if freed else None
+            state = None if id_ is None else tier.stream.requests.get(id_)
+            if id_ is not None and state is not None:
+                if pins[id_] == item.slots:
+                    del pins[id_]
+                if tier.pins.pop(id_, None) is not None:
                     tier.stream.withdraw(state)
                 tier.stream.tell(item, state.hit)
             else:
                 tier.release(given_up, [item])
 
     tier.stream.enter(handle)
+
+
+def _whose(pins: dict[str, list[int]], slots: list[int]) -> str | None:
+    """The request for which ``slots`` are pinned; several may have begun with the same ones."""
+    for id_, pinned in pins.items():
+        if pinned == slots:
+            return id_
+    return next((id_ for id_, pinned in pins.items() if set(slots) <= set(pinned)), None)

@@ -102,6 +102,36 @@ def test_what_a_last_store_pushes_out_of_the_tier_was_there_when_the_connector_l
     assert outcome.counts["stores"]
 
 
+def test_a_reset_gives_up_the_promises_of_requests_that_begin_alike_each_as_its_own(new: Vllm) -> None:
+    """Two requests wait with promises whose first slots are the same."""
+    setup = Setup(
+        block_size=4,
+        gpu_blocks=19,
+        cpu_blocks=68,
+        windows=(0, 17),
+        lazy=True,
+        depth=2,
+        token_budget=16,
+        priority=True,
+        delay=36,
+        seed=13061,
+    )
+    actions = (
+        Submit(19, 2, 1, 4),
+        Submit(20, 2),
+        Submit(2, 1, after=0, priority=2),
+        Step(2),
+        Reset(True),
+        Step(8),
+        Submit(15, 2, 1, 15, priority=1),
+        Step(3),
+        Reset(),
+    )
+    outcome = new.run(Case(setup, actions))
+    assert outcome.sightings == ()
+    assert outcome.counts["resets_refused"]
+
+
 def test_a_case_runs_alike_twice(old: Vllm) -> None:
     first, second = old.run(ORDINARY), old.run(ORDINARY)
     assert first.sightings

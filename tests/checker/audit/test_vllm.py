@@ -129,7 +129,7 @@ def test_a_reset_gives_up_the_promises_of_requests_that_begin_alike_each_as_its_
     )
     outcome = new.run(Case(setup, actions))
     assert outcome.sightings == ()
-    assert outcome.counts["resets_refused"]
+    assert outcome.counts["resets refused"]
 
 
 def test_a_case_runs_alike_twice(old: Vllm) -> None:

@@ -172,7 +172,7 @@ class Lab:
         """The tier's tensor of a layer."""
         keys = list(self.worker.cpu_kv_caches)
         return self.worker.cpu_kv_caches[
-            next(key for key in keys if key in {name, f"{name}.0"} or key.startswith(f"{name}."))
+            next(key for key in keys if key == name or key.startswith(f"{name}."))
         ]
 
     def stream(self) -> str:

@@ -58,7 +58,7 @@ def quick() -> Quick | None:
     here = resources.files(__package__)
     source = "".join(f'#line 1 "{name}"\n{here.joinpath(name).read_text("utf-8")}' for name in SOURCES)
     try:
-        # Between two steps the processor's caches forget: what is shorter is faster.
+        # Short code, since the processor's caches may have lost it between two steps.
         loaded = library(
             source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}", "-Os", "-fno-plt"
         )

@@ -118,6 +118,12 @@ class Tape:
     def finish(self) -> None:
         """Return when everything is told; what comes from here on is not noted."""
 
+    def _tell(self, note: Note) -> None:
+        try:
+            note[0](*note[1:])
+        except Exception as error:
+            self.trouble(error)
+
     def trouble(self, error: Exception) -> None:
         """A hook could not see what it should have seen. An InvariantViolation is raised again."""
         stream = self._stream()
@@ -148,12 +154,6 @@ class Now(Tape):
         self.append = self._tell
         self.begin = self._gather
         self.size = _nothing
-
-    def _tell(self, note: Note) -> None:
-        try:
-            note[0](*note[1:])
-        except Exception as error:
-            self.trouble(error)
 
     def _gather(self) -> int:
         stream = self._stream()
@@ -248,12 +248,6 @@ class Later(Tape):
             rows.popleft()
             if row.reset() and len(self.spare) < MOST_SPARE:
                 self.spare.append(row)
-
-    def _tell(self, note: Note) -> None:
-        try:
-            note[0](*note[1:])
-        except Exception as error:
-            self.trouble(error)
 
     def allow(self) -> None:
         """All that is noted may be told: no call is under way."""

@@ -169,6 +169,9 @@ def _pinned(device: Any, limit: int) -> PinnedLevels:
         def unregister(self, address: int) -> None:
             driver.unregister(address)
 
+        def synchronize(self) -> None:
+            driver.synchronize()
+
     def new_pool(blocks: int, block_bytes: int) -> HostPool | None:
         torch.cuda.set_device(device.ordinal)  # for this thread
         try:

@@ -63,14 +63,15 @@ class StagedCopy(CopyEngine):
                 f"a block of {work.nbytes.max()} bytes is larger than the staging buffer of {self._room}: "
                 "use the engine dma for these blocks"
             )
+        edges = registration_edges(work)
         self._edge.record(stream)
         self._side.wait_event(self._edge)
         for number, (start, end) in enumerate(pairwise(fitting(work.nbytes, self._room))):
             part = work.part(start, end)
             if work.kind == "store":
-                self._store(part, number % 2, stream)
+                self._store(part, number % 2, stream, edges)
             else:
-                self._load(part, number % 2, stream)
+                self._load(part, number % 2, stream, edges)
         self._edge.record(self._side)
         stream.wait_event(self._edge)
 
@@ -78,20 +79,22 @@ class StagedCopy(CopyEngine):
         """Where each piece lies in the staging buffer: one behind the other."""
         return np.uint64(self._staging[turn].data_ptr()) + np.cumsum(part.nbytes) - part.nbytes
 
-    def _store(self, part: Plan, turn: int, here: torch.cuda.Stream) -> None:
+    def _store(self, part: Plan, turn: int, here: torch.cuda.Stream, edges: Addresses) -> None:
         staged = self._staged(part, turn)
         # What any transfer staged here before has been moved. An event never recorded counts as complete.
         self._side.wait_event(self._moved[turn])
         self._by_kernel(Plan("store", "", (), part.src, staged, part.nbytes))
         self._ready[turn].record(self._side)
         here.wait_event(self._ready[turn])
-        self._by_dma(staged, part.dst, part.nbytes, SRC_STREAM, here)
+        first = neighbour_starts(part.dst, part.nbytes, edges)
+        self._by_dma(staged, part.dst, part.nbytes, first, SRC_STREAM, here)
         self._moved[turn].record(here)
 
-    def _load(self, part: Plan, turn: int, here: torch.cuda.Stream) -> None:
+    def _load(self, part: Plan, turn: int, here: torch.cuda.Stream, edges: Addresses) -> None:
         staged = self._staged(part, turn)
         here.wait_event(self._moved[turn])
-        self._by_dma(part.src, staged, part.nbytes, SRC_ANY, here)
+        first = neighbour_starts(part.src, part.nbytes, edges)
+        self._by_dma(part.src, staged, part.nbytes, first, SRC_ANY, here)
         self._ready[turn].record(here)
         self._side.wait_event(self._ready[turn])
         self._by_kernel(Plan("load", "", (), staged, part.dst, part.nbytes))
@@ -101,10 +104,15 @@ class StagedCopy(CopyEngine):
         self._kernels.stage(part, self._shape, self._side)()
 
     def _by_dma(
-        self, src: Addresses, dst: Addresses, nbytes: Addresses, order: int, here: torch.cuda.Stream
+        self,
+        src: Addresses,
+        dst: Addresses,
+        nbytes: Addresses,
+        first: npt.NDArray[np.intp],
+        order: int,
+        here: torch.cuda.Stream,
     ) -> None:
-        """One copy for each run of pieces that are neighbours on both sides."""
-        first = neighbour_starts(src, dst, nbytes)
+        """One copy for each run of pieces; runs begin at the places ``first``."""
         sizes = np.add.reduceat(nbytes, first)
         self._driver.copy_batch(dst[first], src[first], sizes, order, here.cuda_stream)
 
@@ -114,10 +122,37 @@ def host_order(work: Plan) -> npt.NDArray[np.intp]:
     return np.argsort(work.dst if work.kind == "store" else work.src, kind="stable")
 
 
-def neighbour_starts(src: Addresses, dst: Addresses, nbytes: Addresses) -> npt.NDArray[np.intp]:
-    """Places of the pieces that do not continue the piece before on both sides."""
-    breaks = (src[:-1] + nbytes[:-1] != src[1:]) | (dst[:-1] + nbytes[:-1] != dst[1:])
-    return np.flatnonzero(np.append(True, breaks))
+def registration_edges(work: Plan) -> Addresses:
+    """Sorted host addresses at which the registrations of the transfer's host views begin.
+
+    The system may map two pools side by side: contiguous addresses need not lie in one registration, and
+    the driver refuses a copy across two.
+    """
+    views = [
+        view
+        for segment in work.segments
+        for view in (segment.dst_views if work.kind == "store" else segment.src_views)
+    ]
+    if not views:
+        raise CopyError("a staged copy needs the segments of its transfer: plan it with the engine staged")
+    begins = [
+        np.uint64(view.base)
+        + np.arange(0, view.blocks, view.run or view.blocks, dtype=np.uint64) * np.uint64(view.stride)
+        for view in views
+    ]
+    return np.unique(np.concatenate(begins))
+
+
+def neighbour_starts(at: Addresses, nbytes: Addresses, edges: Addresses) -> npt.NDArray[np.intp]:
+    """Places of the pieces that do not continue the piece before within one registration.
+
+    ``at`` are the host addresses of the pieces, in ascending order.
+    """
+    breaks = np.append(True, at[:-1] + nbytes[:-1] != at[1:])
+    places = np.searchsorted(at, edges)
+    places = places[places < at.size]
+    breaks[places[np.isin(at[places], edges)]] = True
+    return np.flatnonzero(breaks)
 
 
 def fitting(nbytes: Addresses, room: int) -> list[int]:

@@ -161,10 +161,14 @@ class CopyThread:
         if self._error is not None:
             raise self._error
 
-    def close(self) -> None:
-        """Launch what is queued, wait for it, and end the thread."""
+    def end(self) -> None:
+        """Let the thread end once it has launched what is queued. Returns at once; may be repeated."""
         if self._thread.is_alive():
             self._queue.put(None)
-            self._thread.join()
+
+    def close(self) -> None:
+        """Launch what is queued, wait for it, and end the thread."""
+        self.end()
+        self._thread.join()
         for stream in self._streams.values():
             stream.synchronize()

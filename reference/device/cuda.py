@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -59,13 +61,13 @@ class CudaDevice:
                     self._views[name] = View.of(self.memory[name], host.chunk // (8 * block_size))
             torch.cuda.synchronize(device)
             self.tap = OrderTap(order, self.memory) if order is not None else None
-            self._copies = CopyThread(open_auto(driver, engine), self._segment, device, self.tap)
+            # The thread must not keep the device: one that is dropped ends its thread.
+            segment = partial(_segment, self._views)
+            self._copies = CopyThread(open_auto(driver, engine), segment, device, self.tap)
+            weakref.finalize(self, self._copies.end)
         except BaseException:
             self._free()
             raise
-
-    def _segment(self, job: CopyJob) -> Segment:
-        return Segment([self._views[job.src_pool]], job.src, [self._views[job.dst_pool]], job.dst)
 
     def submit(self, job: CopyJob) -> None:
         """Start a copy behind the compute that was launched before this call."""
@@ -106,3 +108,7 @@ class CudaDevice:
         self._views.clear()
         for host in self._host:
             host.close()
+
+
+def _segment(views: Mapping[str, View], job: CopyJob) -> Segment:
+    return Segment([views[job.src_pool]], job.src, [views[job.dst_pool]], job.dst)

@@ -7,7 +7,10 @@ it, this raises NoDevice, which names the way out.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Protocol
@@ -56,7 +59,10 @@ class HostMemory(Protocol):
         """Page-lock host memory and map it for the GPU. Raises DriverError."""
 
     def unregister(self, address: int) -> None:
-        """Undo :meth:`register`. Raises DriverError."""
+        """Undo :meth:`register`, in any thread. Raises DriverError."""
+
+    def synchronize(self) -> None:
+        """Wait, in any thread, for all work of the device. Raises DriverError."""
 
 
 class _Attributes(ctypes.Structure):
@@ -78,6 +84,13 @@ class Card:
     """The newest CUDA version that the driver serves, for instance 13.0."""
 
 
+class Function:
+    """A kernel of a loaded module, which is unloaded with the last reference to this."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+
 class Driver:
     """Calls of the CUDA driver on one device, through cuda-python. Raises DriverError."""
 
@@ -88,6 +101,7 @@ class Driver:
         self._batch, self._fails_at = self._find_batch()
         self._attributes = {order: _Attributes(order, (0, 0, 0, 0), 0) for order in (SRC_STREAM, SRC_ANY)}
         self._zero = ctypes.c_size_t(0)
+        self._context = self._call("cuCtxGetCurrent")
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Call ``name``; its results without the status."""
@@ -95,6 +109,20 @@ class Driver:
         if int(status):
             raise DriverError(name, int(status), getattr(status, "name", str(status)))
         return results[0] if len(results) == 1 else results
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """The device's context in this thread: a finalizer runs wherever the last reference is dropped."""
+        self._call("cuCtxPushCurrent", self._context)
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+        with self._current():
+            self._call("cuCtxSynchronize")
 
     # The device.
 
@@ -127,7 +155,8 @@ class Driver:
 
     def unregister(self, address: int) -> None:
         """Undo :meth:`register`."""
-        self._call("cuMemHostUnregister", address)
+        with self._current():
+            self._call("cuMemHostUnregister", address)
 
     @property
     def maps_host_memory(self) -> bool:
@@ -217,14 +246,22 @@ class Driver:
 
     # Kernels.
 
-    def compile(self, source: str, name: str) -> Any:
+    def compile(self, source: str, name: str) -> Function:
         """The kernel ``name`` of CUDA C++ ``source``. Raises NoDevice without NVRTC."""
         module = self._call("cuModuleLoadData", compile_cuda(source, self.card.capability))
-        return self._call("cuModuleGetFunction", module, name.encode())
+        function = Function(self._call("cuModuleGetFunction", module, name.encode()))
+        weakref.finalize(function, self._unload, module, os.getpid())
+        return function
+
+    def _unload(self, module: Any, process: int) -> None:
+        if os.getpid() == process:
+            with suppress(DriverError), self._current():
+                self._call("cuCtxSynchronize")
+                self._call("cuModuleUnload", module)
 
     def launch(
         self,
-        function: Any,
+        function: Function,
         grid: int,
         threads: int,
         stream: int,
@@ -233,7 +270,7 @@ class Driver:
     ) -> None:
         """Launch ``function`` on ``grid`` thread blocks of ``threads`` threads."""
         parameters = (tuple(arguments), tuple(types))
-        self._call("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
+        self._call("cuLaunchKernel", function.handle, grid, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
 
 
 def compile_cuda(source: str, capability: tuple[int, int], defines: Sequence[str] = ()) -> bytes:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
 from typing import Final
 
 import numpy as np
@@ -44,36 +45,68 @@ def chunk_bytes(block_bytes: int, page: int = mmap.PAGESIZE, most: int = CHUNK) 
     return max(1, most // both) * both
 
 
+class Registered(mmap.mmap):
+    """Mapped memory that is unregistered before it is unmapped, whoever drops the last array over it.
+
+    A registration that outlived its mapping would be found by whatever the system maps there next.
+    """
+
+    memory: HostMemory
+    chunks: list[int]
+    """Addresses of the registrations."""
+    process: int
+
+    def unregister(self) -> None:
+        """End every registration. Raises the first DriverError, after all were tried."""
+        failed = None
+        while self.chunks:
+            try:
+                self.memory.unregister(self.chunks.pop())
+            except DriverError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def __del__(self) -> None:
+        # A forked child has the memory, but not the registrations.
+        if getattr(self, "chunks", None) and os.getpid() == self.process:
+            with contextlib.suppress(DriverError):
+                self.memory.synchronize()
+            with contextlib.suppress(DriverError):
+                self.unregister()
+
+
 class HostPool:
     """``blocks`` blocks of ``block_bytes`` each, page-aligned, registered with the driver.
 
-    Raises HostMemoryRefused. Close it only when no copy that touches it is in flight.
+    Raises HostMemoryRefused. Close it only when no copy that touches it is in flight; a pool that is dropped
+    instead waits for the device, and lives as long as an array over its memory does.
     """
 
     def __init__(self, memory: HostMemory, blocks: int, block_bytes: int, most: int = CHUNK) -> None:
         self.nbytes = blocks * block_bytes
         self.chunk = chunk_bytes(block_bytes, most=most)
-        self._memory = memory
-        self._registered: list[int] = []
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            self._map: mmap.mmap | None = mmap.mmap(-1, self.nbytes, flags=flags)
+            mapped = Registered(-1, self.nbytes, flags=flags)
         except (OSError, ValueError, OverflowError) as error:
             raise HostMemoryRefused(self.nbytes, 0, str(error)) from error
+        mapped.memory, mapped.chunks, mapped.process = memory, [], os.getpid()
+        self._map: Registered | None = mapped
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Fewer, larger pages register faster; where the kernel has none, small ones do.
             with contextlib.suppress(OSError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._register()
+                mapped.madvise(mmap.MADV_HUGEPAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        self._register(mapped)
 
-    def _register(self) -> None:
+    def _register(self, mapped: Registered) -> None:
         granted = 0
         try:
             for at in range(0, self.nbytes, self.chunk):
                 size = min(self.chunk, self.nbytes - at)
-                self._memory.register(self.address + at, size)
-                self._registered.append(self.address + at)
+                mapped.memory.register(self.address + at, size)
+                mapped.chunks.append(self.address + at)
                 granted += size
         except DriverError as error:
             self.close()
@@ -90,6 +123,6 @@ class HostPool:
 
     def close(self) -> None:
         """Unregister everything; the memory goes back once no array refers to it. May be repeated."""
-        while self._registered:
-            self._memory.unregister(self._registered.pop())
-        self._map = None
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            mapped.unregister()

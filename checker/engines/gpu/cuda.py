@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,16 @@ class CudaDevice:
         self._kernels: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
+        self._libraries: list[Any] = []
+        held = (driver, self._device, self._context, self.stream, self._sizes, self._libraries, os.getpid())
+        self.close = weakref.finalize(self, _give_back, *held)
+        """See ``Device``; a device that is dropped gives everything back too."""
 
     def compile(self, source: GpuSource, program: Program) -> None:
         """See ``Device``."""
         image = self._image(source.text(program, threads=self.threads, blocks=self.blocks))
         library = self._call("cuModuleLoadData", image)
+        self._libraries.append(library)
         for name in KERNELS[program]:
             kernel = self._call("cuModuleGetFunction", library, name.encode())
             shared = source.shared_bytes(self.threads) if name != "judge_level" else 0
@@ -166,13 +172,6 @@ class CudaDevice:
         free, _ = self._call("cuMemGetInfo")
         return int(free)
 
-    def close(self) -> None:
-        """See ``Device``."""
-        for address in list(self._sizes):
-            self.free(address)
-        self._call("cuStreamDestroy", self.stream)
-        self._call("cuDevicePrimaryCtxRelease", self._device)
-
     def driver_version(self) -> str:
         """The newest CUDA version that the driver serves."""
         version = self._call("cuDriverGetVersion")
@@ -190,6 +189,23 @@ class CudaDevice:
     def _check(self, name: str, status: Any) -> None:
         if int(status):
             raise RuntimeError(f"{name} failed: {_name(status)}")
+
+
+def _give_back(
+    cu: Any, device: Any, context: Any, stream: Any, sizes: dict[int, int], libraries: list[Any], process: int
+) -> None:
+    """Give back what the driver holds, in whichever thread. Nothing can be done about what it refuses."""
+    if os.getpid() != process:
+        return
+    cu.cuCtxPushCurrent(context)
+    cu.cuStreamSynchronize(stream)
+    while sizes:
+        cu.cuMemFree(sizes.popitem()[0])
+    while libraries:
+        cu.cuModuleUnload(libraries.pop())
+    cu.cuStreamDestroy(stream)
+    cu.cuCtxPopCurrent()
+    cu.cuDevicePrimaryCtxRelease(device)
 
 
 def _time_of(path: Path) -> float:

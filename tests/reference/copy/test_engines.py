@@ -215,3 +215,37 @@ def test_lanes_share_the_bytes_and_staging_parts_fit():
     assert edges[0] == 0
     assert edges[-1] == sizes.size
     assert all(sizes[a:b].sum() <= 100 for a, b in pairwise(edges))
+
+
+@pytest.mark.parametrize("kind", ["store", "load"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_copy_crosses_registrations_that_lie_side_by_side(name, kind, driver, monkeypatch):
+    memory, device = (torch.randint(0, 256, (48, 32), dtype=torch.uint8) for _ in range(2))
+    host = [View.of(memory[:16]), View.of(memory[16:], run=8)]  # two pools, the second of four registrations
+    there = [View.of(device[:16]), View.of(device[16:])]
+    edges = [0, 16 * 32, 24 * 32, 32 * 32, 40 * 32, 48 * 32]
+    copied = driver.copy_batch
+    copies = []
+
+    def strict(dst, src, nbytes, order, stream):
+        for at, size in zip(src if kind == "load" else dst, nbytes, strict=True):
+            begin = int(at) - memory.data_ptr()
+            if 0 <= begin < 48 * 32:
+                copies.append(int(size))
+                assert not any(begin < edge < begin + size for edge in edges), "a copy across registrations"
+        copied(dst, src, nbytes, order, stream)
+
+    monkeypatch.setattr(driver, "copy_batch", strict)
+    numbers = [np.arange(16), np.arange(32)]
+    sides = (there, host) if kind == "store" else (host, there)
+    segments = [
+        Segment([source], blocks, [target], blocks)
+        for source, target, blocks in zip(*sides, numbers, strict=True)
+    ]
+    engine_named(name, driver).copy(kind, segments, driver.new_stream())
+    driver.run()
+    assert torch.equal(memory, device)
+    if name == "dma":
+        assert copies == [16 * 32, *[8 * 32] * 4]
+    if name == "staged":
+        assert len(copies) == 6, "each run within a registration and the staging buffer is one copy"

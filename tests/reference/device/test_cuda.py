@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -14,7 +18,7 @@ from kvfence.reference.copy.crossover import measure
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.device import cuda_faults
 from kvfence.reference.device.cuda import CudaDevice
-from kvfence.reference.device.driver import NoDevice, open_driver
+from kvfence.reference.device.driver import DriverError, NoDevice, open_driver
 from kvfence.reference.device.host_pool import HostMemoryRefused, HostPool
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.device.virtual_order import replay_header
@@ -96,6 +100,52 @@ def test_an_engine_moves_several_layers_and_groups(driver, name, kind):
         pool.close()
 
 
+@pytest.mark.parametrize("name", ["dma", "kernel", "staged"])
+@pytest.mark.parametrize("kind", ["store", "load"])
+def test_no_engine_copies_across_registrations_that_lie_side_by_side(driver, name, kind):
+    engine, pool = open_engines(driver)[name], HostPool(driver, 64, 4096, most=4096)
+    host = torch.from_numpy(pool.array())
+    host.random_(0, 256)
+    pools = [View.of(host[at : at + 32 * 4096].view(32, 4096), run=1) for at in (0, 32 * 4096)]
+    device = torch.randint(0, 256, (2, 32, 4096), dtype=torch.uint8, device="cuda")
+    there, blocks = [View.of(half) for half in device], np.arange(32)
+    sides = (there, pools) if kind == "store" else (pools, there)
+    segments = [Segment([source], blocks, [target], blocks) for source, target in zip(*sides, strict=True)]
+    torch.cuda.synchronize()
+    engine.copy(kind, segments, driver.new_stream())
+    torch.cuda.synchronize()
+    assert torch.equal(host.view(2, 32, 4096), device.cpu())
+
+
+def test_a_pool_that_is_dropped_takes_its_registration_along(driver):
+    for _ in range(20):
+        pool = HostPool(driver, blocks=96, block_bytes=512)
+        address, array = pool.address, pool.array()
+        del pool
+        driver.unregister(address)  # raises unless it is registered while the array lives
+        driver.register(address, array.nbytes)
+        del array
+        with pytest.raises(DriverError):
+            driver.unregister(address)
+
+
+def test_a_device_that_is_dropped_ends_its_thread_and_gives_its_host_memory_back(driver):
+    before = threading.active_count()
+    made = CudaDevice({"gpu": 16, "cpu": 16}, 16)
+    gone = weakref.ref(made)
+    address = made.memory["cpu"].data_ptr()
+    del made
+    gc.collect()
+    assert gone() is None
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+    gc.collect()
+    with pytest.raises(DriverError):
+        driver.unregister(address)
+
+
 def test_a_measured_crossover_names_an_engine_everywhere(driver):
     table = measure(driver, open_engines(driver), sizes=(4096, 65536))
     assert set(table.fastest) == {f"{k} {at}" for k in ("store", "load") for at in ("scattered", "host runs")}
@@ -112,6 +162,9 @@ def test_host_memory_that_cannot_be_registered_is_given_back(driver):
 
         def unregister(self, address):
             driver.unregister(address)
+
+        def synchronize(self):
+            driver.synchronize()
 
     with pytest.raises(HostMemoryRefused, match="granted before one was refused"):
         HostPool(OneChunk(), blocks=64, block_bytes=4096, most=4096 * 16)

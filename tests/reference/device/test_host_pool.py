@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ class FakeMemory:
     def __init__(self, chunks: int = 1000) -> None:
         self.left = chunks
         self.held: dict[int, int] = {}
+        self.waited = False
 
     def register(self, address: int, nbytes: int) -> None:
         if not self.left:
@@ -28,6 +30,9 @@ class FakeMemory:
 
     def unregister(self, address: int) -> None:
         del self.held[address]
+
+    def synchronize(self) -> None:
+        self.waited = True
 
 
 def test_the_registrations_cover_the_pool_exactly_and_end_between_blocks():
@@ -73,6 +78,47 @@ def test_closing_twice_is_harmless():
     pool = HostPool(memory, blocks=4, block_bytes=PAGE)
     pool.close()
     pool.close()
+    assert not memory.held
+
+
+def test_a_pool_that_is_dropped_waits_for_the_device_and_unregisters_its_memory():
+    memory = FakeMemory()
+    HostPool(memory, blocks=64, block_bytes=PAGE, most=8 * PAGE)
+    assert memory.waited
+    assert not memory.held
+
+
+def test_memory_stays_registered_while_an_array_over_it_lives_though_the_pool_is_dropped():
+    memory = FakeMemory()
+    array = HostPool(memory, blocks=64, block_bytes=PAGE).array()[PAGE:]
+    assert memory.held
+    array[:] = 1
+    del array
+    assert not memory.held
+
+
+def test_a_process_that_was_forked_leaves_the_registrations_of_its_parent_alone():
+    memory = FakeMemory()
+    pool = HostPool(memory, blocks=4, block_bytes=PAGE)
+    child = os.fork()
+    if not child:
+        del pool
+        os._exit(not memory.held or memory.waited)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pool.close()
+
+
+def test_a_registration_that_the_driver_does_not_end_keeps_no_other_from_ending():
+    class Stubborn(FakeMemory):
+        def unregister(self, address: int) -> None:
+            super().unregister(address)
+            if len(self.held) == 4:
+                raise DriverError("cuMemHostUnregister", 1, "CUDA_ERROR_INVALID_VALUE")
+
+    memory = Stubborn()
+    pool = HostPool(memory, blocks=64, block_bytes=PAGE, most=8 * PAGE)
+    with pytest.raises(DriverError, match="cuMemHostUnregister"):
+        pool.close()
     assert not memory.held
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -218,11 +217,13 @@ def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
     mine, next_owner = arena.fresh(), arena.fresh()
     arena.settle(mine, 0)
     jobs: queue.Queue[Kind] = queue.Queue()
+    reused = threading.Event()
 
     def launch_later() -> None:
         torch.cuda.set_device(arena.blocks.device)
         kind = jobs.get()
-        time.sleep(3e-4)
+        # As late as the flush allows: one that looks only at the stream lets the next owner go first.
+        reused.wait(10 if faulty else 3e-4)
         arena.copy(kind)
         jobs.task_done()
 
@@ -234,6 +235,7 @@ def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
     arena.copies.synchronize()
     arena.fill(next_owner)
     arena.compute.synchronize()
+    reused.set()
     thread.join()
     return arena.stored(mine)
 

@@ -302,7 +302,8 @@ def machine_facts(
         result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open
     )
     unsure = result.stopped is not None and not proved
-    stuck = Verdict.violated if result.deadlock else Verdict.undetermined if unsure else Verdict.holds
+    alive = Verdict.undetermined if unsure else Verdict.holds
+    stuck = alive if result.deadlock is None else Verdict.violated
     known = {found.name for found in findings}
     if result.engine != "liveness":
         conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))

@@ -328,7 +328,7 @@ class _Comparison:
             at = 1 if verdicts[1] is Verdict.violated else 0
             finding, result = findings[at], results[at]
             story = None
-            if effect in ("worse", "better") and finding and finding.path and result:
+            if effect in ("worse", "better") and finding and finding.path is not None and result:
                 machines = (self.change, self.base) if at else (self.base, self.change)
                 story = counterexample(machines[0], result.sizes, finding.path, machines[1])
             promise = self.change.promises.get(name) or self.base.promises[name]

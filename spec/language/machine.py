@@ -15,7 +15,6 @@ from kvfence.spec.language.view import View
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
-PREMISE = "PREMISE"  # the same, for the premise of an invariant, which some state has to meet
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -59,9 +58,7 @@ class Action:
 
 
 class Property:
-    """A condition on states: an invariant (``id`` as in the catalogue), a lemma (LEMMA), a goal (no id),
-    or the premise of an invariant (PREMISE).
-    """
+    """A condition on states: an invariant (``id`` as in the catalogue), a lemma (LEMMA) or a goal (no id)."""
 
     def __init__(
         self, id_: str, name: str, doc: str, expr: Expr, late: tuple[LateIndex, ...], *, where: str
@@ -87,23 +84,6 @@ class LeadsTo:
 
     def __repr__(self) -> str:
         return f"{self.id} {self.name}"
-
-
-def premise(p: Property) -> Property | None:
-    """What ``p`` says nothing without: that some choice of its variables meets the ``a`` of ``a implies b``.
-
-    None for a condition of another shape than ``ForAll(…, Implies(a, b))``, where ``a`` is not a negation.
-    """
-    body, quantifiers = p.expr, []
-    while body.op == "forall":
-        quantifiers.append(body)
-        body = body.args[0]
-    if body.op != "or" or body.args[0].op != "not":
-        return None
-    met = body.args[0].args[0]
-    for q in reversed(quantifiers):
-        met = make("exists", Bool, (met,), q.value)
-    return Property(PREMISE, f"premise of {p.name}", f"what {p.name} is about", met, p.late, where=p.where)
 
 
 class Acceptance:

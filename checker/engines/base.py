@@ -198,20 +198,17 @@ class Result:
     @property
     def missing(self) -> tuple[str, ...]:
         """Why the answer cannot be ``holds`` though nothing is violated."""
-        never = [f"action {name} was never taken" for name, n in self.coverage.items() if n == 0]
-        unreached = [f"goal {name} was never reached" for name, depth in self.goals.items() if depth is None]
-        names = self.not_met if self.searched else self.vacuous
-        vacuous = [f"{name} {only_because(self.unmet.get(name, ''))}" for name in names]
-        unjudged = [f"check {name} was never evaluated" for name in self.unjudged]
-        cut = f"the search for taken actions, goals and premises: {self.incomplete}" if self.searched else ""
-        return (
-            *([f"stopped: {self.stopped}"] if self.stopped else []),
-            *([cut] if cut and self.incomplete and (never or unreached or vacuous or unjudged) else []),
-            *never,
-            *unreached,
-            *vacuous,
-            *unjudged,
+        cut = self.searched.stopped if self.searched else None
+        never = "was not seen to be" if cut else "was never"
+        names = self.not_met if cut else self.vacuous
+        unseen = (
+            *(f"action {name} {never} taken" for name, n in self.coverage.items() if n == 0),
+            *(f"goal {name} {never} reached" for name, depth in self.goals.items() if depth is None),
+            *(f"{name} {only_because(self.unmet.get(name, ''), sure=not cut)}" for name in names),
+            *(f"check {name} {never} evaluated" for name in self.unjudged),
         )
+        stopped = (f"stopped: {self.stopped}",) if self.stopped else ()
+        return (*stopped, *((f"{SEARCH} ended early: {cut}",) if cut and unseen else ()), *unseen)
 
     @property
     def verdict(self) -> Verdict:
@@ -260,11 +257,11 @@ class Result:
         }
 
 
-def only_because(unmet: str) -> str:
+def only_because(unmet: str, *, sure: bool = True) -> str:
     """Why a condition says nothing, after its name; ``unmet`` is the premise in words, if it has one."""
     if not unmet:
         return "says nothing: it is true whatever the state is"
-    return f"holds only because no state meets its premise: {unmet}"
+    return f"{'holds' if sure else 'may hold'} only because no state meets its premise: {unmet}"
 
 
 class Progress(NamedTuple):
@@ -317,6 +314,7 @@ class Engine(ABC):
 
 FIRST = "the first violation was found"
 SEEN = "everything was seen"
+SEARCH = "the search for taken actions, goals and premises"
 
 
 class Stop(Exception):  # noqa: N818 (not an error: a reason to end early)

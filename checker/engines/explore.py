@@ -143,7 +143,9 @@ class _Search:
         """Complete the log; the steps to each sighting, by its ``id``."""
         log = self.log
         self.settle()
-        return self.retrace([*log.failed.values(), *log.reached.values(), *([] if log.dead is None else [log.dead])])
+        return self.retrace(
+            [*log.failed.values(), *log.reached.values(), *([] if log.dead is None else [log.dead])]
+        )
 
     def settle(self) -> None:
         """Complete the log."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kvfence.checker.engines import python_source as source
 from kvfence.checker.engines.base import (
+    FIRST,
     REPORT_EVERY,
     Bounds,
     Engine,

@@ -301,9 +301,7 @@ def _conjuncts(e: Expr) -> tuple[Expr, ...]:
 
 def _vacuous(base: Log) -> set[str]:
     """Conditions with a premise that no state met."""
-    return {
-        p.of for p, _ in base.grounded.goals if isinstance(p, Premise) and p.name not in base.reached
-    }
+    return {p.of for p, _ in base.grounded.goals if isinstance(p, Premise) and p.name not in base.reached}
 
 
 def _rest(

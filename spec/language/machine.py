@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here
-from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
+from kvfence.spec.language.expr import Expr, lift, lift_bool, show, variable
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
 from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
 from kvfence.spec.language.view import View
@@ -115,6 +115,7 @@ class Machine:
         self.goals: dict[str, Property] = {}
         self.promises: dict[str, LeadsTo] = {}
         self.promised_at: dict[str, int] = {}
+        self.declared: dict[str, str] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
         self.idle_events: Callable[[View], Sequence[object]] | None = None
@@ -198,8 +199,24 @@ class Machine:
 
         return declare
 
+    def declare(self, id_: str, sentence: str) -> None:
+        """Say what an id of one's own stands for, in a sentence: reports print it where ``id_`` is stated.
+
+        Ids of the catalogue are known. For an id of one's own that is like none of these, the docstring of an
+        invariant under it is enough, if it is a sentence. SpecError for an id declared twice.
+        """
+        if not isinstance(id_, str) or not id_ or not isinstance(sentence, str) or not sentence.strip():
+            raise fail(
+                'declare takes an id and a sentence: m.declare("LEASE", "A lease outlives its readers.")'
+            )
+        self._new(id_, self.declared, "id")
+        self.declared[id_] = " ".join(sentence.split())
+
     def invariant(self, id_: str) -> Callable[[F], F]:
-        """Declare an invariant under an id of the catalogue; the function's name is its own name."""
+        """Declare an invariant under an id of the catalogue or of one's own (see ``declare``).
+
+        The function's name is its own name.
+        """
         if not isinstance(id_, str) or not id_:
             raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
 

@@ -204,7 +204,9 @@ def _alternatives(
     """
     nested = [p.kind == "any" and not p.premise for p in parts]
     flat = [q for p, within in zip(parts, nested, strict=True) for q in (p.parts if within else (p,))]
-    inverted = {id(q) for p, within in zip(parts, nested, strict=True) if within and p.negated for q in p.parts}
+    inverted = {
+        id(q) for p, within in zip(parts, nested, strict=True) if within and p.negated for q in p.parts
+    }
     fixed = [p for p in flat if not p.reads]
     told = [p for p in flat if p.reads]
     plain = [p for p in told if not p.negated]

@@ -7,7 +7,17 @@ import os
 import tempfile
 import time
 
-from kvfence.checker.engines.base import FIRST, REPORT_EVERY, SEEN, Log, Progress, Report, Sighting, Stop, Until
+from kvfence.checker.engines.base import (
+    FIRST,
+    REPORT_EVERY,
+    SEEN,
+    Log,
+    Progress,
+    Report,
+    Sighting,
+    Stop,
+    Until,
+)
 from kvfence.checker.engines.checkpoint import FORMAT, Checkpoint, Saved, Seen, Subject
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import library

@@ -1,9 +1,9 @@
 """What a condition says nothing without: the premises of its implications, however they are written.
 
-``a implies b`` says something only where ``a`` is met, and so do ``b or not a``, ``not (a and not b)``, ``if a
-then b else true`` and ``not exists (a and not b)``, alone or as parts of a larger condition. What they have in
-common: without ``b``, some reached state must break the condition. So each demand here is the condition with
-one group of alternatives taken out, and a premise is met where that is false.
+``a implies b`` says something only where ``a`` is met, and so do ``b or not a``, ``not (a and not b)``,
+``if a then b else true`` and ``not exists (a and not b)``, alone or as parts of a larger condition. What they
+have in common: without ``b``, some reached state must break the condition. So each demand here is the
+condition with one group of alternatives taken out, and a premise is met where that is false.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Premise(Property):
 
 
 def premises(machine: Machine) -> list[Premise]:
-    """The premises of a machine's invariants and checks, and, unless a fault is switched on, of its lemmas."""
+    """The premises of a machine's invariants and checks and, unless a fault is switched on, its lemmas."""
     lemmas = () if machine.faults else machine.lemmas.values()
     out: list[Premise] = []
     for p in (*machine.invariants.values(), *lemmas):
@@ -202,11 +202,9 @@ def _alternatives(
     Of ``b or not a`` it is ``a``. Where all or none are negated, nothing tells premise and conclusion apart:
     then each is to be relied on somewhere, unless they are what follows from a premise that was told.
     """
-    nested = [p.kind == "any" and not p.premise for p in parts]
-    flat = [q for p, within in zip(parts, nested, strict=True) for q in (p.parts if within else (p,))]
-    inverted = {
-        id(q) for p, within in zip(parts, nested, strict=True) if within and p.negated for q in p.parts
-    }
+    nested = [p for p in parts if p.kind == "any" and not p.premise]
+    flat = [q for p in parts for q in (p.parts if p in nested else (p,))]
+    inverted = {id(q) for p in nested if p.negated for q in p.parts}
     fixed = [p for p in flat if not p.reads]
     told = [p for p in flat if p.reads]
     plain = [p for p in told if not p.negated]
@@ -221,6 +219,8 @@ def _alternatives(
             rest = [*given, *fixed, *(p for p in told if p not in group)]
             if rest:
                 yield _unmet(rest), tuple(group)
+    if conclusion and len(told) == 1:
+        plain = told
     if not conclusion or len(plain) == 1:  # alternatives of a conclusion are no premises of one another
         for p in plain:
             yield from demands(p, conclusion or bool(others))

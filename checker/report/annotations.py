@@ -65,7 +65,8 @@ def title(row: InvariantReview, m: MachineReview) -> str:
 
 def message(row: InvariantReview) -> str:
     """The invariant, the shortest story in one sentence, and why it holds where it does."""
-    text = f"{row.invariant}: {TITLES.get(row.invariant, row.conditions[0] if row.conditions else '')}."
+    told = TITLES.get(row.invariant) or row.sentence or (row.conditions[0] if row.conditions else "")
+    text = f"{row.invariant}: {told.removesuffix('.')}."
     return " ".join((f"{text}{_story(row)}", *reasons(row)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kvfence.checker.engines.base import Proof, Verdict
+from kvfence.checker.engines.base import Proof, Searched, Verdict
 from kvfence.spec.events import Event, Header
 
 Value = bool | int | str
@@ -136,10 +136,14 @@ class Promised(msgspec.Struct, frozen=True):
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One machine at one size: how far it was explored and what was found.
 
-    ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
-    answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
-    ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at which sizes its promises
-    about whole runs were judged, with the states of the graph; ``unjudged`` promises were not.
+    ``vacuous``: conditions with a premise that no reachable state meets, so that they hold of nothing;
+    ``unmet`` says of what, in words. ``unevaluated``: checks of steps that are never taken. ``searched``: who
+    looked for taken actions, goals and premises, if it was not the engine. ``declared``: what ids of the
+    machine's own stand for, and ``undeclared``: of ids that nobody knows, what to do about them.
+    ``states_nothing``: the machine has no invariant, check or promise. ``proof``: of an answer for any size,
+    whose ``sizes`` are those at which counterexamples were looked for, if any were. ``symmetry``: sorts up to
+    whose renaming states were counted. ``promised``: at which sizes its promises about whole runs were
+    judged, with the states of the graph; ``unjudged`` promises were not.
     """
 
     machine: str
@@ -154,6 +158,12 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     taken: dict[str, int]
     goals: dict[str, int | None]
     vacuous: tuple[str, ...] = ()
+    unmet: dict[str, str] = {}
+    unevaluated: tuple[str, ...] = ()
+    searched: Searched | None = None
+    declared: dict[str, str] = {}
+    undeclared: dict[str, str] = {}
+    states_nothing: bool = False
     stopped: str | None = None
     proof: Proof | None = None
     symmetry: tuple[str, ...] = ()

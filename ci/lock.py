@@ -23,6 +23,8 @@ LAB: Final = ROOT / "checker" / "audit" / "lab_pins.in"
 CUDA: Final = ROOT / "checker" / "audit" / "torch_cuda_lock.txt"
 PYTHONS: Final = ("cp311", "cp312", "cp313", "cp314")
 TORCH: Final = "torch"
+ENGINE: Final = "compressed-tensors==0.20.0\nloguru==0.7.3\n"
+"""What a whole vLLM imports beside what audits need: `ci/with_vllm.py --whole`."""
 BUILD: Final = "setuptools"
 """What builds kvfence itself; installed first, as nothing is built in an environment of its own."""
 _HEAD: Final = "# {what}\n# Written by ci/lock.py: change what it reads, and run it again.\n"
@@ -46,6 +48,11 @@ def main() -> int:
     torch = next(f"{name}=={version}" for name, version in pins(CONSTRAINTS) if name == TORCH)
     cuda = [package for package in resolved("-", given=torch) if normal(package["name"]) not in always]
     write(CUDA, "torch as the index has it, and what it needs beside it where it was built for CUDA.", cuda)
+    write(
+        ROOT / "ci" / "lock-engine.txt",
+        "What a whole vLLM imports beside it.",
+        resolved("-", "--no-deps", given=ENGINE),
+    )
     return 0
 
 

@@ -177,7 +177,7 @@ def _told(
 
 
 def _release(origin: Origin | None) -> dict[str, object]:
-    """Where the driven code comes from, as a field of JSON; nothing for the reference, which is part of kvfence."""
+    """Where the driven code comes from, as a field of JSON; none for the reference, a part of kvfence."""
     return {} if origin is None else {"release": msgspec.to_builtins(origin)}
 
 

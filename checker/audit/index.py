@@ -186,21 +186,25 @@ class Index:
 
 def of_pip(patience: float) -> Index:
     """The index as pip of this Python is set up to reach it. CannotRun without pip."""
+    settings = settings_of(_pip("config", "list"))
+    if "index-url" not in settings:
+        # pip says in its help what it falls back on.
+        told = " ".join(_pip("download", "--help").split())
+        usual = re.search(r"--index-url\s+<url>.*?\(default:?\s+(\S+?)\)", told)
+        settings["index-url"] = usual[1] if usual else ""
+    return Index(settings, patience)
+
+
+def settings_of(told: str) -> dict[str, str]:
+    """By name: the settings for downloads among the lines of ``pip config list``."""
     settings: dict[str, str] = {}
-    told = _pip("config", "list")
     found = re.findall(r"(?m)^(global|download|:env:)\.([\w-]+)=(.*)$", told)
     # As pip does: the environment counts more than what is set for one command, and that more than the rest.
     for section in ("global", "download", ":env:"):
         for where, name, value in found:
             if where == section:
                 settings[name] = str(ast.literal_eval(value))
-    if "index-url" not in settings:
-        # pip says in its help what it falls back on.
-        usual = re.search(
-            r"--index-url\s+<url>.*?\(default:?\s+(\S+?)\)", " ".join(_pip("download", "--help").split())
-        )
-        settings["index-url"] = usual[1] if usual else ""
-    return Index(settings, patience)
+    return settings
 
 
 def _pip(*arguments: str) -> str:

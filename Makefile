@@ -17,7 +17,8 @@ BIN := .venv/bin
 SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
-LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt
+LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
+  checker/audit/torch_cpu_lock.txt checker/audit/torch_cuda_lock.txt
 
 .PHONY: test-vllm bench-monitor setup verify test lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 

@@ -164,10 +164,16 @@ def _from_cache(projects: Sequence[str], version: str) -> tuple[Release, str] | 
 
 
 def _fetched(projects: Sequence[str], version: str, large: bool) -> Release:
-    index = of_pip(_PATIENCE)
     why = ""
+    index = None
     for project in projects:
-        wheel = chosen(index.files(project), project, version)
+        try:
+            index = index or of_pip(_PATIENCE)
+            wheel = chosen(index.files(project), project, version)
+        except ValueError as error:
+            raise CannotRun(
+                f"pip is set up with what cannot be used ({error}): see pip config list"
+            ) from error
         if wheel is None:
             continue
         try:

@@ -309,7 +309,12 @@ def whole(index: Index, file: File, into: Path, most: int) -> str:
 
             def part(piece: bytes) -> None:
                 digest.update(piece)
-                out.write(piece)
+                try:
+                    out.write(piece)
+                except OSError as error:
+                    raise CannotRun(
+                        f"{into}: cannot be written ({error.strerror}): make room there"
+                    ) from error
 
             index.body(answer, most, part)
         return digest.hexdigest()

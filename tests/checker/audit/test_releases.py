@@ -265,6 +265,32 @@ def test_pip_says_what_it_falls_back_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert index.of_pip(9).indexes[0].startswith("http")
 
 
+@pytest.mark.parametrize(
+    "settings", [{"index-url": "http://[/simple"}, {"index-url": "ftp://127.0.0.1/"}, {"timeout": "soon"}]
+)
+def test_settings_that_cannot_be_used_are_told(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "of_pip", lambda patience: Index(settings, patience))
+    assert refused()
+
+
+def test_a_full_disk_is_not_taken_for_an_index_that_cannot_be_reached(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    made.ranges = False
+    made.add(NAME, wheel_of(plain()))
+    plain_open = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *mode: Full() if mode == ("wb",) else plain_open(path, *mode)
+    )
+    assert "cannot be written (No space left on device)" in refused()
+
+
 def test_a_missing_version_is_told(made: Made) -> None:
     made.add(NAME, wheel_of(plain()))
     assert "there is no release 9.9.7 of vLLM" in refused("9.9.7")

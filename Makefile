@@ -17,17 +17,19 @@ BIN := .venv/bin
 SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
+LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
+  checker/audit/torch_cpu_lock.txt checker/audit/torch_cuda_lock.txt
 
 .PHONY: test-vllm bench-monitor setup verify test lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
 # `make verify` needs less than development does, and the development install includes it.
-.venv/.reference: pyproject.toml ci/constraints.txt ci/setup.sh
-	@[ .venv/.dev -nt pyproject.toml ] && [ .venv/.dev -nt ci/constraints.txt ] && touch $@ \
+.venv/.reference: pyproject.toml $(LOCKS) ci/setup.sh
+	@[ .venv/.dev -nt pyproject.toml ] && [ .venv/.dev -nt ci/lock-dev.txt ] && touch $@ \
 	  || PYTHON="$(PYTHON)" ci/setup.sh reference
 
-.venv/.dev: pyproject.toml ci/constraints.txt ci/setup.sh
+.venv/.dev: pyproject.toml $(LOCKS) ci/setup.sh
 	@PYTHON="$(PYTHON)" ci/setup.sh dev
 
 verify: .venv/.reference

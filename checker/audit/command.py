@@ -14,14 +14,14 @@ from kvfence.checker.audit.campaign import Campaign, Finding, campaign
 from kvfence.checker.audit.case import Case, read_case
 from kvfence.checker.audit.findings import examined, grounds_of, verdict_of, write
 from kvfence.checker.audit.outcome import Outcome
-from kvfence.checker.audit.releases import Release
+from kvfence.checker.audit.releases import Origin, Release
 from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
 from kvfence.checker.errors import unknown
 from kvfence.checker.exit_codes import EXIT_CODES
 from kvfence.checker.mutation.side_by_side import cores
 from kvfence.checker.report.audited import audit_text, outcome_text, summary, table_text
 from kvfence.checker.report.jsonreport import as_json
-from kvfence.checker.report.table import terminal_width
+from kvfence.checker.report.table import paragraph, terminal_width
 from kvfence.spec.designs import DESIGNS
 
 MakeTest = Callable[[Finding, Path], str | None]
@@ -113,16 +113,23 @@ def _audit(
     try:
         rig.start()
         if replay is not None:
-            return _replayed(rig, replay, out / f"vllm-{release.version}", output, test), None
+            return _replayed(rig, replay, out / f"vllm-{release.version}", output, test, release.origin), None
         left = max(10.0, budget - (time.monotonic() - begin))
         found = campaign(rig, VLLM, budget=left, seed=seed, note=_note)
         found = examined(found, rig.control)
-        return _told(found, rig, out / f"vllm-{release.version}", output, test), found
+        return _told(found, rig, out / f"vllm-{release.version}", output, test, release.origin), found
     finally:
         rig.close()
 
 
-def _replayed(target: Target, file: Path, folder: Path, output: str, test: MakeTest | None = None) -> int:
+def _replayed(
+    target: Target,
+    file: Path,
+    folder: Path,
+    output: str,
+    test: MakeTest | None = None,
+    origin: Origin | None = None,
+) -> int:
     """Runs the case in ``file`` once more; what it shows is written as for a finding."""
     case = read_case(file)
     outcome = target.run(case)
@@ -131,9 +138,10 @@ def _replayed(target: Target, file: Path, folder: Path, output: str, test: MakeT
         finding = Finding(sighting=seen, case=case, times=1, first_after=0.0)
         files[seen.key] = write(finding, folder, target.run, test)
     if output == "json":
-        typer.echo(as_json(outcome))
+        typer.echo(as_json(msgspec.to_builtins(outcome) | _release(origin)))
     else:
         typer.echo(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
+        _tell(origin)
     if outcome.sightings:
         return EXIT_CODES["violated"]
     return EXIT_CODES["undetermined" if outcome.refused or outcome.unchecked else "holds"]
@@ -145,6 +153,7 @@ def _told(
     folder: Path,
     output: str,
     test: MakeTest | None = None,
+    origin: Origin | None = None,
 ) -> int:
     files = {}
     try:
@@ -155,11 +164,26 @@ def _told(
         print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
     if output == "json":
         typer.echo(
-            as_json(msgspec.to_builtins(found) | {"verdict": verdict_of(found), "summary": summary(found)})
+            as_json(
+                msgspec.to_builtins(found)
+                | {"verdict": verdict_of(found), "summary": summary(found)}
+                | _release(origin)
+            )
         )
     else:
         typer.echo(audit_text(found, width=terminal_width(), files=files))
+        _tell(origin)
     return EXIT_CODES[verdict_of(found)]
+
+
+def _release(origin: Origin | None) -> dict[str, object]:
+    """Where the driven code comes from, as a field of JSON; none for the reference, a part of kvfence."""
+    return {} if origin is None else {"release": msgspec.to_builtins(origin)}
+
+
+def _tell(origin: Origin | None) -> None:
+    if origin is not None:
+        typer.echo(paragraph(f"Driven: {origin.line()}", width=terminal_width()))
 
 
 def _note(line: str) -> None:

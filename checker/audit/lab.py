@@ -19,7 +19,8 @@ from kvfence.checker.audit.cache import cache_folder, locked
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.errors import CannotRun
 
-TORCH: Final = "torch==2.13.0"
+_LOCK, _TORCH_CPU, _TORCH_CUDA = "lab_lock.txt", "torch_cpu_lock.txt", "torch_cuda_lock.txt"
+"""What is installed, with the SHA-256 of each file that pip may take; torch in one of two builds."""
 _READY: Final = ".ready"
 _PATIENCE: Final = 3600
 
@@ -31,38 +32,52 @@ def lab_python(note: Note | None = None) -> Path:
 
     CannotRun if it cannot be made.
     """
-    wanted = files("kvfence.checker.audit").joinpath("lab_requirements.txt").read_text()
-    mark = hashlib.sha256(f"{wanted}{TORCH}{sys.version}".encode()).hexdigest()[:12]
+    here = files("kvfence.checker.audit")
+    locks = {name: here.joinpath(name).read_text() for name in (_LOCK, _TORCH_CPU, _TORCH_CUDA)}
+    mark = hashlib.sha256(f"{locks}{sys.version}".encode()).hexdigest()[:12]
     folder = cache_folder("lab") / mark
     with locked(folder):
         if not (folder / _READY).is_file():
             if note is not None:
                 note(f"installing the libraries that vLLM needs into {folder} (once)")
-            _make(folder, wanted)
+            _make(folder, locks)
     return folder / "bin" / "python"
 
 
-def _make(folder: Path, wanted: str) -> None:
+def _make(folder: Path, locks: dict[str, str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _run("make the environment", sys.executable, "-m", "venv", str(folder))
-    listed = folder / "requirements.txt"
-    listed.write_text(wanted)
-    pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input")
-    install = (*pip, "install", "--quiet", "--quiet")
-    _run("install the libraries", *install, "--no-deps", "--requirement", str(listed))
-    _run(f"install {TORCH}", *install, TORCH)
+    _must("make the environment", _failed(sys.executable, "-m", "venv", str(folder)))
+    python = str(folder / "bin" / "python")
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--quiet")
+
+    def install(name: str) -> str:
+        (folder / name).write_text(locks[name])
+        # Locks name all that is needed, so nothing else comes along; nothing is built.
+        allowed = ("--require-hashes", "--only-binary", ":all:", "--no-deps")
+        return _failed(*pip, *allowed, "--requirement", str(folder / name))
+
+    _must("install the libraries", install(_LOCK))
+    # The CPU build is a tenth of the size, but not on every index, and not for every machine.
+    if install(_TORCH_CPU) or _failed(python, "-m", "pip", "--quiet", "show", "torch"):
+        _must("install torch", install(_TORCH_CUDA))
     (folder / _READY).touch()
 
 
-def _run(what: str, *command: str) -> None:
+def _failed(*command: str) -> str:
+    """Runs ``command``; what it said if it failed, otherwise nothing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise CannotRun(f"cannot {what} for vLLM: {error}") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        told = " ".join(lines[:2]) or done.stderr.strip()[-300:]
-        raise CannotRun(f"cannot {what} for vLLM: {told}: see that pip reaches a package index")
+        return str(error)
+    if not done.returncode:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return " ".join(lines[:2]) or done.stderr.strip()[-300:] or f"exit code {done.returncode}"
+
+
+def _must(what: str, failed: str) -> None:
+    if failed:
+        raise CannotRun(f"cannot {what} for vLLM: {failed}: see that pip reaches a package index")
 
 
 def lab_environment(release: Release, folder: Path) -> dict[str, str]:

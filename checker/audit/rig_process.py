@@ -56,7 +56,7 @@ class Rig:
         """Starts the process and waits until it is ready."""
         environment = lab_environment(self.release, Path(self._scratch.name)) | {
             "KVFENCE_SCRATCH": self._scratch.name,
-            "VLLM_CACHE_ROOT": str(cache_folder("vllm") / self.release.version),
+            "VLLM_CACHE_ROOT": str(cache_folder("vllm") / self.release.mark),
         }
         if self.connector and "@" in self.connector:
             # Its module is where the user's Python finds it.

@@ -52,6 +52,13 @@ def vllm(
     path: Annotated[
         list[Path] | None, typer.Option(metavar="DIR", help="A checkout or an unpacked wheel.")
     ] = None,
+    whole_wheel: Annotated[
+        bool,
+        typer.Option(
+            "--whole-wheel",
+            help="Fetch all of a release's wheel where the index serves no pieces (hundreds of megabytes).",
+        ),
+    ] = False,
     connector: Annotated[
         str, typer.Option(help="Its class name; NAME@MODULE for one that vLLM does not know; A+B for both.")
     ] = "SimpleCPUOffloadConnector",
@@ -65,7 +72,7 @@ def vllm(
     from kvfence.checker.audit.command import audit_vllm
     from kvfence.checker.audit.releases import at_path, fetch, installed
 
-    releases = [fetch(version) for version in release or []]
+    releases = [fetch(version, large=whole_wheel) for version in release or []]
     releases += [at_path(folder) for folder in path or []]
     if use_installed:
         releases.append(installed())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from kvfence.checker.monitor.bulk import Named, add, named
+from kvfence.checker.monitor.declared import RULES, UndeclaredError
 from kvfence.checker.monitor.extra_state import Extra
 from kvfence.checker.monitor.kernels import Kernels
 from kvfence.checker.monitor.pool_state import Holder, PoolState
@@ -33,9 +34,6 @@ from kvfence.spec.events import (
     listed,
 )
 from kvfence.spec.packed import Numbers, ints
-
-Rule: TypeAlias = Callable[[Any], Violation | None]
-"""Judges one event and takes it over into the books."""
 
 RING: Final = 1 << 15  # events remembered for reports
 RING_SLOTS: Final = 1 << 20  # numbers in the long ones of these events
@@ -221,7 +219,9 @@ class Books:
         self.causes: dict[tuple[object, ...], bool] = {}
         """What the last of them were about."""
         self.judged: dict[str, int] = {}
-        """Judgements of rules that do not apply to each event of a kind."""
+        """Judgements made, more or fewer than one for each event of a kind; see :meth:`judge`."""
+        self.strict = True
+        """Whether it is an error if a rule raises what it does not declare; if not, the violation is told."""
 
     def copy(self, *, history: bool = True) -> Books:
         """An independent copy, with or without the events that are remembered for reports.
@@ -350,9 +350,15 @@ class Books:
         self.ring = deque(self.ring, maxlen=events)
         self.ring_slots = slots
 
-    def judge(self, invariant: str) -> None:
-        """Count a judgement of a rule that does not apply to each event of its kind."""
-        self.judged[invariant] = self.judged.get(invariant, 0) + 1
+    def judge(self, *invariants: str) -> None:
+        """Count this event for ``invariants`` by which its rule does not judge each event."""
+        for invariant in invariants:
+            self.judged[invariant] = self.judged.get(invariant, 0) + 1
+
+    def not_judged(self, *invariants: str) -> None:
+        """Do not count this event, which is accepted, for ``invariants`` by which its rule judges others."""
+        for invariant in invariants:
+            self.judged[invariant] = self.judged.get(invariant, 0) - 1
 
     def forget_implicit(self, request: Request) -> None:
         """Forget a generation that was only ever named as a holder, if it holds nothing any more."""
@@ -438,7 +444,13 @@ class Books:
         slots: Sequence[int] = (),
         **values: object,
     ) -> Violation:
-        """Word a violation of the event that is being judged."""
+        """Word a violation of the event that is being judged. UndeclaredError if its rule cannot raise it."""
+        event = self.ring[-1]
+        if self.strict and invariant not in RULES[type(event)].ids:
+            raise UndeclaredError(
+                f"the rule of {type(event).__name__} raised {invariant}, which it does not declare: "
+                f"not true that {condition}"
+            )
         involved = tuple(dict.fromkeys(slots))[:REPORTED_SLOTS]
         holders: dict[int, tuple[str, ...]] = {}
         history: dict[int, tuple[tuple[int, Event], ...]] = {}
@@ -450,7 +462,7 @@ class Books:
         return Violation(
             invariant=invariant,
             number=self.events - 1,
-            event=listed(self.ring[-1]),
+            event=listed(event),
             condition=condition,
             values=values,
             pool="" if pool is None else pool.name,

@@ -52,6 +52,7 @@ class GuardCollector:
             return GaugeMetricFamily(f"kvfence_{name}", text, labels=("engine", *labels))
 
         events = counter("events", "Events judged.")
+        checks = counter("checks", "Events that were judged by an invariant.", "invariant")
         violations = counter("violations", "Events that broke an invariant, repetitions too.", "invariant")
         faults = counter("faults", "Different faults.", "invariant")
         errors = counter("internal_errors", "Errors of kvfence itself; each makes the verdict undetermined.")
@@ -65,6 +66,8 @@ class GuardCollector:
         for engine, guard in sorted(self._guards.items()):
             facts = guard.facts()
             events.add_metric((engine,), facts.events)
+            for invariant, count in _known(facts.checks).items():
+                checks.add_metric((engine, invariant), count)
             for invariant, count in _known(facts.violations).items():
                 violations.add_metric((engine, invariant), count)
             for invariant, count in _known(facts.faults).items():
@@ -81,7 +84,7 @@ class GuardCollector:
             for kind, count in facts.open_transfers.items():
                 transfers.add_metric((engine, kind), count)
             requests.add_metric((engine,), facts.requests)
-        yield from (events, violations, faults, errors, recordings)
+        yield from (events, checks, violations, faults, errors, recordings)
         yield from (on, verdict, gaps, held, transfers, requests)
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.reach import blocks_read, most_blocks_read
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Admit, Event, Geometry, Group, Lookup
+from kvfence.spec.events import Admit, Geometry, Group, Lookup
 from kvfence.spec.packed import ints
 
 
-class GeometryRules:
+class GeometryRules(Rules):
     """Judges ``geometry``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {Geometry: self.geometry}
-
+    @judges(Geometry, "ONCE", also=("GEOMETRY",))
     def geometry(self, event: Geometry) -> Violation | None:
         """What is counted is what there is, and what is kept covers what the next token reads."""
         books = self.books
@@ -30,6 +28,8 @@ class GeometryRules:
         request, found = books.request(event.req, event.gen)
         slots = ints(event.slots)
         books.count_slots(len(slots))
+        if event.needed >= 0 or slots or (event.bound >= 0 and most_blocks_read(group)):
+            books.judge("GEOMETRY")
         found = found or self.counts_fault(event, group, request)
         return found or (self.table_fault(event, group, request, list(slots)) if slots else None)
 
@@ -146,6 +146,7 @@ def accepted_fault(books: Books, event: Admit) -> Violation | None:
     told = books.extra.promised.pop(f"{event.req}.{event.gen}", None)
     if told is None or not 0 < event.external < told[1]:
         return None
+    books.judge("GEOMETRY")
     local, external, counts = told
     end = event.local + event.external
     for index, count in enumerate(counts):

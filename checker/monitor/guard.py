@@ -44,6 +44,8 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     slots: int
     """Slots named by the events, each time they were."""
+    checks: dict[str, int]
+    """For each invariant, the events that were judged by it; see :meth:`Ledger.checks_by_invariant`."""
     violations: dict[str, int]
     """How many of each invariant, repetitions included."""
     faults: dict[str, int]
@@ -115,6 +117,7 @@ class Guard:
         self._late: deque[Event | Header] = deque()
         self._ledger: Ledger | None = None
         self._before: Counter[str] = Counter()
+        self._checks_before: Counter[str] = Counter()
         self._events_before = self._slots_before = 0
         self._fault_counts: Counter[str] = Counter()
         self._recorded: set[tuple[str, str]] = set()
@@ -206,10 +209,8 @@ class Guard:
     def _begin(self, header: Header) -> None:
         """A ledger for what ``header`` describes; what was counted before stays counted."""
         if self._ledger is not None:
-            self._before += self._ledger.violation_counts
-            self._events_before += self._ledger.events
-            self._slots_before += self._ledger.slot_transitions
-        self._ledger = Ledger(header, "count")
+            self._add_up(self._ledger)
+        self._ledger = Ledger(header, "count", strict=False)
         if self.recorder is not None:
             self.recorder.begin(self._ledger)
 
@@ -282,9 +283,14 @@ class Guard:
     def _ledger_is_over(self) -> None:
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
-            self._before += ledger.violation_counts
-            self._events_before += ledger.events
-            self._slots_before += ledger.slot_transitions
+            self._add_up(ledger)
+
+    def _add_up(self, ledger: Ledger) -> None:
+        """``ledger`` is over; what it counted stays counted."""
+        self._before += ledger.violation_counts
+        self._checks_before.update(ledger.checks_by_invariant())
+        self._events_before += ledger.events
+        self._slots_before += ledger.slot_transitions
 
     def failed(self, error: Exception, where: str) -> None:
         """Whoever feeds the guard could not tell what happened: an internal error as well.
@@ -316,7 +322,7 @@ class Guard:
         sound = total if self._sound_until is None else self._sound_until
         if sound:
             return "violated"
-        if self._off or self._gaps or self.internal_errors or not self._events():
+        if self._off or self._gaps or self.internal_errors or not any(self._checks().values()):
             return "undetermined"
         return "holds"
 
@@ -331,6 +337,11 @@ class Guard:
     def _violations(self) -> Counter[str]:
         now: Counter[str] = Counter() if self._ledger is None else self._ledger.violation_counts
         return self._before + now
+
+    def _checks(self) -> Counter[str]:
+        checks = self._checks_before.copy()
+        checks.update({} if self._ledger is None else self._ledger.checks_by_invariant())
+        return checks
 
     def _events(self) -> int:
         return self._events_before + (0 if self._ledger is None else self._ledger.events)
@@ -348,6 +359,7 @@ class Guard:
                 verdict=self.verdict,
                 events=self._events(),
                 slots=self._slots_before + (0 if ledger is None else ledger.slot_transitions),
+                checks=dict(self._checks()),
                 violations=dict(self._violations()),
                 faults=dict(self._fault_counts),
                 unreported=self.unreported,

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.extra_state import HostMemory
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Describe, Event, Hostmem, Register, Unregister
+from kvfence.spec.events import Describe, Hostmem, Register, Unregister
 
 
-class HostMemoryRules:
+class HostMemoryRules(Rules):
     """Judges ``register``, ``unregister``, ``hostmem`` and ``describe``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.extra = books.extra
-
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Register: self.register,
-            Unregister: self.unregister,
-            Hostmem: self.hostmem,
-            Describe: self.describe,
-        }
 
     def memory(self, event: Register | Unregister | Hostmem) -> tuple[HostMemory, Violation | None]:
         """The books of a pool's memory, and whether the rank exists."""
@@ -34,6 +26,7 @@ class HostMemoryRules:
             "HOSTMEM", "memory is registered by a rank that exists", pool, rank=event.rank, ranks=ranks
         )
 
+    @judges(Register, "HOSTMEM")
     def register(self, event: Register) -> Violation | None:
         """A piece is registered once, before the rank says how it uses the memory."""
         memory, found = self.memory(event)
@@ -52,6 +45,7 @@ class HostMemoryRules:
             memory.refused.add(event.rank)
         return found
 
+    @judges(Unregister, "HOSTMEM")
     def unregister(self, event: Unregister) -> Violation | None:
         """Only what is registered is taken back, and no rank goes on as if it were pinned."""
         memory, found = self.memory(event)
@@ -63,6 +57,7 @@ class HostMemoryRules:
         mine.discard(event.piece)
         return found
 
+    @judges(Hostmem, "HOSTMEM")
     def hostmem(self, event: Hostmem) -> Violation | None:
         """All of it or nothing, and each rank like the others."""
         memory, found = self.memory(event)
@@ -94,6 +89,7 @@ class HostMemoryRules:
         memory.refused.discard(event.rank)
         return found
 
+    @judges(Describe, "ONCE", also=("HOSTMEM",))
     def describe(self, event: Describe) -> Violation | None:
         """A buffer of descriptors is written only when the rank is done with what was in it."""
         books, place = self.books, (event.rank, event.buffer)
@@ -109,6 +105,7 @@ class HostMemoryRules:
             )
         if before is None or before == (event.op, event.gen):
             return None
+        books.judge("HOSTMEM")
         old = books.ops.get(before[0])
         if old is None or old.event.gen != before[1] or old.reported >> event.rank & 1:
             return None
@@ -126,8 +123,11 @@ class HostMemoryRules:
 def quiet_fault(books: Books) -> Violation | None:
     """Whether some ranks said how they use a pool's memory, and others never did."""
     for name, memory in books.extra.host.items():
+        if not memory.pinned:
+            continue
+        books.judge("HOSTMEM")
         silent = [rank for rank in range(books.header.ranks) if rank not in memory.pinned]
-        if memory.pinned and silent:
+        if silent:
             return books.fail(
                 "HOSTMEM",
                 "each rank says whether its host memory is pinned",

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final, Literal, TypeAlias
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import RULES, Rule
 from kvfence.checker.monitor.geometry_rules import GeometryRules
 from kvfence.checker.monitor.host_memory_rules import HostMemoryRules
 from kvfence.checker.monitor.kernels import kernels
@@ -38,52 +39,6 @@ _RARER: Final = (GeometryRules, HostMemoryRules, LoadRules, ProgressRules, RankR
 KEPT_VIOLATIONS: Final = 1000
 LONG_FROM: Final = 64  # slots; measured: from about here on numpy is faster than a loop
 
-JUDGED_BY: Final[dict[str, tuple[str, ...]]] = {
-    "alloc": ("CONSERVE", "FREEZE", "PIN"),
-    "deny": ("CONSERVE",),
-    "touch": ("CONSERVE", "UNIQUE", "PURE"),
-    "free": ("CONSERVE", "PIN", "FREEZE"),
-    "evict": ("PIN", "FREEZE", "CONSERVE"),
-    "label": ("CONSERVE", "FAIL-CLOSED", "USE-READY", "UNIQUE", "RESET", "ONCE"),
-    "unlabel": ("CONSERVE",),
-    "submit": ("ONCE",),
-    "lookup": ("PIN", "PURE", "COUNT", "ONCE"),
-    "withdraw": ("ONCE",),
-    "admit": ("COUNT", "ONCE"),
-    "preempt": ("ONCE",),
-    "rollback": ("FAIL-CLOSED", "ONCE"),
-    "finish": ("COUNT", "ONCE"),
-    "drop": ("ONCE",),
-    "cursor": ("CURSOR", "ONCE"),
-    "retire": ("NO-LEAK", "ONCE"),
-    "queue": ("ONCE", "UNIQUE", "FREEZE", "USE-READY", "FAIL-CLOSED", "PIN"),
-    "issue": ("ONCE",),
-    "report": ("ONCE", "RANKS"),
-    "stale": ("ONCE",),
-    "complete": ("ONCE", "RANKS", "FAIL-CLOSED"),
-    "failed": ("FAIL-CLOSED", "ONCE"),
-    "reserve": ("RANKS", "ONCE"),
-    "decide": ("RANKS", "ONCE"),
-    "describe": ("HOSTMEM", "ONCE"),
-    "ask": ("ONCE",),
-    "answer": ("ONCE",),
-    "stored": ("EVENTS",),
-    "removed": ("EVENTS",),
-    "cleared": ("EVENTS",),
-    "published": ("EVENTS",),
-    "register": ("HOSTMEM",),
-    "unregister": ("HOSTMEM",),
-    "hostmem": ("HOSTMEM",),
-    "geometry": ("GEOMETRY", "ONCE"),
-    "round": ("PROGRESS",),
-    "zero": ("LOAD-ORDER", "ONCE"),
-    "dispatch": ("ONCE", "USE-READY", "FAIL-CLOSED"),
-    "process": ("ONCE",),
-    "reset": ("RESET",),
-    "quiesce": ("NO-LEAK",),
-}
-"""Invariants that each kind of event is judged by. FLUSH and STORE-READY are only judged of known numbers."""
-
 
 class Ledger:
     """The runtime form of the invariants.
@@ -105,6 +60,9 @@ class Ledger:
     is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
     a verdict.
 
+    A rule that raises an invariant which it does not declare is an error, UndeclaredError; with ``strict``
+    false, as in a serving process, the violation is told like any other.
+
     Raises ``ValueError`` for a header with impossible sizes.
     """
 
@@ -116,6 +74,7 @@ class Ledger:
         shortcuts: bool = True,
         compiled: bool = True,
         long_from: int = LONG_FROM,
+        strict: bool = True,
     ) -> None:
         problem = problem_of_header(header)
         if problem is not None:
@@ -134,6 +93,7 @@ class Ledger:
             )
         )
         books = Books(header, long_from, found)
+        books.strict = strict
         if header.snapshot is not None:
             restore(books, header.snapshot)
         self._take_over(books)
@@ -166,10 +126,10 @@ class Ledger:
             raise TypeError(f"not an event: {event!r}") from None
         self._remember(event)
         self.books.events += 1
-        self._counts[kind] += 1
         violation = rule(event)
+        self._counts[kind] += 1  # an event that the rule refuses as nonsense is not judged
         if violation is not None:
-            self.violation_counts[violation.invariant] += 1
+            self._violated(kind, violation.invariant)
         return violation
 
     def apply_until_violation(self, events: Iterator[Event]) -> Violation | None:
@@ -183,12 +143,22 @@ class Ledger:
             kind = type(event)
             rule = rules[kind]
             remember(event)
-            counts[kind] += 1
             violation = rule(event)
+            counts[kind] += 1
             if violation is not None:
-                self.violation_counts[violation.invariant] += 1
+                self._violated(kind, violation.invariant)
                 return violation
         return None
+
+    def _violated(self, kind: type[Event], invariant: str) -> None:
+        """Count a violation. The rule may have stopped there, so the event counts for that invariant alone,
+        and for those that the rule itself counted it for.
+        """
+        self.violation_counts[invariant] += 1
+        declared = RULES[kind]
+        self.books.not_judged(*(other for other in declared.each if other != invariant))
+        if invariant not in declared.ids:
+            self.books.judge(invariant)
 
     def __call__(self, event: Event) -> None:
         """Judge ``event`` as the mode says."""
@@ -233,10 +203,14 @@ class Ledger:
         return sum(self.checks_by_invariant().values())
 
     def checks_by_invariant(self) -> dict[str, int]:
-        """For each invariant, the events that were judged by it."""
+        """For each invariant, the events that were judged by it; see :func:`declared.judges`.
+
+        An event that names nothing an invariant is about is not counted for it, and one that breaks an
+        invariant not for what the rule would have asked next.
+        """
         checks: Counter[str] = Counter(dict.fromkeys(BY_ID, 0) | self.books.judged)
         for kind, count in self._counts.items():
-            for invariant in JUDGED_BY[str(kind.__struct_config__.tag)]:
+            for invariant in RULES[kind].each:
                 checks[invariant] += count
         return dict(checks)
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Op, Rule
+from kvfence.checker.monitor.books import Books, Op
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.extra_state import Question
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.tags import tags_of
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.words import LABEL
-from kvfence.spec.events import Answer, Ask, Event, Failed, Queue, Zero
+from kvfence.spec.events import Answer, Ask, Failed, Queue, Zero
 from kvfence.spec.packed import WIDE, ints
 
 
-class LoadRules:
+class LoadRules(Rules):
     """Judges ``failed``, ``ask``, ``answer`` and ``zero``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.extra = books.extra
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {Failed: self.failed, Ask: self.ask, Answer: self.answer, Zero: self.zero}
-
+    @judges(Failed, "ONCE", "FAIL-CLOSED")
     def failed(self, event: Failed) -> Violation | None:
         """A failure names destinations of an open transfer, by their group, before the rank calls it good."""
         books, slots = self.books, ints(event.dst)
@@ -76,6 +74,7 @@ class LoadRules:
 
     # Questions.
 
+    @judges(Ask, "ONCE")
     def ask(self, event: Ask) -> Violation | None:
         """A question has an id of its own as long as it is open."""
         books, extra = self.books, self.extra
@@ -89,6 +88,7 @@ class LoadRules:
         extra.questions[event.ask] = Question(event.req, event.gen, event.pool, tuple(tags))
         return found
 
+    @judges(Answer, "ONCE", also=("FAIL-CLOSED",))
     def answer(self, event: Answer) -> Violation | None:
         """An answer goes to the generation that asked, once, and not against what a failed load showed."""
         books, extra = self.books, self.extra
@@ -114,7 +114,7 @@ class LoadRules:
                 keys=len(question.tags),
             )
         misses = extra.misses.get(question.pool)
-        if not misses:
+        if not misses or not event.hits:
             return None
         books.judge("FAIL-CLOSED")
         pool, suspects = books.pools[question.pool], extra.suspects.get(question.pool, set())
@@ -134,6 +134,7 @@ class LoadRules:
 
     # Zeros.
 
+    @judges(Zero, "ONCE", "LOAD-ORDER")
     def zero(self, event: Zero) -> Violation | None:
         """A dispatched step writes zeros: no load may be written over there before it is over."""
         books, slots = self.books, ints(event.slots)
@@ -158,13 +159,17 @@ class LoadRules:
                 filling,
                 step=event.step,
             )
+        if not slots:
+            books.not_judged("LOAD-ORDER")
         return None
 
 
 def load_order_fault(books: Books, event: Queue, dst: PoolState) -> Violation | None:
     """Whether a load writes a slot over which a step in flight still writes zeros."""
-    books.judge("LOAD-ORDER")
-    for slot in ints(event.dst):
+    destinations = ints(event.dst)
+    if destinations:
+        books.judge("LOAD-ORDER")
+    for slot in destinations:
         step = books.extra.zeroing.get((dst.name, slot))
         if step is not None:
             return books.fail(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kvfence.checker.monitor.books import LONG, Books, Op
 from kvfence.checker.monitor.kernels import FEWER, LOW, ROOM, Kernels
 from kvfence.checker.monitor.pool_rules import PoolRules
-from kvfence.checker.monitor.pool_shortcuts import trusted
+from kvfence.checker.monitor.pool_shortcuts import filled, trusted
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.request_state import LAST_STEP
 from kvfence.checker.monitor.tags import mix_of
@@ -40,7 +40,7 @@ class NativePoolShortcuts(PoolRules):
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         count = self._change(pool.native, event.slots, 0, REF)
-        if count < 0:
+        if count <= 0:
             return super().alloc(event)
         pool.free -= count
         return self._joined(pool, holder, event, count)
@@ -52,8 +52,10 @@ class NativePoolShortcuts(PoolRules):
         if holder.count and not holder.slots.isdisjoint(ints(event.slots)):
             return super().touch(event)
         count = self._touch(pool.native, event.slots)
-        if count < 0:
+        if count <= 0:
             return super().touch(event)
+        if holder.kind != "req":
+            self.joins_once(holder)
         pool.free -= count >> 32
         return self._joined(pool, holder, event, count & LOW)
 
@@ -85,20 +87,24 @@ class NativePoolShortcuts(PoolRules):
                 return super().free(event)
         own, parts = holder.own, holder.parts
         left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
-        if left >= 0:
+        if left > 0:
             self.left(pool, holder)
         elif left == FEWER:
             left = self._leave_some(pool, holder, ints(event.slots))
-        if left < 0:
+        if left <= 0:
             return super().free(event)
-        count = left & LOW
-        pool.free += left >> 32
+        count, gone = left & LOW, left >> 32
+        pool.free += gone
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        if event.free == pool.free and not pool.drift:
-            return None
-        return self.told(pool, event.free)
+        if event.free != pool.free or pool.drift:
+            found = self.told(pool, event.free)
+            if found is not None:
+                return found
+        if not gone:
+            self.all_stay()
+        return None
 
     def _leave_some(self, pool: PoolState, holder: Holder, slots: Sequence[int]) -> int:
         """``holder`` leaves only some of its slots; answers as the kernel does."""
@@ -117,7 +123,7 @@ class NativePoolShortcuts(PoolRules):
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
         count = self._change(pool.native, event.slots, LABEL, 0)
-        if count < 0:
+        if count <= 0:
             return super().evict(event)
         pool.labelled -= count
         books = self.books
@@ -136,10 +142,12 @@ class NativePoolShortcuts(PoolRules):
         if count == ROOM:
             pool.index().make_room(len(ints(event.keys, WIDE)))
             count = self._label(pool.native, event.slots, event.keys, mix)
-        if count < 0:
+        if count <= 0:
             return super().label(event)
         pool.labelled += count
         books = self.books
+        if event.op >= 0:
+            filled(books, pool)
         books.slots += count
         if count >= LONG:
             books.count_long(count)
@@ -164,7 +172,7 @@ class NativeTransferShortcuts(TransferRules):
         if count == ROOM:
             dst.index().make_room(len(ints(event.keys, WIDE)))
             count = self._queue(src.native, event.src, dst.native, event.dst, event.keys, mix, store)
-        if count < 0:
+        if count <= 0:
             return None
         op.plain = True
         return count

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.pool_state import Holder, PoolState
 from kvfence.checker.monitor.reach import kind_of
 from kvfence.checker.monitor.request_state import LAST_STEP
@@ -24,29 +25,17 @@ from kvfence.checker.monitor.words import (
     REF,
     REFS,
 )
-from kvfence.spec.events import Alloc, Deny, Event, Evict, Free, Label, Touch, Unlabel
+from kvfence.spec.events import Alloc, Deny, Evict, Free, Label, Touch, Unlabel
 from kvfence.spec.packed import WIDE, Numbers, ints
 
 
-class PoolRules:
+class PoolRules(Rules):
     """Judges ``alloc``, ``deny``, ``touch``, ``free``, ``evict``, ``label`` and ``unlabel``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pools = books.pools
         self.windows = {index: group for index, group in books.groups.items() if kind_of(group) != "full"}
-
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Alloc: self.alloc,
-            Deny: self.deny,
-            Touch: self.touch,
-            Free: self.free,
-            Evict: self.evict,
-            Label: self.label,
-            Unlabel: self.unlabel,
-        }
 
     def told(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
         """The pool's own count of free slots must be ours. A difference is reported once.
@@ -68,8 +57,14 @@ class PoolRules:
             total=pool.total,
         )
 
+    def no_slots(self, free: int) -> None:
+        """An event names no slots, and is accepted: all that was compared is the count that it tells."""
+        if free < 0:
+            self.books.not_judged("CONSERVE")
+
     # Alloc.
 
+    @judges(Alloc, "CONSERVE", "FREEZE", "PIN")
     def alloc(self, event: Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
         pool, slots = self.pools[event.pool], ints(event.slots)
@@ -94,7 +89,11 @@ class PoolRules:
             taken.append(slot)
         self.join(holder, taken, event)
         self.books.count_slots(len(slots))
-        return self.told(pool, event.free, found)
+        found = self.told(pool, event.free, found)
+        if not slots and found is None:
+            self.books.not_judged("FREEZE", "PIN")
+            self.no_slots(event.free)
+        return found
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with giving ``slot`` away."""
@@ -148,6 +147,7 @@ class PoolRules:
             )
         return None
 
+    @judges(Deny, "CONSERVE")
     def deny(self, event: Deny) -> Violation | None:
         """Only a pool that is short may refuse."""
         pool = self.pools[event.pool]
@@ -164,12 +164,15 @@ class PoolRules:
 
     # Touch.
 
+    @judges(Touch, "CONSERVE", also=("UNIQUE", "PURE"))
     def touch(self, event: Touch) -> Violation | None:
         """A holder joins: only slots that have one, or a key to share."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         holder = self.books.holder(pool, event.holder)
         found: Violation | None = None
         joined: list[int] = []
+        if slots:
+            self.joins_once(holder)
         for place, slot in enumerate(slots):
             found = found or self.touch_fault(pool, holder, slot)
             if not pool.has(slot):
@@ -187,7 +190,17 @@ class PoolRules:
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
         self.books.count_slots(len(slots))
-        return self.told(pool, event.free, found)
+        found = self.told(pool, event.free, found)
+        if not slots and found is None:
+            self.no_slots(event.free)
+        return found
+
+    def joins_once(self, holder: Holder) -> None:
+        """Count that a transfer or a pin, each of which joins a slot once, was judged by that."""
+        if holder.kind == "op":
+            self.books.judge("UNIQUE")
+        elif holder.kind == "hit":
+            self.books.judge("PURE")
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
         """What is wrong with ``holder`` joining the holders of ``slot``."""
@@ -246,6 +259,7 @@ class PoolRules:
 
     # Free.
 
+    @judges(Free, "CONSERVE", "PIN", "FREEZE")
     def free(self, event: Free) -> Violation | None:
         """A holder leaves. If it was the last one, nothing may use or expect the slot."""
         books = self.books
@@ -257,6 +271,7 @@ class PoolRules:
         promised = promise.slots if promise is not None and promise.pool == pool.name else frozenset[int]()
         protects = self.protection(pool, holder)
         frozen: list[int] = []
+        gone = 0
         for slot in slots:
             if slot not in holder.slots:
                 more = holder.again.pop(slot, 0)
@@ -285,6 +300,7 @@ class PoolRules:
                     slot=slot,
                     holder=holder.name,
                 )
+            gone += dying
             if dying:
                 found = found or self.free_fault(pool, holder, slot, word, read)
             elif read and request is not None:
@@ -305,7 +321,18 @@ class PoolRules:
         if not holder.slots:
             self.left(pool, holder)
         books.count_slots(len(slots))
-        return self.told(pool, event.free, found)
+        found = self.told(pool, event.free, found)
+        if found is None and not gone:
+            self.all_stay(pinned=bool(promised))
+            if not slots:
+                self.no_slots(event.free)
+        return found
+
+    def all_stay(self, *, pinned: bool = False) -> None:
+        """Each slot that a holder leaves has others, so nothing was asked about what needs one."""
+        self.books.not_judged("FREEZE")
+        if not pinned:
+            self.books.not_judged("PIN")
 
     def free_fault(
         self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool
@@ -361,6 +388,7 @@ class PoolRules:
 
     # Labels.
 
+    @judges(Evict, "PIN", "FREEZE", "CONSERVE")
     def evict(self, event: Evict) -> Violation | None:
         """Only cached slots that nobody holds and nothing expects are evicted."""
         pool, slots = self.pools[event.pool], ints(event.slots)
@@ -372,6 +400,8 @@ class PoolRules:
                 if pool.words[slot] & PROMISES:
                     self.books.forgive_promises(pool, slot)
         self.books.count_slots(len(slots))
+        if not slots:
+            self.books.not_judged("PIN", "FREEZE", "CONSERVE")
         return found
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
@@ -405,6 +435,7 @@ class PoolRules:
             return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
         return None
 
+    @judges(Label, "CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", also=("ONCE", "RESET"))
     def label(self, event: Label) -> Violation | None:
         """A slot enters the prefix index only when its content is there, whole and current."""
         pool, slots, keys = self.pools[event.pool], ints(event.slots), ints(event.keys, WIDE)
@@ -427,9 +458,12 @@ class PoolRules:
             seen.add(slot)
             if pool.has(slot) and not pool.words[slot] & NULL_BLOCK:
                 pool.set_label(slot, tag)
-        if found is None and event.op < 0 and pool.stale:
+        if found is None and event.op < 0 and pool.stale and slots:
+            self.books.judge("RESET")
             found = self.stale_table_fault(pool, slots)
         self.books.count_slots(len(slots))
+        if found is None and not slots:
+            self.books.not_judged("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")
         return found
 
     def label_op_fault(self, pool: PoolState, event: Label, slots: Sequence[int]) -> Violation | None:
@@ -451,6 +485,8 @@ class PoolRules:
             )
         closed = self.books.closed.get(event.op)
         newest = op.event.gen if op is not None else None if closed is None else closed.gen
+        if newest is not None:
+            self.books.judge("ONCE")
         if newest is not None and newest < event.gen:
             return fail(
                 "ONCE",
@@ -483,6 +519,8 @@ class PoolRules:
                 gen=event.gen,
             )
         epoch = closed.epoch(pool)
+        if pool.epoch:
+            self.books.judge("RESET")
         if epoch < pool.epoch:
             return fail(
                 "RESET",
@@ -540,6 +578,7 @@ class PoolRules:
                 )
         return None
 
+    @judges(Unlabel, "CONSERVE")
     def unlabel(self, event: Unlabel) -> Violation | None:
         """Slots leave the prefix index; always allowed."""
         pool, slots = self.pools[event.pool], ints(event.slots)
@@ -552,6 +591,8 @@ class PoolRules:
                     "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
                 )
         self.books.count_slots(len(slots))
+        if not slots:
+            self.books.not_judged("CONSERVE")
         return found
 
     def users(self, pool: PoolState, slot: int) -> list[str]:

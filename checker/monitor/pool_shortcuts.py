@@ -40,7 +40,7 @@ class PoolShortcuts(PoolRules):
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
-        if which is None or not all_are(pool, which, 0):
+        if which is None or not len(which) or not all_are(pool, which, 0):
             return super().alloc(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         if not _join(pool, holder, which):
@@ -62,7 +62,8 @@ class PoolShortcuts(PoolRules):
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
-        if which is None or not all_have(pool, which, REFS | LABEL, FILLING | BAD | NULL_BLOCK):
+        wrong = FILLING | BAD | NULL_BLOCK
+        if which is None or not len(which) or not all_have(pool, which, REFS | LABEL, wrong):
             return super().touch(event)
         holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
         if (holder.own or holder.parts) and not holder.slots.isdisjoint(ints(event.slots)):
@@ -73,6 +74,8 @@ class PoolShortcuts(PoolRules):
         pool.free -= add_holder(pool, which)
         if holder.kind == "req":
             self.join(holder, event.slots, event)
+        else:
+            self.joins_once(holder)
         books = self.books
         books.slots += count
         if count >= LONG:
@@ -94,7 +97,7 @@ class PoolShortcuts(PoolRules):
         ):
             return super().free(event)
         which = named(pool, event.slots)
-        if which is None or not _holds(pool, holder, which):
+        if which is None or not len(which) or not _holds(pool, holder, which):
             return super().free(event)
         gone = dying(pool, which, LABEL | BAD)
         if gone is None or not _leave(holder, which):
@@ -109,15 +112,19 @@ class PoolShortcuts(PoolRules):
         books.slots += count
         if count >= LONG:
             books.count_long(count)
-        if event.free == pool.free and not pool.drift:
-            return None
-        return self.told(pool, event.free)
+        if event.free != pool.free or pool.drift:
+            found = self.told(pool, event.free)
+            if found is not None:
+                return found
+        if not gone:
+            self.all_stay()
+        return None
 
     def evict(self, event: Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
-        if which is None or not all_are(pool, which, LABEL) or not distinct(pool, which):
+        if which is None or not len(which) or not all_are(pool, which, LABEL) or not distinct(pool, which):
             return super().evict(event)
         remove_labels(pool, which)
         self.books.count_slots(len(which))
@@ -129,12 +136,15 @@ class PoolShortcuts(PoolRules):
         which = named(pool, event.slots) if trusted(self.books, pool, event) else None
         if (
             which is None
+            or not len(which)
             or (tags := tags_named(event.keys, event.group, which)) is None
             or not all_have(pool, which, REFS, LABEL | FILLING | BAD | NULL_BLOCK)
             or not distinct(pool, which)
         ):
             return super().label(event)
         add_labels(pool, which, tags)
+        if event.op >= 0:
+            filled(self.books, pool)
         self.books.count_slots(len(which))
         return None
 
@@ -146,6 +156,13 @@ def trusted(books: Books, pool: PoolState, event: Label) -> bool:
         return not pool.stale
     closed = books.closed.get(op)
     return closed is not None and closed.gen == event.gen and closed.current(pool) and op not in books.ops
+
+
+def filled(books: Books, pool: PoolState) -> None:
+    """Count what else a label is judged by if it tells the transfer that filled the slots, and is trusted."""
+    books.judge("ONCE")
+    if pool.epoch:
+        books.judge("RESET")
 
 
 def _join(pool: PoolState, holder: Holder, which: Named) -> bool:

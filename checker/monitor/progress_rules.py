@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Drop, Event, Preempt, Round
+from kvfence.spec.events import Drop, Preempt, Round
 
 STALLED: Final = 3
 """Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
 
 
-class ProgressRules:
+class ProgressRules(Rules):
     """Judges ``round``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.extra = books.extra
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {Round: self.round}
-
+    @judges(Round, also=("PROGRESS",))
     def round(self, event: Round) -> Violation | None:
         """A scheduler that could do something, and for which nothing in flight will change that, does it."""
         books, extra = self.books, self.extra
@@ -30,12 +28,15 @@ class ProgressRules:
         fits = 0 <= event.needed <= pool.free + pool.drift and event.waiting > 0
         if event.scheduled or books.ops or books.steps or not (event.running or event.ready or fits):
             extra.round, extra.rounds = None, 0
+            if event.scheduled:
+                books.judge("PROGRESS")
             return None
         seen = round_seen(books, event)
         extra.rounds = extra.rounds + 1 if seen == extra.round else 1
         extra.round = seen
         if extra.rounds != STALLED:
             return None
+        books.judge("PROGRESS")
         return books.fail(
             "PROGRESS",
             "a scheduler that has something to run, and nothing in flight to wait for, runs it",
@@ -54,11 +55,11 @@ def preempt_fault(books: Books, event: Preempt) -> Violation | None:
     """Whether one request after the other is preempted while the first one's slots are on their way."""
     if event.why != "room":
         return None
-    books.judge("PROGRESS")
     before = books.extra.victim
     books.extra.victim = f"{event.req}.{event.gen}", books.processed
     if before is None or before[1] != books.processed:
         return None
+    books.judge("PROGRESS")
     name = f"req:{before[0]}"
     held = {
         pool.name: holder.count

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Op, Rule
+from kvfence.checker.monitor.books import Books, Op
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.extra_state import Votes
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Decide, Event, Reserve
+from kvfence.spec.events import Decide, Reserve
 
 
-class RankRules:
+class RankRules(Rules):
     """Judges ``reserve`` and ``decide``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.votes = books.extra.votes
         self.all_ranks = (1 << books.header.ranks) - 1
-
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {Reserve: self.reserve, Decide: self.decide}
 
     def open_op(self, event: Reserve | Decide) -> tuple[Op | None, Violation | None]:
         """The open transfer that is meant, and what is wrong with the event's names."""
@@ -37,6 +34,7 @@ class RankRules:
             )
         return op, None
 
+    @judges(Reserve, "ONCE", "RANKS")
     def reserve(self, event: Reserve) -> Violation | None:
         """Each rank is asked once, before any decides."""
         op, found = self.open_op(event)
@@ -58,6 +56,7 @@ class RankRules:
             votes.reserved |= bit
         return found
 
+    @judges(Decide, "ONCE", "RANKS")
     def decide(self, event: Decide) -> Violation | None:
         """All ranks decide alike; they commit only what all of them reserved."""
         op, found = self.open_op(event)
@@ -100,7 +99,6 @@ def end_fault(books: Books, op: Op, ok: bool) -> Violation | None:
     votes = books.extra.votes.pop((op.id, op.event.gen), None)
     if votes is None or not ok or not votes.committed | votes.aborted:
         return None
-    books.judge("RANKS")
     if votes.aborted or votes.committed != (1 << books.header.ranks) - 1:
         return books.fail(
             "RANKS",

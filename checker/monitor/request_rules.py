@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
 from kvfence.checker.monitor.bulk import all_have_both, distinct, named, same
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.geometry_rules import accepted_fault, promise_fault
 from kvfence.checker.monitor.load_rules import promised_again
 from kvfence.checker.monitor.pool_state import PoolState
@@ -16,7 +17,6 @@ from kvfence.spec.events import (
     Admit,
     Cursor,
     Drop,
-    Event,
     Finish,
     Lookup,
     Preempt,
@@ -28,28 +28,14 @@ from kvfence.spec.events import (
 from kvfence.spec.packed import count_of, ints
 
 
-class RequestRules:
+class RequestRules(Rules):
     """Judges ``submit`` to ``retire``."""
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pools = books.pools
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Submit: self.submit,
-            Lookup: self.lookup,
-            Withdraw: self.withdraw,
-            Admit: self.admit,
-            Preempt: self.preempt,
-            Rollback: self.rollback,
-            Finish: self.finish,
-            Drop: self.drop,
-            Cursor: self.cursor,
-            Retire: self.retire,
-        }
-
+    @judges(Submit, "ONCE")
     def submit(self, event: Submit) -> Violation | None:
         """A generation is submitted once, and generations grow."""
         books = self.books
@@ -74,6 +60,7 @@ class RequestRules:
 
     # The promise of a hit.
 
+    @judges(Lookup, "ONCE", "COUNT", also=("PIN", "CONSERVE", "PURE", "GEOMETRY", "FAIL-CLOSED"))
     def lookup(self, event: Lookup) -> Violation | None:
         """Each promised block is cached and pinned; a promise replaces the one before."""
         books = self.books
@@ -97,6 +84,8 @@ class RequestRules:
         if pool is None and external:
             raise KeyError(event.pool)
         if pool is not None and external:
+            if count_of(event.slots):
+                books.judge("PIN", "CONSERVE")
             which = named(pool, event.slots)
             slots = event.slots
             if which is None or not (all_have_both(pool, which, REFS, LABEL) and distinct(pool, which)):
@@ -134,6 +123,7 @@ class RequestRules:
         holder = pool.holders.get(f"hit:{request.key}")
         if holder is None or holder.leaked:
             return None
+        self.books.judge("PURE")
         promise = request.promise
         if promise is None or promise.pool != pool.name:
             more = set(holder.slots)
@@ -158,6 +148,7 @@ class RequestRules:
         """The pins of a replaced promise must be gone now."""
         if request.replaced is None:
             return None
+        self.books.judge("PURE")
         name, slots = request.replaced
         request.replaced = None
         pool = self.pools[name]
@@ -174,6 +165,7 @@ class RequestRules:
             holder=f"hit:{request.key}",
         )
 
+    @judges(Withdraw, "ONCE")
     def withdraw(self, event: Withdraw) -> Violation | None:
         """The promise is given up."""
         request, found = self.books.request(event.req, event.gen)
@@ -182,6 +174,7 @@ class RequestRules:
         self.books.extra.promised.pop(request.key, None)
         return found
 
+    @judges(Admit, "ONCE", "COUNT", also=("PURE", "GEOMETRY"))
     def admit(self, event: Admit) -> Violation | None:
         """Each token is counted once: local, external or to be computed."""
         books = self.books
@@ -218,6 +211,7 @@ class RequestRules:
 
     # Ends and setbacks.
 
+    @judges(Preempt, "ONCE", also=("PROGRESS",))
     def preempt(self, event: Preempt) -> Violation | None:
         """A generation ends once; the next one waits."""
         books = self.books
@@ -232,6 +226,7 @@ class RequestRules:
             books.add_request(event.req, event.gen + 1, explicit=True)
         return found
 
+    @judges(Finish, "ONCE", also=("COUNT",))
     def finish(self, event: Finish) -> Violation | None:
         """A generation ends once, and says how much of it is written."""
         books = self.books
@@ -240,6 +235,8 @@ class RequestRules:
             found = found or self.ended(request)
         confirmed = books.confirmed(request)
         counted = request.known or (request.prompt is not None and request.last_step < 0)
+        if counted:
+            books.judge("COUNT")
         if counted and confirmed != event.computed:
             found = found or books.fail(
                 "COUNT",
@@ -262,12 +259,15 @@ class RequestRules:
         request.end = why
         request.ready = False
 
+    @judges(Rollback, "ONCE", also=("FAIL-CLOSED", "COUNT"))
     def rollback(self, event: Rollback) -> Violation | None:
         """After a failed load, only valid tokens count as computed."""
         request, found = self.books.request(event.req, event.gen)
         most = request.computed + request.external
         if request.limit is not None:
             most = min(most, request.limit)
+        if request.known:
+            self.books.judge("FAIL-CLOSED")
         if request.known and event.computed > most:
             found = found or self.books.fail(
                 "FAIL-CLOSED",
@@ -295,6 +295,7 @@ class RequestRules:
 
     def ahead_fault(self, request: Request, event: Rollback) -> Violation | None:
         """Whether a request that was rolled back still counts on steps that are not under way."""
+        self.books.judge("COUNT")
         under_way = self.books.unprocessed(request)
         if event.ahead == under_way:
             return None
@@ -308,6 +309,7 @@ class RequestRules:
 
     # What became of the blocks.
 
+    @judges(Drop, "ONCE", also=("PROGRESS",))
     def drop(self, event: Drop) -> Violation | None:
         """Blocks will not be stored, for a reason that is counted."""
         if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
@@ -316,6 +318,7 @@ class RequestRules:
         request.cover(event.group).add_range(event.at, event.at + event.n)
         return found or (starved_fault(self.books, event) if event.why == "tier_full" else None)
 
+    @judges(Cursor, "ONCE", "CURSOR")
     def cursor(self, event: Cursor) -> Violation | None:
         """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""
         books = self.books
@@ -346,6 +349,7 @@ class RequestRules:
         cover.cursor = event.to
         return found
 
+    @judges(Retire, "ONCE", "NO-LEAK", also=("FLUSH",))
     def retire(self, event: Retire) -> Violation | None:
         """Nothing is held for the generation, and each of its blocks is accounted for."""
         books = self.books
@@ -399,8 +403,10 @@ class RequestRules:
         for index, group in self.books.groups.items():
             if group.pool == self.books.header.tier:
                 continue
-            self.books.judge("FLUSH")
             full = request.final // group.block_size
+            if not full:
+                continue
+            self.books.judge("FLUSH")
             gap = request.cover(index).gap_below(full)
             if gap is not None:
                 return self.books.fail(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfence.checker.monitor.books import Books, Rule
+from kvfence.checker.monitor.books import Books
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.pool_state import PoolState
 from kvfence.checker.monitor.tags import Tag, tags_of
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Cleared, Event, Published, Removed, Stored
+from kvfence.spec.events import Cleared, Published, Removed, Stored
 from kvfence.spec.packed import WIDE, ints
 
 
-class ResidencyRules:
+class ResidencyRules(Rules):
     """Judges ``stored``, ``removed``, ``cleared`` and ``published``."""
 
     def __init__(self, books: Books) -> None:
@@ -20,15 +21,7 @@ class ResidencyRules:
         self.pools = books.pools
         self.published = books.extra.published
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Stored: self.stored,
-            Removed: self.removed,
-            Cleared: self.cleared,
-            Published: self.caught_up,
-        }
-
+    @judges(Stored, "EVENTS")
     def stored(self, event: Stored) -> Violation | None:
         """A key is published when it can be looked up, and once."""
         pool, keys, tags, known = self.read(event)
@@ -39,8 +32,11 @@ class ResidencyRules:
             if tag in known:
                 found = found or self.fault("a key is published as stored once", pool, key)
             known.add(tag)
+        if not keys:
+            self.books.not_judged("EVENTS")
         return found
 
+    @judges(Removed, "EVENTS")
     def removed(self, event: Removed) -> Violation | None:
         """A key is taken back that was published, when no slot has it any more."""
         pool, keys, tags, known = self.read(event)
@@ -53,6 +49,8 @@ class ResidencyRules:
                     "a key that is published as removed cannot be looked up", pool, key
                 )
             known.discard(tag)
+        if not keys:
+            self.books.not_judged("EVENTS")
         return found
 
     def read(self, event: Stored | Removed) -> tuple[PoolState, Sequence[int], Sequence[Tag], set[Tag]]:
@@ -60,6 +58,7 @@ class ResidencyRules:
         pool, keys = self.pools[event.pool], ints(event.keys, WIDE)
         return pool, keys, tags_of(keys, event.group), self.published.setdefault(pool.name, set())
 
+    @judges(Cleared, "EVENTS")
     def cleared(self, event: Cleared) -> Violation | None:
         """Everything is taken back when nothing can be looked up."""
         pool = self.pools[event.pool]
@@ -74,6 +73,7 @@ class ResidencyRules:
             left=pool.labelled,
         )
 
+    @judges(Published, "EVENTS")
     def caught_up(self, event: Published) -> Violation | None:
         """What is published is what can be looked up."""
         return difference(self.books, self.pools[event.pool])
@@ -104,6 +104,7 @@ def difference(books: Books, pool: PoolState) -> Violation | None:
 def quiet_fault(books: Books) -> Violation | None:
     """The same for each pool of which something was published, when nothing happens any more."""
     for name in list(books.extra.published):
+        books.judge("EVENTS")
         found = difference(books, books.pools[name])
         if found is not None:
             return found

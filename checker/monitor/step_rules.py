@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kvfence.checker.monitor.books import Books, Rule, Step
+from kvfence.checker.monitor.books import Books, Step
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.host_memory_rules import quiet_fault as memory_fault
 from kvfence.checker.monitor.load_rules import zeros_over
 from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.residency_rules import quiet_fault as residency_fault
 from kvfence.checker.monitor.violation import Violation
-from kvfence.spec.events import Dispatch, Event, Process, Quiesce, Reset
+from kvfence.spec.events import Dispatch, Process, Quiesce, Reset
 
 
-class StepRules:
+class StepRules(Rules):
     """Judges ``dispatch``, ``process``, ``reset`` and ``quiesce``."""
 
     def __init__(self, books: Books) -> None:
@@ -20,15 +21,7 @@ class StepRules:
         self.run = None if books.kernels is None else books.kernels.run
         """Judges and takes over the requests of a step, if all of them are ready."""
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Dispatch: self.dispatch,
-            Process: self.process,
-            Reset: self.reset,
-            Quiesce: self.quiesce,
-        }
-
+    @judges(Dispatch, "ONCE", "USE-READY", "FAIL-CLOSED")
     def dispatch(self, event: Dispatch) -> Violation | None:
         """Steps are numbered in order, and run only requests whose tables are filled."""
         books = self.books
@@ -66,6 +59,8 @@ class StepRules:
         books.dispatched = event.step
         if books.processed >= event.step:
             books.processed = event.step - 1
+        if found is None and not ids:
+            books.not_judged("USE-READY", "FAIL-CLOSED")
         return found
 
     def dispatch_fault(self, event: Dispatch, request: Request) -> Violation | None:
@@ -96,6 +91,7 @@ class StepRules:
             valid=request.limit,
         )
 
+    @judges(Process, "ONCE")
     def process(self, event: Process) -> Violation | None:
         """Steps end in the order in which they were dispatched."""
         books = self.books
@@ -104,6 +100,7 @@ class StepRules:
         if event.step != oldest:
             if oldest is None and books.dispatched is None:
                 books.processed = event.step
+                books.not_judged("ONCE")
                 return None
             found = books.fail(
                 "ONCE",
@@ -121,10 +118,12 @@ class StepRules:
             zeros_over(books)
         return found
 
+    @judges(Reset, "RESET")
     def reset(self, event: Reset) -> Violation | None:
         """A good reset leaves no pool that can serve an older key."""
         books = self.books
         if not event.ok:
+            books.not_judged("RESET")
             return None
         found: Violation | None = None
         for pool in self.pools.values():
@@ -144,6 +143,7 @@ class StepRules:
             pool.stale = {holder.name for holder in pool.holders.values() if holder.kind == "req"}
         return found
 
+    @judges(Quiesce, "NO-LEAK", also=("EVENTS", "HOSTMEM"))
     def quiesce(self, event: Quiesce) -> Violation | None:  # noqa: ARG002 - says nothing but that it is quiet
         """Nothing is held."""
         books = self.books

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
-from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op, Rule
+from kvfence.checker.monitor.books import REMEMBERED, Books, Closed, Op
 from kvfence.checker.monitor.bulk import same
+from kvfence.checker.monitor.declared import Rules, judges
 from kvfence.checker.monitor.load_rules import (
     distrust,
     distrusted_fault,
@@ -19,13 +20,13 @@ from kvfence.checker.monitor.request_state import Request
 from kvfence.checker.monitor.tags import Tag, tags_of
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.monitor.words import BAD, BUSY, FILLING, LABEL, REFS
-from kvfence.spec.events import Complete, Event, Issue, Queue, Report, Stale
-from kvfence.spec.packed import WIDE, ints
+from kvfence.spec.events import Complete, Issue, Queue, Report, Stale
+from kvfence.spec.packed import WIDE, count_of, ints
 
 T = TypeVar("T", bound=Hashable)
 
 
-class TransferRules:
+class TransferRules(Rules):
     """Judges ``queue``, ``issue``, ``report``, ``stale`` and ``complete``."""
 
     def __init__(self, books: Books) -> None:
@@ -35,18 +36,18 @@ class TransferRules:
         self.two = len(self.pools) == 2 and books.header.tier in self.pools
         """There is only the device and its one tier."""
 
-    def rules(self) -> dict[type[Event], Rule]:
-        """The rule of each kind of event."""
-        return {
-            Queue: self.queue,
-            Issue: self.issue,
-            Report: self.report,
-            Stale: self.stale,
-            Complete: self.complete,
-        }
-
     # Queue.
 
+    @judges(
+        Queue,
+        "ONCE",
+        "UNIQUE",
+        "CONSERVE",
+        "FREEZE",
+        "USE-READY",
+        "FAIL-CLOSED",
+        also=("PIN", "STORE-READY", "LOAD-ORDER"),
+    )
     def queue(self, event: Queue) -> Violation | None:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
         books = self.books
@@ -71,6 +72,8 @@ class TransferRules:
             if not op.load:
                 found = found or self.keys_fault(event, dst, keys)
             self.take_one_by_one(op, src, dst)
+        elif op.load and found is None:
+            books.judge("PIN")
         books.count_slots(2 * count)
         blocks = self.blocks(event)
         if request is not None:
@@ -82,6 +85,8 @@ class TransferRules:
             found = found or (distrusted_fault(books, event, src) if op.load else None)
             refilled(books, event)
         self.open(op, blocks)
+        if found is None and not count:
+            books.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
         return found
 
     def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for short cuts
@@ -154,6 +159,8 @@ class TransferRules:
         if found is not None:
             return found
         tags = tags_of(ints(event.keys, WIDE), event.group)
+        if event.kind == "load" and sources:
+            self.books.judge("PIN")
         for slot, tag in zip(sources, tags, strict=True):
             word = src.words[slot]
             if event.kind == "load" and word & LABEL and src.label_of(slot) != tag:
@@ -386,6 +393,7 @@ class TransferRules:
             completed=None if closed is None else closed.gen,
         )
 
+    @judges(Issue, "ONCE")
     def issue(self, event: Issue) -> Violation | None:
         """A queued transfer is handed to the workers, once."""
         op, wrong = self.open_op(event, "issued")
@@ -396,11 +404,13 @@ class TransferRules:
         op.issued = True
         return None
 
+    @judges(Report, "ONCE")
     def report(self, event: Report) -> Violation | None:
         """Each rank reports an issued transfer once."""
         closed = self.books.closed.get(event.op)
         if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
             closed.missing &= ~(1 << event.rank)  # that it ended without this report was told
+            self.books.not_judged("ONCE")
             return None
         op, wrong = self.open_op(event, "reported")
         if op is None:
@@ -429,6 +439,7 @@ class TransferRules:
             )
         return None
 
+    @judges(Stale, "ONCE")
     def stale(self, event: Stale) -> Violation | None:
         """A report that is still expected must not be ignored."""
         op = self.books.ops.get(event.op)
@@ -449,6 +460,7 @@ class TransferRules:
             rank=event.rank,
         )
 
+    @judges(Complete, "ONCE", "RANKS", "FAIL-CLOSED")
     def complete(self, event: Complete) -> Violation | None:
         """A transfer ends when all ranks reported, and well only if all of them did."""
         op, found = self.open_op(event, "completed")
@@ -478,6 +490,8 @@ class TransferRules:
         if not event.ok:
             dst = self.pools[op.event.dst_pool]
             labelled = [slot for slot in ints(op.event.dst) if dst.word(slot) & LABEL]
+            if found is None and not count_of(op.event.dst):
+                self.books.not_judged("FAIL-CLOSED")
             if labelled:
                 found = found or self.books.fail(
                     "FAIL-CLOSED",

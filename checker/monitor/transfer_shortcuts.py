@@ -24,6 +24,7 @@ class TransferShortcuts(TransferRules):
         if (
             sources is None
             or destinations is None
+            or not len(sources)
             or not len(sources) == len(destinations) == len(tags := self.tags(op))
             or not all_have(src, sources, REFS, FILLING | BAD)
             or not all_have(dst, destinations, REFS, FILLING | BAD)

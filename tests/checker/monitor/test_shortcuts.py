@@ -114,7 +114,7 @@ anything: st.SearchStrategy[Event] = st.one_of(
 
 
 def state(ledger: Ledger) -> object:
-    """All that a ledger knows about pools and requests."""
+    """All that a ledger knows about pools and requests, and what it counts as judged."""
     books = ledger.books
     return (
         [
@@ -134,6 +134,7 @@ def state(ledger: Ledger) -> object:
         sorted(books.requests),
         sorted(books.ops),
         books.slots,
+        ledger.checks_by_invariant(),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Action, Bool, Enum, Expr, Function, Int, LeadsTo, Machine, Sort, Type
+from kvfence.spec.language.sizes import bound_at
 
 _TIMES = " \\X "
 _SIGNS = {"eq": "=", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
@@ -171,7 +172,7 @@ class _Module:
             return scope.names[e.uid]
         if e.op == "limit":
             assert callable(e.value)
-            return str(e.value(self.sizes))
+            return str(bound_at(e.value, self.sizes))
         if e.op == "index":
             return self.expr(a[0], scope)
         if e.op == "apply":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here
 from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
-from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
+from kvfence.spec.language.sizes import KnownSizes, Sizes
+from kvfence.spec.language.types import Bool, Int, Sort, Type, kind, same_kind
 from kvfence.spec.language.view import View
 
 Fair = Literal["weak", "strong"] | None
@@ -32,7 +33,7 @@ class Function:
         self.init = lift(given)
         if not same_kind(self.init.type, value):
             raise fail(f"{name} holds {kind(value)}, and its init is of type {kind(self.init.type)}")
-        if any(v not in set(self.formals) for v in self.init.free):
+        if any(all(v is not f for f in self.formals) for v in self.init.free):
             raise fail(f"the init of {name} uses a variable that is not one of its indices")
 
     def __repr__(self) -> str:
@@ -159,11 +160,36 @@ class Machine:
             raise fail(f"machine {self.name} has no action; declare one with @m.action()", self.where)
         return self
 
+    def bounds(self) -> Iterator[tuple[str, Callable[[Sizes], int]]]:
+        """The bounds of Ints that are functions of the sort sizes, each with what it is a bound of."""
+        for f in self.functions.values():
+            for t in (*f.domain, f.value):
+                yield from _bounds_of(t, f.name)
+        quantified: list[tuple[str, Expr]] = []
+        for a in self.actions.values():
+            for v in a.params:
+                yield from _bounds_of(v.type, f"parameter {v.value} of {a.name}")
+            read = (*(g.expr for g in a.guards), *a.updates.values(), *(c.expr for c in a.checks))
+            quantified += [(a.name, e) for e in read]
+        stated = (*self.invariants.values(), *self.lemmas.values(), *self.goals.values())
+        quantified += [(p.name, p.expr) for p in stated]
+        seen: set[int] = set()
+        while quantified:
+            name, e = quantified.pop()
+            if e.uid in seen:
+                continue
+            seen.add(e.uid)
+            quantified += [(name, a) for a in e.args]
+            if e.op == "limit" and callable(e.value):
+                yield f"a limit in {name}", e.value
+            for v in e.value if isinstance(e.value, tuple) else ():
+                yield from _bounds_of(v.type, f"{v.value} in {name}")
+
     def sort(self, name: str, default: int = 2) -> Sort:
         """Declare a sort, with the size it has when a run does not say."""
         self._new(name, self.sorts, "sort")
-        if default < 1:
-            raise fail(f"sort {name} has default size {default}; a sort has at least one element")
+        if not isinstance(default, int) or isinstance(default, bool) or default < 1:
+            raise fail(f"sort {name} has default size {default!r}; a sort has at least one element")
         self.sorts[name] = Sort(name, default, here())
         return self.sorts[name]
 
@@ -210,7 +236,11 @@ class Machine:
             action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
             action.event = _by_name(name, event, tuple(params)) if event else None
             state = State(self, name, name, variables)
-            body(state, **dict(zip(params, variables, strict=True)))
+            if body(state, **dict(zip(params, variables, strict=True))) is not None:
+                raise fail(
+                    f"action {name} returns something, which would be lost; say when it can be taken by "
+                    "s.require(…), and assign what it changes"
+                )
             action.guards, action.checks = tuple(state._guards), tuple(state._checks)
             action.updates, action.late = dict(state._now), tuple(state._late)
             self.actions[name] = action
@@ -287,9 +317,11 @@ class Machine:
 
         The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
         """
-        for sort in sizes:
+        for sort, size in sizes.items():
             if sort not in self.sorts:
                 raise fail(f"machine {self.name} has no sort {sort}; {close(sort, self.sorts)}")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
         self.promised_at.update(sizes)
 
     def _promise(
@@ -321,7 +353,7 @@ class Machine:
 
     def header(self, body: Callable[[Sizes], object]) -> None:
         """Say what header the trace of a path has, as a function of the sort sizes."""
-        self.header_of = body
+        self.header_of = lambda sizes: body(KnownSizes(sizes))
 
     def idle(self, body: Callable[[View], Sequence[object]]) -> None:
         """Say which events tell that nothing more happens in a state, as a function of its view.
@@ -397,6 +429,12 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({self.name})"
+
+
+def _bounds_of(t: Type, what: str) -> Iterator[tuple[str, Callable[[Sizes], int]]]:
+    for bound in (t.lo, t.hi) if isinstance(t, Int) else ():
+        if callable(bound):
+            yield what, bound
 
 
 def _same_names(action: str, body: Callable[..., object], params: dict[str, Type]) -> None:

@@ -5,7 +5,9 @@ Quantifiers over labels, truth values and literal ranges are written out; those 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.counters import Counter, facts
 from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
 from kvfence.spec.language.expr import constant, substitute
+from kvfence.spec.language.sizes import NotPolynomial, polynomial
 from kvfence.spec.language.types import INTEGER
 
 Term = Any  # z3 is untyped
@@ -115,10 +118,15 @@ class Translator:
     def _limit(self, e: Expr) -> Term:
         assert callable(e.value)
         try:
-            bound = e.value(_Sizes(self))
-        except Exception as problem:
-            raise Unsupported(f"a bound is not a sum of sort sizes and numbers ({problem})") from problem
-        return z3.IntVal(bound, self.context) if isinstance(bound, int) else bound
+            terms = polynomial(e.value)
+        except NotPolynomial as problem:
+            raise Unsupported(str(problem)) from problem
+        parts = []
+        for sorts, times in terms.items():
+            factors = [self.size(sort) for sort in sorts]
+            number = [z3.IntVal(times, self.context)] if times != 1 or not factors else []
+            parts.append(functools.reduce(operator.mul, [*number, *factors]))
+        return functools.reduce(operator.add, parts) if parts else z3.IntVal(0, self.context)
 
     def size(self, sort: str) -> Term:
         """The number of elements of a sort."""
@@ -161,17 +169,6 @@ class Translator:
             declared = z3.Function(f"count {len(self._counters)}", *sorts, z3.IntSort(self.context))
             known = self._counters[counter.term.uid] = (counter, declared)
         return known[1](*(self.term(v) for v in counter.actuals))
-
-
-class _Sizes(dict[str, Any]):
-    """Sort sizes as unknown integers, for bounds that are functions of them."""
-
-    def __init__(self, translator: Translator) -> None:
-        super().__init__()
-        self.translator = translator
-
-    def __missing__(self, sort: str) -> Term:
-        return self.translator.size(sort)
 
 
 def _is_true(e: Expr) -> bool:

@@ -40,8 +40,10 @@ def proof_remarks(machine: MachineFacts) -> Iterator[str]:
         return
     for why in dict.fromkeys(proof.open.values()):
         names = ", ".join(name for name, reason in proof.open.items() if reason == why)
-        yield f"{machine.machine}: not proved: {names}: {why}." if "," in names else (
-            f"{machine.machine}: {names} is not proved: {why}."
+        yield (
+            f"{machine.machine}: not proved: {names}: {why}."
+            if "," in names
+            else (f"{machine.machine}: {names} is not proved: {why}.")
         )
     if proof.second_open:
         names = ", ".join(proof.second_open[:SHOWN])

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here
 from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
-from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
 from kvfence.spec.language.sizes import KnownSizes, Sizes
+from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
 from kvfence.spec.language.types import Bool, Int, Sort, Type, kind, same_kind
 from kvfence.spec.language.view import View
 

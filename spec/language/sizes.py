@@ -1,14 +1,15 @@
 """Bounds that are functions of the sort sizes: their value at given sizes, and what they are at any size.
 
-At given sizes a bound is any function into the integers. For proofs at any size it has to be a polynomial of the
-sizes. It is then called with unknown sizes that add, subtract and multiply, and refuse everything else: Python
-would turn a comparison, a hash or a text of an unknown number into something known, and so into something wrong.
+At given sizes a bound is any function into the integers. For proofs at any size it has to be a polynomial of
+the sizes. It is then called with unknown sizes that add, subtract and multiply, and refuse everything else:
+Python would make something known, and so something wrong, of a comparison, a hash or a text of them.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -19,7 +20,10 @@ Sizes = Mapping[str, int]
 Monomial = tuple[str, ...]  # the sorts whose sizes are multiplied, in order
 Polynomial = dict[Monomial, int]  # coefficients, none of them 0; () is the constant term
 
-_SAMPLED = (*range(1, 13), 100)  # sizes at which a polynomial is compared with the function that it stands for
+_SAMPLED = (
+    *range(1, 13),
+    100,
+)  # sizes at which a polynomial is compared with the function that it stands for
 _WAY_OUT = "write it as sums and products of sizes, or check at given sizes with --engine native"
 
 
@@ -172,13 +176,14 @@ def bound_at(bound: int | Callable[[Sizes], int], sizes: Sizes) -> int:
         raise SpecError(_placed(str(problem), place_of(bound))) from problem
     except Exception as problem:
         raise fail(
-            f"a bound of an Int cannot be computed at sizes {dict(sizes)}: {type(problem).__name__}: {problem}; "
-            "mend the function",
+            f"a bound of an Int cannot be computed at sizes {dict(sizes)}: {type(problem).__name__}: "
+            f"{problem}; mend the function",
             place_of(bound),
         ) from problem
     if type(value) is not int:
         raise fail(
-            f"a bound of an Int is {_text(value)} at sizes {dict(sizes)}; give a whole number", place_of(bound)
+            f"a bound of an Int is {_text(value)} at sizes {dict(sizes)}; give a whole number",
+            place_of(bound),
         )
     return value
 
@@ -195,10 +200,10 @@ def _text(value: object) -> str:
 def polynomial(
     bound: Callable[[Sizes], int], sorts: frozenset[str] | None = None, what: str = "a bound"
 ) -> Polynomial:
-    """The bound as a polynomial of the sizes of ``sorts`` (any if None). NotPolynomial where it is not one.
+    """The bound as a polynomial of the sizes of ``sorts``, any if None. NotPolynomial where it is not one.
 
-    What it is with unknown sizes is compared with what it is at some sizes: a function can ask an unknown size
-    things that Python answers without asking it, such as its type.
+    What it is with unknown sizes is compared with what it is at some sizes: some things Python answers without
+    asking the unknown size, such as what its type is.
     """
     unknown = UnknownSizes(sorts)
     where = place_of(bound)
@@ -234,9 +239,7 @@ def value_at(terms: Polynomial, sizes: Sizes) -> int:
     """The value of a polynomial at given sizes."""
     total = 0
     for monomial, coefficient in terms.items():
-        for sort in monomial:
-            coefficient *= sizes[sort]
-        total += coefficient
+        total += coefficient * math.prod(sizes[sort] for sort in monomial)
     return total
 
 
@@ -258,4 +261,13 @@ def spell_polynomial(terms: Polynomial) -> str:
     return " + ".join(parts) or "0"
 
 
-__all__ = ["KnownSizes", "NotPolynomial", "Polynomial", "Sizes", "bound_at", "place_of", "polynomial", "value_at"]
+__all__ = [
+    "KnownSizes",
+    "NotPolynomial",
+    "Polynomial",
+    "Sizes",
+    "bound_at",
+    "place_of",
+    "polynomial",
+    "value_at",
+]

@@ -100,7 +100,9 @@ def _check_bound(bound: object) -> None:
 def check_number(value: int) -> None:
     """SpecError for an integer of more than ``MOST_BITS`` bits, which not every engine can read."""
     if value.bit_length() > MOST_BITS:
-        raise fail(f"a number of {value.bit_length()} bits is too large; use numbers of up to {MOST_BITS} bits")
+        raise fail(
+            f"a number of {value.bit_length()} bits is too large; use numbers of up to {MOST_BITS} bits"
+        )
 
 
 MOST_BITS = 512  # what intervals compute with as a float, and solvers read as text

@@ -215,11 +215,10 @@ class Unrolled:
 
 def _width(g: Grounded) -> int:
     """Bits of a signed number that holds every number that a node or a cell can be."""
-    most = 1
-    for n in nodes(g):
-        for end in (n.lo, n.hi):
-            if abs(end) < INF:
-                most = max(most, abs(int(end)))
+    ends = [end for n in nodes(g) for end in (n.lo, n.hi)]
+    # a cell may be read nowhere, and is compared with its range all the same
+    ends += [end for c in g.cells for end in (c.lo, c.hi, c.init) if end is not None]
+    most = max(1, *(abs(int(end)) for end in ends if abs(end) < INF))
     return most.bit_length() + 1
 
 

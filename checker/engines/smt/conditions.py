@@ -49,7 +49,7 @@ class Question:
     """Whether ``goal`` follows from ``given``; ``fixed`` are the constants in them.
 
     ``of`` is the name of the condition or check that it is about, ``case`` the action it is asked for, or
-    ``start``. ``counts`` pairs each count after the step with the one before it. ``sources`` names the
+    ``START``. ``counts`` pairs each count after the step with the one before it. ``sources`` names the
     condition that each of ``given`` is, and is empty for a guard.
     """
 
@@ -66,7 +66,7 @@ class Question:
         return f"{self.of}.{self.case}"
 
 
-START = "start"
+START = "the initial state"  # as no action is called
 DEADLOCK = "deadlock"
 
 

@@ -15,6 +15,7 @@ import z3
 
 from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.counters import Counter, facts
+from kvfence.checker.identifiers import Names, ascii_word
 from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
 from kvfence.spec.language.expr import constant, substitute
 from kvfence.spec.language.sizes import NotPolynomial, polynomial
@@ -34,6 +35,7 @@ class Translator:
         self._counters: dict[int, tuple[Counter, Term]] = {}  # a counter's uid is its own while it is kept
         self._terms: dict[int, Term] = {}
         self._used_sizes: dict[str, Term] = {}
+        self._names = Names()
 
     def sort(self, t: Type) -> Term:
         """The z3 sort of a type."""
@@ -43,12 +45,16 @@ class Translator:
             return z3.IntSort(self.context)
         if id(t) not in self._sorts:
             if isinstance(t, Enum):
-                self._sorts[id(t)], self._labels[id(t)] = z3.EnumSort(
-                    t.name, [f"{t.name}.{x}" for x in t.labels], ctx=self.context
-                )
+                name = self._name("enum", t, t.name)
+                labels = [self._names.of((id(t), x), f"{name}.{ascii_word(x)}") for x in t.labels]
+                self._sorts[id(t)], self._labels[id(t)] = z3.EnumSort(name, labels, ctx=self.context)
             else:
-                self._sorts[id(t)] = z3.DeclareSort(t.name, self.context)
+                self._sorts[id(t)] = z3.DeclareSort(self._name("sort", t, t.name), self.context)
         return self._sorts[id(t)]
+
+    def _name(self, kind: str, what: object, name: str) -> str:
+        """A symbol of SMT-LIB for a name of the machine: with its kind before it, no word of the language."""
+        return self._names.of((kind, id(what)), f"{kind}.{ascii_word(name)}")
 
     def formulas(self, question: Question) -> list[Term]:
         """Terms that cannot all be true together exactly when the question's answer is yes."""
@@ -76,7 +82,7 @@ class Translator:
         if op == "const":
             return self._constant(e.type, value)
         if op in ("param", "bound"):
-            return z3.Const(f"{value}!{e.uid}", self.sort(e.type))
+            return z3.Const(f"{ascii_word(str(value))}!{e.uid}", self.sort(e.type))
         if op == "limit":
             return self._limit(e)
         if op == "index":
@@ -131,12 +137,16 @@ class Translator:
     def size(self, sort: str) -> Term:
         """The number of elements of a sort."""
         if sort not in self._used_sizes:
-            self._used_sizes[sort] = z3.Int(f"size of {sort}", self.context)
+            self._used_sizes[sort] = z3.Int(
+                self._names.of(("size", sort), f"size of {ascii_word(sort)}"), self.context
+            )
         return self._used_sizes[sort]
 
     def _function(self, f: Function) -> Term:
         if f not in self._functions:
-            self._functions[f] = z3.Function(f.name, *(self.sort(t) for t in (*f.domain, f.value)))
+            self._functions[f] = z3.Function(
+                self._name("s", f, f.name), *(self.sort(t) for t in (*f.domain, f.value))
+            )
         return self._functions[f]
 
     def _quantified(self, e: Expr) -> Term:

@@ -27,7 +27,7 @@ from kvfence.checker.engines.base import (
 from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.pack import WORD, WORD_BITS, Packing, Words
 from kvfence.checker.engines.table import Seen, seen
-from kvfence.checker.engines.words import TooWide, fits_words, refused, word_bounds
+from kvfence.checker.engines.words import TooWide, fits, refused, word_bounds
 from kvfence.spec.language import Grounded, Instance, Machine
 from kvfence.spec.language.nodes import Node
 
@@ -344,7 +344,7 @@ class Reachable:
         search, words = self._search, self._search.seen.words
         graph = search.grounded.graph
         if graph.wide:
-            fits_words(search.grounded, (("a difference", n) for n in conditions), self._limits)
+            fits(search.grounded, (("a difference", n) for n in conditions), self._limits)
         judge = kernels.look(search.packing, [(k, graph.negation(n)) for k, n in enumerate(conditions)])
         sightings: dict[int, Sighting] = {}
         for a in range(0, len(self), search.chunk):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kvfence.checker.engines.base import Bounds, Log, Path, Result, Sighting, Stop, cell_bounds
 from kvfence.spec.language import Grounded
-from kvfence.spec.language.nodes import INF, WORD_LEAST, WORD_MOST, Ends, Node
+from kvfence.spec.language.nodes import INF, WORD, Ends, Node
 
 _LONGEST = 120  # characters of an expression in a message
 _SIGNS = {"and": "and", "or": "or", "eq": "==", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
@@ -28,19 +28,18 @@ def word_bounds(g: Grounded, bounds: Bounds | None) -> dict[int, tuple[int, int]
     TooWide when that is not enough for the machine, SpecError as ``cell_bounds`` raises it.
     """
     limits = cell_bounds(g, bounds, required=True)
-    for cell in g.cells:
-        lo, hi = limits.get(cell.number, (cell.lo, cell.hi))
-        if lo is not None and hi is not None and _wide((min(lo, cell.init), max(hi, cell.init))):
-            raise TooWide(f"{cell.label} can be {lo} to {hi}")
-    if g.graph.wide:  # else no expression at all is
-        fits_words(g, _roots(g), limits)
+    fits(g, roots(g) if g.graph.wide else (), limits)  # else no expression at all is beyond a word
     return limits
 
 
-def fits_words(g: Grounded, roots: Iterable[tuple[str, Node]], limits: Limits) -> None:
-    """TooWide when an expression under the named ``roots`` can be beyond a word."""
+def fits(g: Grounded, under: Iterable[tuple[str, Node]], limits: Limits, most: Ends = WORD) -> None:
+    """TooWide when a cell, or an expression ``under`` the named ones, can be outside ``most``."""
+    for cell in g.cells:
+        lo, hi = limits.get(cell.number, (cell.lo, cell.hi))
+        if lo is not None and hi is not None and not _inside((min(lo, cell.init), max(hi, cell.init)), most):
+            raise TooWide(f"{cell.label} can be {lo} to {hi}")
     ends: dict[int, Ends] = {}
-    for what, root in roots:
+    for what, root in under:
         todo = [root]
         while todo:
             n = todo[-1]
@@ -50,18 +49,18 @@ def fits_words(g: Grounded, roots: Iterable[tuple[str, Node]], limits: Limits) -
                 continue
             todo.pop()
             ends[n.id] = _ends(n, ends, limits)
-            if _wide(ends[n.id]):
-                lo, hi = ends[n.id]
-                raise TooWide(f"{spelled(g, n)} ({what}) can be {lo} to {hi}")
+            if not _inside(ends[n.id], most):
+                least, largest = ends[n.id]
+                raise TooWide(f"{spelled(g, n)} ({what}) can be {least} to {largest}")
 
 
 def is_word(n: Node) -> bool:
     """Whether an expression fits a word whatever the bounds of unbounded Ints are."""
-    return not _wide((n.lo, n.hi))
+    return _inside((n.lo, n.hi), WORD)
 
 
-def _wide(ends: Ends) -> bool:
-    return ends[0] < WORD_LEAST or ends[1] > WORD_MOST
+def _inside(ends: Ends, most: Ends) -> bool:
+    return most[0] <= ends[0] and ends[1] <= most[1]
 
 
 def _ends(n: Node, known: Mapping[int, Ends], limits: Limits) -> Ends:
@@ -78,7 +77,8 @@ def _ends(n: Node, known: Mapping[int, Ends], limits: Limits) -> Ends:
     return (a[0] + c, a[1] + d) if n.op == "add" else (a[0] - d, a[1] - c)
 
 
-def _roots(g: Grounded) -> Iterator[tuple[str, Node]]:
+def roots(g: Grounded) -> Iterator[tuple[str, Node]]:
+    """Every expression that a search of the machine evaluates, with what it belongs to."""
     yield from ((f"invariant {p.name}", n) for p, n in g.invariants)
     yield from ((p.name if p.id else f"goal {p.name}", n) for p, n in g.goals)
     yield "terminal", g.terminal

@@ -9,12 +9,13 @@ from typing import Any, Literal, TypeVar
 from kvfence.spec.language.errors import close, fail, here
 from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
 from kvfence.spec.language.sizes import KnownSizes, Sizes
-from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
+from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State, check_id
 from kvfence.spec.language.types import Bool, Int, Sort, Type, kind, same_kind
 from kvfence.spec.language.view import View
 
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
+DEADLOCK = "deadlock"  # the name of the condition that every machine has: that no state is stuck
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
 PREMISE = "PREMISE"  # the same, for the premise of an invariant, which some state has to meet
 F = TypeVar("F", bound=Callable[..., Any])
@@ -253,8 +254,10 @@ class Machine:
         if not isinstance(id_, str) or not id_:
             raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
 
+        check_id(id_)
+
         def declare(body: F) -> F:
-            self._new(body.__name__, self.invariants | self.lemmas, "invariant")
+            self._condition(body.__name__, "invariant")
             self.invariants[body.__name__] = self._property(id_, body.__name__, body)
             return body
 
@@ -266,9 +269,7 @@ class Machine:
         The docstring says why it holds. Lemmas are about the sound design: a machine with faults need not
         keep them, and engines check them only where no fault is switched on.
         """
-        if body.__name__ in self.invariants:
-            raise fail(f"{body.__name__} is an invariant already; rename the lemma")
-        self._new(body.__name__, self.lemmas, "lemma")
+        self._condition(body.__name__, "lemma")
         if not (body.__doc__ or "").strip():
             raise fail(f"lemma {body.__name__} does not say why it holds; give it a docstring of one line")
         self.lemmas[body.__name__] = self._property(LEMMA, body.__name__, body)
@@ -276,7 +277,7 @@ class Machine:
 
     def goal(self, body: F) -> F:
         """Declare a condition that some reachable state must meet: the guard against vacuous invariants."""
-        self._new(body.__name__, self.goals, "goal")
+        self._condition(body.__name__, "goal")
         self.goals[body.__name__] = self._property("", body.__name__, body)
         return body
 
@@ -333,7 +334,8 @@ class Machine:
         doc: str,
         params: dict[str, Type],
     ) -> None:
-        self._new(name, self.promises, "promise")
+        self._condition(name, "promise")
+        check_id(id_)
         for p, t in params.items():
             self._known(t, f"parameter {p} of {name}")
             if isinstance(t, Int) and not t.bounded:
@@ -415,6 +417,21 @@ class Machine:
         e = state._closed(lift_bool(body(state), name))
         return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
 
+    def _condition(self, name: str, what: str) -> None:
+        """What is judged is told apart by name: SpecError for a second one."""
+        every: dict[str, dict[str, Any]] = {
+            "invariant": self.invariants,
+            "lemma": self.lemmas,
+            "goal": self.goals,
+            "promise": self.promises,
+        }
+        for other, known in every.items():
+            if name in known and other != what:
+                raise fail(f"{name} is the name of {_a(other)} already; rename the {what}")
+        self._new(name, every[what], what)
+        if name == DEADLOCK:
+            raise fail(f"{name} is the name of a condition that every machine has; rename the {what}")
+
     def _new(self, name: str, known: dict[str, Any], what: str) -> None:
         if name in known:
             raise fail(f"{what} {name} is declared twice in machine {self.name}; rename one")
@@ -429,6 +446,10 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({self.name})"
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def _bounds_of(t: Type, what: str) -> Iterator[tuple[str, Callable[[Sizes], int]]]:

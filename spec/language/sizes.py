@@ -202,8 +202,8 @@ def polynomial(
 ) -> Polynomial:
     """The bound as a polynomial of the sizes of ``sorts``, any if None. NotPolynomial where it is not one.
 
-    What it is with unknown sizes is compared with what it is at some sizes: some things Python answers without
-    asking the unknown size, such as what its type is.
+    What it is with unknown sizes is compared with what it is at some sizes, as Python answers some questions
+    without asking the unknown size: what its type is, for one.
     """
     unknown = UnknownSizes(sorts)
     where = place_of(bound)

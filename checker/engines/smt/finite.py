@@ -54,7 +54,12 @@ class Unrolled:
     def add_state(self) -> int:
         """A new state, about which nothing is known; its number."""
         k = len(self.states)
-        self.states.append([self._cell(c.number, f"{c.label if c.label.isascii() else f'c{c.number}'}@{k}") for c in self.grounded.cells])
+        self.states.append(
+            [
+                self._cell(c.number, f"{c.label if c.label.isascii() else f'c{c.number}'}@{k}")
+                for c in self.grounded.cells
+            ]
+        )
         self._memo.append({})
         return k
 

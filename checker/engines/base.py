@@ -151,6 +151,7 @@ class Result:
     ``stopped`` says why not all reachable states were seen; None when they were. ``symmetry`` names the sorts
     up to whose renaming states were counted. ``searched``: who looked for taken actions, goals and premises,
     if somebody else did.
+    ``overflow``: the expression for which the engine's 64 bits are too few, so that it did not begin.
     """
 
     machine: str
@@ -173,6 +174,7 @@ class Result:
     unmet: dict[str, str] = field(default_factory=dict)
     unjudged: tuple[str, ...] = ()
     searched: Searched | None = None
+    overflow: str | None = None
 
     @property
     def violated(self) -> tuple[Path, ...]:

@@ -143,7 +143,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``states_nothing``: the machine has no invariant, check or promise. ``proof``: of an answer for any size,
     whose ``sizes`` are those at which counterexamples were looked for, if any were. ``symmetry``: sorts up to
     whose renaming states were counted. ``promised``: at which sizes its promises about whole runs were
-    judged, with the states of the graph; ``unjudged`` promises were not.
+    judged, with the states of the graph; ``unjudged`` promises were not. ``note``: why another
+    engine than the one by default explored.
     """
 
     machine: str
@@ -169,6 +170,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     symmetry: tuple[str, ...] = ()
     promised: Promised | None = None
     unjudged: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def never_taken(self) -> tuple[str, ...]:

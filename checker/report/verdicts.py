@@ -103,6 +103,8 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
         sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
+        if machine.note:
+            remarks.append(f"{machine.machine}: {machine.note}.")
         if machine.symmetry:
             names = ", ".join(machine.symmetry)
             reduced = f"reduced by symmetry; states that differ in names of {names} count as one"

@@ -90,7 +90,10 @@ def test_a_proof_says_where_the_rest_was_searched(engine: str, capsys: pytest.Ca
         "states": found["machines"][0]["searched"]["states"],
         "stopped": None,
     }
-    assert found["machines"][0]["declared"] == {"LEASE": "A lease stays.", "RENT": "A block that is taken was free."}
+    assert found["machines"][0]["declared"] == {
+        "LEASE": "A lease stays.",
+        "RENT": "A block that is taken was free.",
+    }
 
 
 def test_no_row_of_a_check_that_nothing_evaluates_holds(capsys: pytest.CaptureFixture[str]) -> None:

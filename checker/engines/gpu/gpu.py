@@ -171,13 +171,13 @@ class Gpu(Engine):
         if self.checkpoint is not None:
             subject = model.subject(self.ranks.rank, self.ranks.count)
             saving = Saving(
-                self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count
+                self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count, self.note
             )
             stack.enter_context(saving)
             self._saving = saving
             search.at_level_end = saving.level_ended
-            search.levels.save_first = lambda: saving.append(search, len(search.levels.levels) - 1)
-            if saving.resume(search):
+            search.levels.save_first = lambda: saving.keep(search, len(search.levels.levels) - 1)
+            if saving.resume(search, model.form_on(search)):
                 return
         search.begin(model.pack(model.grounded.initial))
 

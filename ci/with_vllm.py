@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.lab import lab_environment, lab_python
 from kvfence.checker.audit.releases import fetch
 from kvfence.checker.errors import CannotRun
@@ -35,6 +35,7 @@ def whole(python: Path, version: str) -> Path:
             if done.returncode:
                 raise CannotRun(f"vLLM {version} could not be installed; pip's message is above")
             (folder / ".ready").touch()
+        check_ours(folder)
     return folder
 
 

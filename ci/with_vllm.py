@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.lab import lab_environment, lab_python
 from kvfence.checker.audit.releases import OFFICIAL, OTHERS, SOURCES, fetch, fetch_from
 from kvfence.checker.errors import CannotRun
@@ -45,6 +45,7 @@ def whole(python: Path, version: str) -> Path:
                 if subprocess.run([*pip, *what], check=False).returncode:
                     raise CannotRun(f"vLLM {version} could not be installed; pip's message is above")
             (folder / ".ready").write_text(installed_as(json.loads(report.read_text())))
+        check_ours(folder)
     return folder
 
 

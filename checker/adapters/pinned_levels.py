@@ -66,7 +66,7 @@ class PinnedLevels:
 
     def look(self, number: int, first: int, nbytes: int) -> Words:
         """See ``LevelStore``."""
-        blocks, _ = self._kept[number]
+        blocks = self._blocks(number, first, nbytes)
         whole = []
         for k in range(first // BLOCK, -(-(first + nbytes) // BLOCK)):
             pool, at = divmod(int(blocks[k]), self._pool // BLOCK)
@@ -110,11 +110,18 @@ class PinnedLevels:
         self._make_ahead()
         return True
 
+    def _blocks(self, number: int, first: int, nbytes: int) -> NDArray[np.int64]:
+        """The blocks of a copy. IndexError for a part that is not within it: no copy is begun of that."""
+        blocks, kept = self._kept[number]
+        if not 0 <= first <= first + nbytes <= kept:
+            raise IndexError(f"{nbytes} bytes from {first} on are not within the {kept} that are kept")
+        return blocks
+
     def _parts(
         self, number: int, first: int, nbytes: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
         """Where a part lies on the host, block by block: addresses, offsets within the part, and sizes."""
-        blocks, _ = self._kept[number]
+        blocks = self._blocks(number, first, nbytes)
         k = np.arange(first // BLOCK, -(-(first + nbytes) // BLOCK))
         begin, end = np.maximum(k * BLOCK, first), np.minimum((k + 1) * BLOCK, first + nbytes)
         host = self._addresses[blocks[k]] + (begin - k * BLOCK).astype(np.uint64)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kvfence.checker.cache import NotOurs, check_tree, made
 from kvfence.checker.errors import CannotRun
 
 
 def cache_folder(name: str) -> Path:
-    """The folder ``kvfence/name`` of the user's cache, made if it is missing. CannotRun if it cannot be."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = base / "kvfence" / name
+    """The folder ``kvfence/name`` of the user's cache, made if it is missing.
+
+    CannotRun if it cannot be, or if other users may change what is in it: audits execute that.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        return made(name)
+    except NotOurs as why:
+        raise CannotRun(f"{why}: set XDG_CACHE_HOME to a folder of your own") from None
+
+
+def check_ours(folder: Path) -> None:
+    """Looks at a folder of the cache before it is executed. CannotRun if others may change what is in it."""
+    try:
+        check_tree(folder)
+    except NotOurs as why:
         raise CannotRun(
-            f"{folder}: cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder that you may write"
-        ) from error
-    return folder
+            f"{why}, and an audit would execute it: delete {folder} to have it made anew"
+        ) from None
 
 
 @contextmanager

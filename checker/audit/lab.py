@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.errors import CannotRun
 
@@ -41,6 +41,7 @@ def lab_python(note: Note | None = None) -> Path:
             if note is not None:
                 note(f"installing the libraries that vLLM needs into {folder} (once)")
             _make(folder, locks)
+        check_ours(folder)
     return folder / "bin" / "python"
 
 
@@ -85,6 +86,8 @@ def lab_environment(release: Release, folder: Path) -> dict[str, str]:
 
     ``folder`` is a scratch folder; links under which kvfence is found are made there.
     """
+    bytecode = cache_folder("bytecode")
+    check_ours(bytecode)
     package = folder / "path" / "kvfence"
     package.mkdir(parents=True, exist_ok=True)
     for name in ("spec", "reference", "checker"):
@@ -95,7 +98,7 @@ def lab_environment(release: Release, folder: Path) -> dict[str, str]:
     return kept | {
         "PYTHONPATH": os.pathsep.join((str(release.path), str(package.parent))),
         "PYTHONHASHSEED": "0",
-        "PYTHONPYCACHEPREFIX": str(cache_folder("bytecode")),
+        "PYTHONPYCACHEPREFIX": str(bytecode),
         "VLLM_LOGGING_LEVEL": "CRITICAL",
         "VLLM_PLUGINS": "",
         "VLLM_NO_USAGE_STATS": "1",

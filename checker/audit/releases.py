@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from kvfence.checker.audit.cache import cache_folder, locked
+from kvfence.checker.audit.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.index import File, Index, NotServed, Unreachable, of_pip, on_disk
 from kvfence.checker.audit.wheel import Pieces, TooLarge, intact, same, unpack, whole
 from kvfence.checker.errors import CannotRun
@@ -158,6 +158,7 @@ def _from_cache(projects: Sequence[str], version: str) -> tuple[Release, str] | 
         (path, one) for path, one in _all_kept() if one.origin.version == version and one.project in projects
     ]
     for path, one in sorted(kept, key=lambda found: (projects.index(found[1].project), found[0])):
+        check_ours(path)
         if intact(path, one.record, (_ORIGIN,)):
             return Release(version, path, one.origin), one.project
     return None

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from kvfence.checker.engines.native.build import CannotCompile, library
+from kvfence.checker.engines.native.build import PATIENCE_SERVING, CannotCompile, library
 from kvfence.checker.monitor import words
 
 ODD: Final = -1
@@ -48,11 +48,11 @@ def kernels() -> Kernels | None:
     folder = resources.files(__package__)
     text = [folder.joinpath(name).read_text(encoding="utf-8") for name in ("numbers.h", "kernels.c")]
     try:
-        loaded = library(bits + "".join(text))
-    except CannotCompile:
+        loaded = library(bits + "".join(text), patience=PATIENCE_SERVING)
+        # A kernel works on Python objects: it must be called with the interpreter's lock, which PyDLL keeps.
+        make = ctypes.PyDLL(loaded._name, handle=loaded._handle).kernels
+    except (CannotCompile, OSError, AttributeError):
         return None
-    # A kernel works on Python objects: it must be called with the interpreter's lock, which PyDLL keeps.
-    make = ctypes.PyDLL(loaded._name, handle=loaded._handle).kernels
     make.restype = ctypes.py_object
     found: Any = {function.__name__: function for function in make()}
     return Kernels(**found)

@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple
 
 from kvfence.checker.adapters.vllm.tape import Later
-from kvfence.checker.engines.native.build import CannotCompile, library
+from kvfence.checker.engines.native.build import PATIENCE_SERVING, CannotCompile, library
 
 SOURCES: Final = ("quick_notes.c", "quick_hook.c", "quick_pools.c", "quick_stores.c", "quick_steps.c")
 """One text to the compiler, in this order."""
@@ -60,12 +60,17 @@ def quick() -> Quick | None:
     try:
         # Short code, since the processor's caches may have lost it between two steps.
         loaded = library(
-            source, f"-I{sysconfig.get_paths()['include']}", f"-DPYTHON={_python()}", "-Os", "-fno-plt"
+            source,
+            f"-I{sysconfig.get_paths()['include']}",
+            f"-DPYTHON={_python()}",
+            "-Os",
+            "-fno-plt",
+            patience=PATIENCE_SERVING,
         )
-    except (CannotCompile, OSError):
+        # The hooks are Python's objects: they are made with the interpreter's lock, which PyDLL keeps.
+        make = ctypes.PyDLL(loaded._name, handle=loaded._handle).quick
+    except (CannotCompile, OSError, AttributeError):
         return None
-    # The hooks are Python's objects: they are made with the interpreter's lock, which PyDLL keeps.
-    make = ctypes.PyDLL(loaded._name, handle=loaded._handle).quick
     make.restype = ctypes.py_object
     return Quick(*make())
 

@@ -5,20 +5,19 @@ Nothing of CUDA is imported before a ``CudaDevice`` is made.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
 import weakref
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvfence.checker.cache import Folder, forget, keep, kept
 from kvfence.checker.engines.gpu.device import KERNELS, Kernel, NoGpu, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.source import BLOCKS, THREADS, GpuSource, Program
-from kvfence.checker.engines.native.build import Folder
 
 _OUT_OF_MEMORY = 2
 _STREAM_NON_BLOCKING = 1
@@ -86,19 +85,15 @@ class CudaDevice:
             b"--std=c++17",
             b"-w",
         ]
-        key = "\n".join([f"{major}.{minor}", *(o.decode() for o in options), text])
-        name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
-        with Folder() as folder:
-            path = Path(folder) / name
-            with contextlib.suppress(FileNotFoundError):
-                return path.read_bytes()
-            image = self._compile(text, options)
-            temporary = path.with_suffix(f".{os.getpid()}")  # ranks compile the same at the same time
-            temporary.write_bytes(image)
-            temporary.chmod(0o600)
-            temporary.replace(path)
-            for old in sorted(Path(folder).glob("*.cubin"), key=_time_of)[:-KEPT]:
-                old.unlink(missing_ok=True)
+        key = "\n".join([f"{major}.{minor}", *(o.decode() for o in options), text]).encode()
+        with Folder("native") as folder:
+            path = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.cubin"
+            image = kept(path, key)
+            if image is None:
+                image = self._compile(text, options)
+                with suppress(OSError):  # it serves this process even where it cannot be kept
+                    keep(path, key, image)
+                    forget(folder, "*.cubin", KEPT)
             return image
 
     def _compile(self, text: str, options: list[bytes]) -> bytes:
@@ -206,13 +201,6 @@ def _give_back(
     cu.cuStreamDestroy(stream)
     cu.cuCtxPopCurrent()
     cu.cuDevicePrimaryCtxRelease(device)
-
-
-def _time_of(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # removed by another process
-        return 0.0
 
 
 def _name(status: Any) -> str:

@@ -13,12 +13,19 @@ from kvfence.checker.engines.gpu.source import GpuSource, Program
 U64 = ctypes.c_uint64
 Words = NDArray[np.uint64]
 Kernel = Literal[
-    "expand_level", "enter_keys", "judge_level", "move_table", "trace_level", "list_steps", "walk"
+    "expand_level",
+    "enter_keys",
+    "judge_level",
+    "move_table",
+    "sum_words",
+    "trace_level",
+    "list_steps",
+    "walk",
 ]
 
 
 KERNELS: dict[Program, tuple[Kernel, ...]] = {
-    "search": ("expand_level", "enter_keys", "judge_level", "move_table"),
+    "search": ("expand_level", "enter_keys", "judge_level", "move_table", "sum_words"),
     "trace": ("trace_level",),
     "graph": ("list_steps",),
     "walk": ("walk",),
@@ -52,6 +59,7 @@ class Params(ctypes.Structure):
                 *("targets", "target_count", "target_filter"),
                 *("rank", "ranks", "boxes", "box_room", "box_slack", "sent"),
                 *("seed", "steps", "walks"),
+                *("start", "block"),
                 *("worker", "workers"),
             )
         ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfence.checker.engines.base import REPORT_EVERY, Progress, Report, Stop
+from kvfence.checker.engines.gpu import sums
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.levels import Levels, Memory, Piece, Segment
 from kvfence.checker.engines.gpu.ranks import Alone, Ranks, Transfer
@@ -99,6 +100,7 @@ class Expansion:
         self.upload_room = max(1024, min(UPLOAD, self.memory.budget // UPLOAD_SHARE // (8 * self.key_words)))
         try:
             self.counters = self.memory.take(8 * self._counted)
+            self.levels.scratch = self.memory.take(sums.BYTES)
             self.sights = self.memory.take(8 * self.sight * self.most_sights)
             self.closed = self.memory.take(properties)
             self.trace_closed = self.memory.take(checks + 1)

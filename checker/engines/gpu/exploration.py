@@ -6,13 +6,13 @@ import hashlib
 import time
 
 from kvfence.checker.engines.base import Log
-from kvfence.checker.engines.checkpoint import Subject
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.source import GpuSource
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Sight, Status
+from kvfence.checker.engines.saved import Form, Subject
 from kvfence.checker.engines.symmetry import Symmetry
 
 
@@ -43,6 +43,16 @@ class GpuModel(Model):
             sizes=whole.sizes,
             symmetry=whole.symmetry,
             code=hashlib.sha256(text.encode()).hexdigest(),
+        )
+
+    def form_on(self, search: Search) -> Form:
+        """What a checkpoint of one rank looks like: its states are keys."""
+        return self.form()._replace(
+            entry=8 * search.key_words,
+            instances=search.source.instances,
+            seen={"looked": len(search.looked), "failed": len(search.failed), "dead": 1},
+            alone=search.ranks.count == 1,
+            filling=False,
         )
 
     def representative(self, state: tuple[int, ...]) -> tuple[int, ...]:

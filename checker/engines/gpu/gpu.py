@@ -31,10 +31,12 @@ from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
+from kvfence.checker.engines.gpu.sums import DamagedStates
 from kvfence.checker.engines.graph import StateGraph, explored
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
+from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
@@ -131,6 +133,8 @@ class Gpu(Engine):
                 log.stopped = INTERRUPTED
             except Lost as lost:
                 return self._without_a_rank(str(lost), log, search)
+            except DamagedStates as damaged:
+                return self._damaged(damaged, log, search)
             except NoGpu as why:
                 asked = {"until": until, "bounds": bounds, "max_states": max_states, "memory": memory}
                 return self._on_the_processor(why, machine, sizes, progress=progress, **asked)
@@ -146,6 +150,8 @@ class Gpu(Engine):
                 steps = summed.finish()
             except Lost as lost:
                 return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
+            except DamagedStates as damaged:
+                return self._damaged(damaged, Log(interpreter.grounded), search)
             except Stop as stop:  # searching again for a counterexample
                 return self._untraced(str(stop), Log(interpreter.grounded), search)
 
@@ -174,13 +180,13 @@ class Gpu(Engine):
         if self.checkpoint is not None:
             subject = model.subject(self.ranks.rank, self.ranks.count)
             saving = Saving(
-                self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count
+                self.checkpoint, subject, self.checkpoint_every, self.ranks.rank, self.ranks.count, self.note
             )
             stack.enter_context(saving)
             self._saving = saving
             search.at_level_end = saving.level_ended
-            search.levels.save_first = lambda: saving.append(search, len(search.levels.levels) - 1)
-            if saving.resume(search):
+            search.levels.save_first = lambda: saving.keep(search, len(search.levels.levels) - 1)
+            if saving.resume(search, model.form_on(search)):
                 return
         search.begin(model.pack(model.grounded.initial))
 
@@ -193,6 +199,12 @@ class Gpu(Engine):
             if self.ranks.last_words is not None and self.ranks.speaks():
                 self.note(self.ranks.last_words())  # the first rank, which reports results, is gone
         return self._untraced(text, log, search)
+
+    def _damaged(self, damaged: DamagedStates, log: Log, search: Search | None) -> Result:
+        """What was found before. A rank that is not alone leaves the others, as one that is lost."""
+        if self.ranks.count > 1:
+            raise CannotRun(f"{damaged}: run again") from None
+        return self._untraced(str(damaged), log, search)
 
     def _words_of(self, search: Search) -> Callable[[], str]:
         """What there is to say where nothing more can be asked of anybody."""

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +13,16 @@ from numpy.typing import NDArray
 
 from kvfence.checker.engines.gpu.device import KERNELS, Kernel, NoGpu, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.source import GpuSource, Program
+from kvfence.checker.engines.native.build import (
+    PATIENCE,
+    CannotCompile,
+    compiled,
+    loaded,
+    none_found,
+    working,
+)
 
+COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O1", "-fwrapv", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
 
 
@@ -100,14 +103,10 @@ class HostDevice:
 @cache
 def _library(text: str) -> ctypes.CDLL:
     """The text as a loaded library; kept while the program runs."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if compiler is None:
-        raise NoGpu("no C++ compiler was found")
-    with tempfile.TemporaryDirectory(prefix="kvfence") as folder:
-        path = Path(folder) / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
-        command = [compiler, "-x", "c++", "-", *FLAGS, "-o", str(path)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise NoGpu(f"{compiler} does not compile the machine: {first}")
-        return ctypes.CDLL(str(path))
+    reasons = []
+    for command, _ in working("CXX", COMPILERS):
+        try:
+            return loaded(compiled(command, text, ("-x", "c++", "-", *FLAGS), None, PATIENCE), None)
+        except (CannotCompile, OSError) as why:
+            reasons.append(str(why))
+    raise NoGpu(reasons[0] if reasons else none_found("C++", "CXX", COMPILERS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvfence.checker.engines.gpu import sums
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.store import LevelStore
 
@@ -14,12 +15,16 @@ FEWEST = 8  # times the states that one launch may add: a segment for which othe
 
 @dataclass
 class Segment:
-    """Room for so many states. ``address`` is 0 once it left the device; ``kept`` is its copy's number."""
+    """Room for so many states. ``address`` is 0 once it left the device; ``kept`` is its copy's number.
+
+    ``sums`` are those of the copy.
+    """
 
     address: int
     room: int
     used: int = 0
     kept: int | None = None
+    sums: sums.Sums | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Levels:
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
         self.expanded = 0  # pieces of the last level but one that are not needed any more
+        self.scratch = 0  # memory of the device in which sums are computed
         self.save_first: Callable[[], None] | None = None  # called before states are let go
 
     @property
@@ -152,7 +158,11 @@ class Levels:
     def _move(self, s: Segment) -> bool:
         """Move a segment to the host, if there is room."""
         if s.used:
-            s.kept = self.store.keep(s.address, 8 * self.words * s.used)
+            words = self.words * s.used
+            block = sums.block_of(words)
+            found = sums.on_device(self.memory.device, self.scratch, s.address, 0, words, block)
+            s.sums = sums.Sums(words, block, found[:-1])
+            s.kept = self.store.keep(s.address, 8 * words)
             if s.kept is None:
                 return False
         self._leave(s)
@@ -178,17 +188,24 @@ class Levels:
         return all(p.segment.address or p.segment.kept is not None for p in self.levels[depth])
 
     def states(self, piece: Piece) -> Words:
-        """The keys of a piece, one after another, on the host."""
+        """The keys of a piece, one after another, on the host. DamagedStates."""
         first, size = self.words * piece.start, self.words * piece.count
         if piece.segment.kept is not None:
-            return self.store.look(piece.segment.kept, 8 * first, 8 * size)
+            found = self.store.look(piece.segment.kept, 8 * first, 8 * size)
+            if piece.segment.sums is not None and size:
+                piece.segment.sums.check(first, sums.on_host(found, first, piece.segment.sums.block))
+            return found
         return self.memory.device.read(piece.segment.address + 8 * first, size)
 
     def copy_back(self, piece: Piece, address: int) -> None:
-        """Copy a piece that left the device back to it."""
+        """Copy a piece that left the device back to it. DamagedStates."""
         assert piece.segment.kept is not None, "these states were let go"
         first, size = self.words * piece.start, self.words * piece.count
         self.store.copy_back(piece.segment.kept, 8 * first, 8 * size, address)
+        if piece.segment.sums is not None and size:
+            block = piece.segment.sums.block
+            found = sums.on_device(self.memory.device, self.scratch, address, first, size, block)
+            piece.segment.sums.check(first, found)
 
     def clear(self) -> None:
         """Forget everything."""

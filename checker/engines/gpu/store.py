@@ -54,7 +54,10 @@ class PlainStore:
 
     def look(self, number: int, first: int, nbytes: int) -> Words:
         """See ``LevelStore``."""
-        return self._kept[number][first // 8 : (first + nbytes) // 8]
+        found = self._kept[number][first // 8 : (first + nbytes) // 8]
+        if found.nbytes != nbytes:
+            raise IndexError(f"{nbytes} bytes from {first} on are not within what is kept")
+        return found
 
     def drop(self, number: int) -> None:
         """See ``LevelStore``."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Callable
 
 from kvfence.checker.engines.base import (
     FIRST,
@@ -18,12 +19,13 @@ from kvfence.checker.engines.base import (
     Stop,
     Until,
 )
-from kvfence.checker.engines.checkpoint import FORMAT, Checkpoint, Saved, Seen, Subject
+from kvfence.checker.engines.checkpoint import Checkpoint
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import library
 from kvfence.checker.engines.native.c_source import NativeSource
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Search, Sight, bound
+from kvfence.checker.engines.saved import FORMAT, Form, Saved, Seen, Subject, Whole
 from kvfence.checker.engines.symmetry import Symmetry
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance
@@ -63,6 +65,40 @@ class Model:
             code=hashlib.sha256(self.source.machine_text().encode()).hexdigest(),
         )
 
+    def form(self) -> Form:
+        """What a checkpoint of it looks like."""
+        g = self.grounded
+        return Form(
+            entry=8 * self.packing.words,
+            words=self.packing.words,
+            instances=len(g.instances),
+            cells=len(g.cells),
+            seen={"looked": len(g.invariants) + len(g.goals), "failed": len(self.source.checks), "dead": 1},
+            alone=True,
+            filling=True,
+            true=self._is_true,
+        )
+
+    def _is_true(self, what: str, k: int, sight: Sight) -> bool:
+        """Whether a sight that a file tells of is one: the ``k``-th property, check or deadlock."""
+        run, g = self.interpreter, self.grounded
+        state = self.packing.unpack(sight.words)
+        if self.pack(state) != sight.words:
+            return False
+        for cell, value in zip(g.cells, state, strict=True):
+            lo, hi = self.limits.get(cell.number, (cell.lo, cell.hi))
+            if (lo is not None and value < lo) or (hi is not None and value > hi):
+                return False
+        if what == "looked":
+            invariants = len(g.invariants)
+            named = [g.invariants[k][0]] if k < invariants else [g.goals[k - invariants][0]]
+            return named[0] in (run.violated(state) if k < invariants else run.reached(state))
+        if what == "failed":
+            instance = g.instances[sight.instance]
+            names = {failure.name for failure in run.failures(state, instance)}
+            return instance in run.enabled(state) and list(self.source.checks)[k] in names
+        return not run.enabled(state) and not run.terminal(state)
+
 
 class Exploration:
     """One search: runs the C in slices, and between them looks after time, memory and the checkpoint."""
@@ -77,7 +113,9 @@ class Exploration:
         memory: int | None = None,
         progress: Report | None = None,
         start: float | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
+        self.note = note or (lambda _: None)
         self.model, self.log, self.threads = model, log, threads
         self.max_states, self.memory, self.progress = max_states, memory, progress
         self.start = self.reported = time.perf_counter() if start is None else start
@@ -94,7 +132,9 @@ class Exploration:
 
     def open(self, checkpoint: Checkpoint | None = None) -> None:
         """Begin, or go on from a checkpoint. Stop when the memory limit is too small for that."""
-        saved = checkpoint.load() if checkpoint is not None else None
+        saved = checkpoint.load(self.model.form()) if checkpoint is not None else None
+        for line in checkpoint.notes if checkpoint is not None else ():
+            self.note(line)
         entry = 8 * self.model.packing.words
         buffers = int(self.model.library.buffers()) * self.threads
         self.slack = 2 * buffers // (entry + 8)  # successors that may be entered after a run has to stop
@@ -110,15 +150,20 @@ class Exploration:
             self.spill_to = checkpoint.file
         if saved is None:
             search.begin(self.model.pack(self.model.grounded.initial))
+            if checkpoint is not None:
+                checkpoint.completed(self._whole())
         else:
             search.put_back(
                 list(saved.taken),
-                {what: [_sight(x) for x in seen] for what, seen in saved.seen.items()},
+                {what: [x.sight() if x else None for x in seen] for what, seen in saved.seen.items()},
                 list(saved.outside),
             )
             twice = search.restore(list(saved.levels), saved.expanded)
             if twice:
-                raise CannotRun(f"the checkpoint is damaged: its state {twice - 1} is there twice; delete it")
+                assert checkpoint is not None
+                raise CannotRun(
+                    f"{checkpoint.folder} is damaged: its state {twice - 1} is there twice; delete the folder"
+                )
             self.before, self.finished = saved.seconds, saved.finished
         self.checkpoint = checkpoint
 
@@ -131,6 +176,8 @@ class Exploration:
             self._stop_if_enough(until)
             if not search.next_level():
                 self.finished = True
+            elif self.checkpoint is not None:
+                self.checkpoint.completed(self._whole())
             self._write(level_end=True)
         outside = search.outside(len(self.model.grounded.cells))
         if outside:
@@ -281,24 +328,36 @@ class Exploration:
             return
         try:
             search.save()
+            checkpoint.write(self._saved(checkpoint))
         except OSError as error:
-            raise CannotRun(f"{checkpoint.folder} cannot take the states: {error.strerror}") from None
-        state, g = search.status(), self.model.grounded
+            checkpoint.failed(error)
+            for line in checkpoint.notes:
+                self.note(line)
+            checkpoint.notes.clear()
+
+    def _saved(self, checkpoint: Checkpoint) -> Saved:
+        search, g = self._search(), self.model.grounded
+        state = search.status()
         kept = dict(zip(("looked", "failed", "dead"), self._sights(), strict=True))
-        checkpoint.write(
-            Saved(
-                format=FORMAT,
-                subject=checkpoint.subject,
-                levels=tuple(search.levels()),
-                expanded=state.expanded,
-                bytes=state.file_bytes,
-                seconds=self.elapsed(),
-                taken=tuple(search.taken(len(g.instances))),
-                seen={what: tuple(_seen(s) for s in sights) for what, sights in kept.items()},
-                outside=tuple(search.outside(len(g.cells))),
-                finished=self.finished,
-            )
+        return Saved(
+            format=FORMAT,
+            subject=checkpoint.subject,
+            levels=tuple(search.levels()),
+            digests=(),
+            expanded=state.expanded,
+            bytes=state.file_bytes,
+            seconds=self.elapsed(),
+            taken=tuple(search.taken(len(g.instances))),
+            seen={what: tuple(Seen.of(s) for s in sights) for what, sights in kept.items()},
+            outside=tuple(search.outside(len(g.cells))),
+            finished=self.finished,
+            whole=(),
         )
+
+    def _whole(self) -> Whole:
+        search, g = self._search(), self.model.grounded
+        taken, outside = search.taken(len(g.instances)), search.outside(len(g.cells))
+        return Whole(search.status().depth, tuple(taken), tuple(outside))
 
     def _failure(self, name: str, sight: Sight) -> Sighting:
         instance = self.model.grounded.instances[sight.instance]
@@ -318,7 +377,11 @@ class Exploration:
             for s in sightings:
                 if s.depth >= level:
                     before = came[chains[id(s)][0]]
-                    assert before is not None
+                    if before is None:
+                        assert self.checkpoint is not None
+                        raise CannotRun(
+                            f"{self.checkpoint.folder} is damaged: nothing leads to a state that it has"
+                        )
                     chains[id(s)].insert(0, before.words)
                     steps[id(s)].insert(0, instances[before.instance])
         for s in sightings:
@@ -356,11 +419,3 @@ class Exploration:
             if lo is not None and hi is not None and not lo <= value <= hi:
                 return False
         return True
-
-
-def _seen(sight: Sight | None) -> Seen | None:
-    return Seen(tuple(f"{w:x}" for w in sight.words), sight.depth, sight.instance) if sight else None
-
-
-def _sight(seen: Seen | None) -> Sight | None:
-    return Sight(tuple(int(w, 16) for w in seen.state), seen.depth, seen.instance) if seen else None

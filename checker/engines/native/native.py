@@ -104,7 +104,14 @@ class Native(Engine):
                 checkpoint = Checkpoint(self.checkpoint, model.subject(), self.checkpoint_every)
                 stack.enter_context(checkpoint)
             search = Exploration(
-                model, log, self.threads, max_states=max_states, memory=memory, progress=progress, start=start
+                model,
+                log,
+                self.threads,
+                max_states=max_states,
+                memory=memory,
+                progress=progress,
+                start=start,
+                note=self.note,
             )
             stack.callback(search.close)
             try:

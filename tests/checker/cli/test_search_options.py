@@ -68,11 +68,11 @@ def test_options_of_the_native_engine_are_refused_with_another(
 def test_without_a_compiler_one_line_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build._compiler.cache_clear()
+    build._version.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     code, out, err = answer(["verify", "--machine", "block_pool", "--machine", "block_pool"], capsys)
-    build._compiler.cache_clear()
+    build._version.cache_clear()
     assert (code, "engine explore" in out) == (0, True)
     assert err == "kvfence: no C compiler was found (cc, gcc, clang): exploring in numpy\n"
 

@@ -1,21 +1,27 @@
 """A search whose levels do not fit the device goes on with states on the host."""
 
 import importlib.util
+import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from kvfence.checker.adapters.pinned_levels import pinned_levels
-from kvfence.checker.engines import Native, Result
-from kvfence.checker.engines.gpu import Gpu, expansion, search, source
+from kvfence.checker.engines import Native, Result, Verdict
+from kvfence.checker.engines.gpu import Gpu, expansion, search, source, sums
 from kvfence.checker.engines.gpu.cuda import CudaDevice
 from kvfence.checker.engines.gpu.device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
+from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.levels import Levels, Piece
 from kvfence.checker.engines.gpu.ranks import Ranks
+from kvfence.checker.engines.gpu.store import PlainStore
+from kvfence.checker.engines.interpret import Interpreter
 from kvfence.spec.language import Machine
 
 _spec = importlib.util.spec_from_file_location("thread_ranks", Path(__file__).parent / "thread_ranks.py")
@@ -113,3 +119,68 @@ def test_ranks_that_lack_memory_for_levels_search_on_together(
     native = Native().run(m, sizes)
     assert shapes.facts(one) == shapes.facts(two) == shapes.facts(native)
     assert BEING_EXPANDED in came_back
+
+
+def test_states_that_come_back_from_the_host_damaged_are_not_searched_on(
+    kvlife: Kvlife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit of one state is flipped while it is on the host: undetermined, and no other count."""
+    monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 1024)
+    monkeypatch.setattr(expansion, "LARGEST_SEGMENT", 1024)
+    keep, chance = PlainStore.keep, random.Random(15)
+    limits = Limits(host_memory=1 << 20, batch=200)
+    native = Native().run(kvlife(FAULT), {"Block": 3, "Request": 2})
+    stopped = 0
+    for flipped in range(5, 40, 5):
+        count = 0
+
+        def damaged(self: PlainStore, address: int, nbytes: int, flipped: int = flipped) -> int | None:
+            nonlocal count
+            count += 1
+            number = keep(self, address, nbytes)
+            if count == flipped and number is not None:
+                words = self._kept[number]
+                words[chance.randrange(len(words))] ^= np.uint64(1 << chance.randrange(64))
+            return number
+
+        monkeypatch.setattr(PlainStore, "keep", damaged)
+        found = Gpu(device=lambda: HostDevice(room=860_000), limits=limits, queue=64).run(
+            kvlife(FAULT), {"Block": 3, "Request": 2}
+        )
+        if found.stopped is None:  # it was not looked at again
+            assert (found.states, found.transitions) == (native.states, native.transitions)
+        else:
+            assert found.verdict is not Verdict.holds
+            assert "states that were kept on the host are not what they were" in found.stopped
+            stopped += 1
+    assert stopped > 2
+
+
+@pytest.mark.parametrize("words", [1, 255, 257, 3000, 256 * 256, 256 * 256 + 1, 200_000])
+def test_sums_of_parts_are_those_of_the_whole_and_tell_a_flipped_bit(kvlife: Kvlife, words: int) -> None:
+    device = HostDevice(threads=3)
+    device.compile(GpuModel(Interpreter(kvlife(), {"Block": 2, "Request": 1}), {}).printed, "search")
+    chance = np.random.default_rng(words)
+    data = chance.integers(0, 1 << 64, words, np.uint64)
+    address, scratch = device.allocate(data.nbytes), device.allocate(sums.BYTES)
+    device.write(address, data)
+    block = sums.block_of(words)
+    whole = sums.on_device(device, scratch, address, 0, words, block)
+    assert len(whole) - 1 <= sums.MOST
+    assert np.array_equal(whole, sums.on_host(data, 0, block))
+    for flip in (False, True):
+        known = sums.Sums(words, block, whole[:-1])
+        at = int(chance.integers(words))
+        if flip:
+            data[at] ^= np.uint64(1)
+            device.write(address, data)
+        ends = [*sorted({int(x) for x in chance.integers(1, words + 1, 5)} - {words}), words]
+        seen = 0
+        for first, end in itertools.pairwise([0, *ends]):
+            part = sums.on_device(device, scratch, address + 8 * first, first, end - first, block)
+            assert np.array_equal(part, sums.on_host(data[first:end], first, block))
+            try:
+                known.check(first, part)
+            except sums.DamagedStates:
+                seen += 1
+        assert seen == flip

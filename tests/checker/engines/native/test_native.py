@@ -127,10 +127,10 @@ def test_no_disk_to_take_levels_is_undetermined(kvlife: Build, monkeypatch: pyte
 @pytest.fixture
 def fresh_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A cache folder of its own, and a compiler looked for anew."""
-    build._compiler.cache_clear()
+    build._version.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield tmp_path
-    build._compiler.cache_clear()
+    build._version.cache_clear()
 
 
 def test_without_a_compiler_numpy_explores_and_one_line_says_so(
@@ -151,6 +151,7 @@ def test_a_compiler_that_fails_is_named_with_its_reason(
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "x.c:1: error: no room" >&2; exit 1\n')
     broken.chmod(0o700)
     monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("PATH", str(fresh_compiler))  # no other one
     said: list[str] = []
     r = Native(note=said.append).run(wide(20))
     assert r.engine == "explore"
@@ -166,7 +167,7 @@ def test_a_machine_is_compiled_once_into_a_private_folder(
     folder = fresh_compiler / "cache" / "kvfence" / "native"
     (made,) = folder.iterdir()
     assert (made.suffix, folder.stat().st_mode & 0o077) == (".so", 0)
-    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(build, "compiled", lambda *_, **__: pytest.fail("compiled again"))
     assert Native().run(wide(20)).states == 7**3
 
 

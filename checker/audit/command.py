@@ -153,6 +153,8 @@ def _told(
                 files[finding.key] = write(finding, folder, target.run, test)
     except OSError as error:
         print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
+    except KeyboardInterrupt:  # the report is told all the same
+        found = msgspec.structs.replace(found, interrupted=True)
     if output == "json":
         typer.echo(
             as_json(msgspec.to_builtins(found) | {"verdict": verdict_of(found), "summary": summary(found)})

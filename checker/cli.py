@@ -426,7 +426,10 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale may lack characters that reports use
     with interrupts.Watched(), failures.of_threads() as in_threads:
-        code, line = _ended(list(arguments))
+        try:
+            code, line = _ended(list(arguments))
+        except KeyboardInterrupt:  # between two instructions of its end
+            code, line = INTERRUPTED, ""
         interrupts.over()
         if interrupts.pressed():
             told = "what was found until then is told" if code in EXIT_CODES.values() else "nothing was found"
@@ -442,8 +445,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _ended(arguments: list[str]) -> tuple[int, str]:
     """The exit code of a command, and what to say on stderr where it ended by an error."""
-    command = typer.main.get_command(app)
     try:
+        interrupts.begin()
+        command = typer.main.get_command(app)
         # not by calling it: typer would take a closed pipe for exit code 1
         with command.make_context("kvfence", arguments) as context:
             return int(command.invoke(context) or 0), ""

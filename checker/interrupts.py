@@ -48,17 +48,24 @@ def watch() -> bool:
 
 
 class Watched:
-    """While this lasts, Ctrl-C raises KeyboardInterrupt and is noted, until :func:`over`."""
+    """While this lasts, Ctrl-C is noted, and raises KeyboardInterrupt from :func:`begin` to :func:`over`."""
 
     def __enter__(self) -> None:
         self._before = _Now.phase
-        _Now.pressed, _Now.phase = False, _RUNNING
+        _Now.pressed, _Now.phase = False, _ENDING
         self._ours = watch()
 
     def __exit__(self, *_: object) -> None:
         if self._ours:  # the program that called goes on
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             _Now.phase = self._before
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def begin() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt; at once if it was pressed before."""
+    _Now.phase = _RUNNING
+    if _Now.pressed:
+        raise KeyboardInterrupt
 
 
 def over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from kvfence.checker.interrupts import INTERRUPTED
@@ -18,3 +19,9 @@ SUMMARY: Final = (
     "0 holds, 1 violated, 2 cannot run, 3 undetermined, 4 kvfence itself failed, "
     f"{INTERRUPTED} interrupted by Ctrl-C."
 )
+
+
+def worst_code(codes: Iterable[int]) -> int:
+    """The code for several verdicts: one violated is violated, else one undetermined is undetermined."""
+    severity = (EXIT_CODES["holds"], EXIT_CODES["undetermined"], EXIT_CODES["violated"])
+    return max(codes, key=severity.index, default=EXIT_CODES["holds"])

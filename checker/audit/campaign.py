@@ -98,9 +98,9 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         """``violated`` if something was found, ``holds`` if everything was looked at and nothing found."""
         if self.findings:
             return "violated"
-        return (
-            "undetermined" if self.unchecked or self.interrupted or not self.cases or self.broke else "holds"
-        )
+        driven = self.cases > self.refused and self.events > 0
+        unsure = self.unchecked or self.interrupted or self.broke or not driven
+        return "undetermined" if unsure else "holds"
 
 
 class _Seen:

@@ -1,4 +1,4 @@
-"""Content security policies: a page of kvfence may use the styles and scripts that it brings along, no more."""
+"""Content security policies: a page of kvfence may use the styles and scripts in it, and loads nothing."""
 
 from __future__ import annotations
 

@@ -447,6 +447,10 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
     """The exit code of a command, and what to say on stderr where it ended by an error."""
     try:
         interrupts.begin()
+        if sys.flags.optimize > 1:
+            raise CannotRun(
+                "machines need their docstrings, which python -OO leaves out: start it with -O at most"
+            )
         command = typer.main.get_command(app)
         # not by calling it: typer would take a closed pipe for exit code 1
         with command.make_context("kvfence", arguments) as context:

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import typer
-
 from kvfence.checker import interrupts
 from kvfence.checker.errors import ForeignExit, named
 from kvfence.checker.exit_codes import FAILED
@@ -108,6 +106,8 @@ def of_output(raised: BaseException | None = None) -> OSError | None:
 
 
 def _came_from_echo(error: OSError) -> bool:
+    import typer  # not at the top: that it is missing is told by what is here
+
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

@@ -432,8 +432,8 @@ def run(arguments: Sequence[str]) -> int:
             code, line = INTERRUPTED, ""
         interrupts.over()
         if interrupts.pressed():
-            told = "what was found until then is told" if code in EXIT_CODES.values() else "nothing was found"
-            code, line = INTERRUPTED, f"interrupted: {told} (exit code {INTERRUPTED})"
+            told = f"interrupted: what was found until then is told (exit code {INTERRUPTED})"
+            code, line = INTERRUPTED, told if code in EXIT_CODES.values() else interrupts.AT_ONCE
         elif in_threads and code != FAILED:
             code, line = FAILED, failures.told(in_threads[0], arguments)
         if (trouble := failures.of_output()) is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 INTERRUPTED = 130
-AT_ONCE = f"interrupted before there was anything to tell (exit code {INTERRUPTED})"
+AT_ONCE = f"interrupted (exit code {INTERRUPTED})"
 
 _IMPORTING, _RUNNING, _ENDING = range(3)
 

@@ -1,7 +1,9 @@
-"""The command line: parses, calls, prints. Exit codes: 0 holds, 1 violated, 2 cannot run, 3 undetermined."""
+"""The command line: parses, calls, prints. An exit code for each verdict."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,26 +13,26 @@ from typing import Annotated, Literal
 
 import typer
 
+from kvfence.checker import failures, interrupts
 from kvfence.checker.commands.audit import app as audit
 from kvfence.checker.commands.explain import explain
 from kvfence.checker.commands.explore import explore
 from kvfence.checker.commands.export import export
 from kvfence.checker.commands.new import new
 from kvfence.checker.commands.review import review
-from kvfence.checker.errors import CannotRun, unknown
-from kvfence.checker.exit_codes import CANNOT_RUN, EXIT_CODES
+from kvfence.checker.errors import CannotRun, missing, unknown
+from kvfence.checker.exit_codes import CANNOT_RUN, EXIT_CODES, FAILED, READER_LEFT, SUMMARY
+from kvfence.checker.interrupts import INTERRUPTED
 from kvfence.checker.names import ENGINES, SOUND
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.progress import count_progress, machine_progress
 from kvfence.checker.report.table import terminal_width
 from kvfence.checker.units import parse_counts, parse_memory, parse_sizes
 
-SIGINT_OF_TYPER = 130
-
 app = typer.Typer(
     name="kvfence",
     help="Checks KV-cache offload connectors: their specification, their runs and their traces.",
-    epilog="Exit codes: 0 holds, 1 violated, 2 cannot run, 3 undetermined.",
+    epilog=f"Exit codes: {SUMMARY}",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -424,30 +426,79 @@ app.command()(new)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code; every expected error becomes one line on stderr."""
-    try:
-        code = int(app(list(arguments), prog_name="kvfence", standalone_mode=False) or 0)
-        return EXIT_CODES["undetermined"] if code == SIGINT_OF_TYPER else code
-    except typer.TyperException as error:
-        message = f"{error.format_message().replace('Value error, ', '').rstrip('.')} (see kvfence --help)"
-    except CannotRun as error:
-        message = str(error)
-    except KeyboardInterrupt:
-        print("kvfence: interrupted", file=sys.stderr)
-        return EXIT_CODES["undetermined"]
-    except Exception as error:
-        from kvfence.spec.language import SpecError
+    """Runs one command line and returns its exit code; every error becomes one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale may lack characters that reports use
+    with interrupts.Watched(), failures.of_threads() as in_threads:
+        try:
+            code, line = _ended(list(arguments))
+        except KeyboardInterrupt:  # between two instructions of its end
+            code, line = INTERRUPTED, ""
+        interrupts.over()
+        if interrupts.pressed():
+            told = f"interrupted: what was found until then is told (exit code {INTERRUPTED})"
+            code, line = INTERRUPTED, told if code in EXIT_CODES.values() else interrupts.AT_ONCE
+        elif in_threads and code != FAILED:
+            code, line = FAILED, failures.told(in_threads[0], arguments)
+        if (trouble := failures.of_output()) is not None:
+            code, line = _untold(trouble, arguments, code)
+    if line:
+        failures.say(line)
+    return code
 
-        if not isinstance(error, SpecError):
-            raise
-        message = str(error)
-    print(f"kvfence: {' '.join(message.split())}", file=sys.stderr)
-    return CANNOT_RUN
+
+def _ended(arguments: list[str]) -> tuple[int, str]:
+    """The exit code of a command, and what to say on stderr where it ended by an error."""
+    try:
+        interrupts.begin()
+        if sys.flags.optimize > 1:
+            raise CannotRun(
+                "machines need their docstrings, which python -OO leaves out: start it with -O at most"
+            )
+        command = typer.main.get_command(app)
+        # not by calling it: typer would take a closed pipe for exit code 1
+        with command.make_context("kvfence", arguments) as context:
+            return int(command.invoke(context) or 0), ""
+    except typer.Exit as end:
+        return end.exit_code, ""
+    except typer.TyperException as error:
+        text = error.format_message().replace("Value error, ", "").rstrip(".")
+        return CANNOT_RUN, f"{text} (see kvfence --help)"
+    except CannotRun as error:
+        return CANNOT_RUN, str(error)
+    except BaseException as error:  # SystemExit included: no code of anybody chooses the exit code
+        interrupts.over()
+        if interrupts.pressed():
+            return INTERRUPTED, interrupts.AT_ONCE
+        if (trouble := failures.of_output(error)) is not None:
+            return _untold(trouble, arguments, FAILED)
+        return _unforeseen(error, arguments)
+
+
+def _unforeseen(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+    from kvfence.spec.language import SpecError
+
+    if isinstance(error, SpecError):
+        return CANNOT_RUN, str(error)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "kvfence").startswith("kvfence"):
+        return CANNOT_RUN, str(missing(error.name))
+    return FAILED, failures.told(error, arguments)
+
+
+def _untold(trouble: OSError, arguments: Sequence[str], code: int) -> tuple[int, str]:
+    """For output that could not be written: whoever reads may leave early, a full disk hides the verdict."""
+    if trouble.errno == errno.EPIPE:
+        return (code if code == INTERRUPTED else READER_LEFT), ""
+    what = f"cannot write to standard output: {trouble.strerror}"
+    return FAILED, failures.told(trouble, arguments, what)
 
 
 def main() -> None:
-    """The ``kvfence`` command."""
-    sys.exit(run(sys.argv[1:]))
+    """The ``kvfence`` command, for those who start this module."""
+    from kvfence.checker.main import main as start
+
+    start()
 
 
 if __name__ == "__main__":

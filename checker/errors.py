@@ -4,10 +4,38 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from kvfence.checker import interrupts
 
 
 class CannotRun(Exception):  # noqa: N818 - what the command answers, as its exit code does
     """What was asked cannot be done: one line that names the thing and the way out."""
+
+
+class ForeignExit(Exception):  # noqa: N818 - it stands for an exit
+    """Code of a user did what would end the process: SystemExit, KeyboardInterrupt, an endless recursion."""
+
+
+def named(error: BaseException) -> str:
+    """An error by its type and its text, in at most 300 characters."""
+    with suppress(Exception):  # one of somebody's own may fail to print itself
+        if text := str(error).strip():
+            return f"{type(error).__name__}: {text[:300]}"
+    return type(error).__name__
+
+
+def refused(error: BaseException, where: str) -> Exception:
+    """What to raise for an ``error`` that code of a user raised ``where`` it was called.
+
+    Raises KeyboardInterrupt if it is one of Ctrl-C.
+    """
+    if isinstance(error, KeyboardInterrupt) and interrupts.pressed():
+        raise error
+    if not isinstance(error, Exception) or isinstance(error, RecursionError | MemoryError):
+        return ForeignExit(f"{where}: {named(error)}; nothing was judged")
+    return CannotRun(f"{where}: {named(error)}")
 
 
 def unknown(what: str, name: str, known: Iterable[str], way_out: str) -> CannotRun:
@@ -16,3 +44,22 @@ def unknown(what: str, name: str, known: Iterable[str], way_out: str) -> CannotR
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else way_out
     return CannotRun(f"there is no {what} {name!r}: {hint}")
+
+
+_EXTRAS: Final = {
+    "z3": "smt",
+    "torch": "reference",
+    "prometheus_client": "reference",
+    "cuda": "gpu",
+    "zstandard": "zstd",
+    "networkx": "order",
+    "hypothesis": "audit",
+}
+"""What of kvfence's extras brings each package that only some commands need."""
+
+
+def missing(module: str | None) -> CannotRun:
+    """The error for a package that is not installed, by the name of the module that was to be imported."""
+    package = (module or "a package").partition(".")[0]
+    wanted = f"kvfence[{_EXTRAS[package]}]" if package in _EXTRAS else package
+    return CannotRun(f"this needs {package}, which is not installed: run pip install '{wanted}'")

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.base import FIRST, Engine, Finding, Path, Progress, Result, Verdict
 from kvfence.checker.engines.graph import Explored
 from kvfence.checker.engines.interpret import Interpret
@@ -219,8 +220,9 @@ def verify(
     notes: dict[str, str] = {}
     examples: list[Counterexample] = []
     skipped: list[str] = []
+    ended = False
     for built in chosen:
-        if skipped or (facts and facts[-1].stopped == INTERRUPTED):
+        if ended or (facts and facts[-1].stopped == INTERRUPTED):
             skipped.append(built.name)
             continue
         own_sizes = {sort: size for sort, size in sizes.items() if sort in built.sorts}
@@ -244,16 +246,23 @@ def verify(
 
         # what breaks safety may buy progress, and the other way round: then all verdicts are wanted
         all_wanted = not expected or (engine in EXPLORERS and promises_progress(built))
-        result = run(until or ("end" if all_wanted else "first"))
-        promised = None
-        asked = engine in EXPLORERS and (not expected or promises_progress(built))
-        if asked and result.stopped != INTERRUPTED:
-            promised = judged(result, built, report, _grapher(result, runner(built.name)))
-        results = [result, *([promised] if promised else [])]
-        if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
-            results[0] = run("end")
-        facts.append(machine_facts(*results, machine=built, note=notes.get(built.name, "")))
-        examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
+        try:
+            result = run(until or ("end" if all_wanted else "first"))
+            promised = None
+            asked = engine in EXPLORERS and (not expected or promises_progress(built))
+            if asked and result.stopped != INTERRUPTED:
+                promised = judged(result, built, report, _grapher(result, runner(built.name)))
+            results = [result, *([promised] if promised else [])]
+            if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
+                results[0] = run("end")
+            facts.append(machine_facts(*results, machine=built, note=notes.get(built.name, "")))
+            examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
+        except KeyboardInterrupt:  # outside of a search: while something is compiled, for instance
+            if not interrupts.pressed():
+                raise
+            ended = True
+            if not facts or facts[-1].machine != built.name:
+                skipped.append(built.name)
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
         version=version("kvfence"),

@@ -29,7 +29,9 @@ kvfence mutate [--machine M] [--only PATTERN] [--size Sort=N ...] [--memory 2GiB
 |---|---|
 | 0 | every change is noticed, changes no step that can be reached, or is accepted with a reason |
 | 1 | a change survives without a reason, a reason is out of date, or a condition notices nothing |
-| 3 | a search was cut short: undetermined |
+| 3 | a search was cut short, or a process was killed: undetermined |
+
+The codes 4, 130 and 141 are [the same everywhere](exit-codes.md).
 
 A mutant is explored at growing sizes until something notices it: a violated invariant, check or lemma, a
 value out of range, a deadlock, or a goal or action that cannot be reached any more. Of a machine that

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,16 +72,22 @@ def replay(
         from kvfence.reference.device.virtual_order import replay_header
         from kvfence.reference.engine import header
         from kvfence.reference.errors import OffloadError, OptionsError, WorkloadError
+        from kvfence.reference.faults import design_named
         from kvfence.reference.options import Options
-        from kvfence.reference.replay import replay as run
+        from kvfence.reference.replay import run
+        from kvfence.reference.workload import read_mooncake
     except ImportError as error:
         raise CannotRun(
             f"a replay needs {error.name}, which is not installed: run pip install 'kvfence[reference]'"
         ) from error
     try:
         chosen = Options(**options)
+        design_named(chosen.design)
         begin = header(chosen)
-    except (OptionsError, ValueError) as error:
+        # Its first request is read before any file is opened to be written: a refused run leaves none.
+        workload = read_mooncake(path, chosen.limit)
+        requests = chain([next(workload)], workload)
+    except (OptionsError, WorkloadError, ValueError) as error:
         raise CannotRun(str(error)) from error
     ledger = Ledger(begin, "count")
     found: dict[str, Violation] = {}
@@ -94,7 +101,7 @@ def replay(
         watch = _published(metrics, stack) if metrics else None
         try:
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
-            done = run(path, chosen, observer, progress, order, watch)
+            done = run(requests, chosen, observer, progress, order, watch)
             report = {**msgspec.to_builtins(done), "hit_rates": done.hit_rates}
         except (OptionsError, WorkloadError, NoDevice, HostMemoryRefused) as error:
             raise CannotRun(str(error)) from error
@@ -102,9 +109,13 @@ def replay(
             pass
         except OffloadError as error:
             broke = f"{type(error).__name__}: {error}"
+    checks = ledger.checks_by_invariant() if judge else {}
     verdict: Verdict = "violated" if found or broke else "holds"
+    why = ""
     if verdict == "holds" and not (report and report["complete"]):
-        verdict = "undetermined"
+        verdict, why = "undetermined", "interrupted"
+    elif verdict == "holds" and not sum(checks.values()):
+        verdict, why = "undetermined", "not judged"
     return Replayed(
         path=str(path),
         verdict=verdict,
@@ -112,7 +123,8 @@ def replay(
         run=report,
         judged=judge,
         events=ledger.events,
-        checks=ledger.checks_by_invariant() if judge else {},
+        checks=checks,
+        why=why,
         violations=tuple(found.values()),
         expected=expected,
         broke=broke,

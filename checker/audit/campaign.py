@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Final, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
 from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.shrink import shrink
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.mutation.side_by_side import ProcessDied
 
 HUNT: Final = 0.7
 """Of the budget; the rest makes findings small."""
@@ -96,9 +98,9 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         """``violated`` if something was found, ``holds`` if everything was looked at and nothing found."""
         if self.findings:
             return "violated"
-        return (
-            "undetermined" if self.unchecked or self.interrupted or not self.cases or self.broke else "holds"
-        )
+        driven = self.cases > self.refused and self.events > 0
+        unsure = self.unchecked or self.interrupted or self.broke or not driven
+        return "undetermined" if unsure else "holds"
 
 
 class _Seen:
@@ -275,13 +277,15 @@ def campaign(
     cases.
     """
     hunt = Hunt(target, reach, budget, seed, until=until, most=most, note=note)
-    interrupted = False
+    interrupted, broke = False, ""
     try:
         hunt.hunt()
         hunt.make_small()
     except KeyboardInterrupt:
         interrupted = True
-    return finished(hunt, interrupted=interrupted)
+    except BrokenProcessPool:
+        broke = str(ProcessDied())
+    return finished(hunt, interrupted=interrupted, broke=broke)
 
 
 def finished(hunt: Hunt, *, interrupted: bool = False, broke: str = "") -> Campaign:

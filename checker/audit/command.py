@@ -17,7 +17,7 @@ from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.releases import Origin, Release
 from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
 from kvfence.checker.errors import unknown
-from kvfence.checker.exit_codes import EXIT_CODES
+from kvfence.checker.exit_codes import EXIT_CODES, worst_code
 from kvfence.checker.mutation.side_by_side import cores
 from kvfence.checker.report.audited import audit_text, outcome_text, summary, table_text
 from kvfence.checker.report.jsonreport import as_json
@@ -61,7 +61,7 @@ def audit_reference(
         finally:
             target.close()
         found = examined(found, None, tells_all=True)
-        worst = max(worst, _told(found, target, out / f"reference-{name}", output))
+        worst = worst_code((worst, _told(found, target, out / f"reference-{name}", output)))
         if found.interrupted:
             break
     return worst
@@ -81,7 +81,7 @@ def audit_vllm(
     worst = 0
     for one in releases:
         code, found = _audit(one, connector, budget, seed, replay, out, output)
-        worst = max(worst, code)
+        worst = worst_code((worst, code))
         if found is not None:
             done.append(found)
             if found.interrupted:
@@ -144,7 +144,8 @@ def _replayed(
         _tell(origin)
     if outcome.sightings:
         return EXIT_CODES["violated"]
-    return EXIT_CODES["undetermined" if outcome.refused or outcome.unchecked else "holds"]
+    unsure = outcome.refused or outcome.unchecked or not outcome.events
+    return EXIT_CODES["undetermined" if unsure else "holds"]
 
 
 def _told(
@@ -162,6 +163,8 @@ def _told(
                 files[finding.key] = write(finding, folder, target.run, test)
     except OSError as error:
         print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
+    except KeyboardInterrupt:  # the report is told all the same
+        found = msgspec.structs.replace(found, interrupted=True)
     if output == "json":
         typer.echo(
             as_json(

@@ -126,7 +126,8 @@ def kv_cache_config(setup: Setup) -> Any:
         kind = interface.SlidingWindowSpec if window else interface.FullAttentionSpec
         size = {"block_size": setup.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
         spec = only(kind, **size, **({"sliding_window": window} if window else {}))
-        assert spec.page_size_bytes == page_bytes(setup)
+        if spec.page_size_bytes != page_bytes(setup):
+            raise AssertionError(f"a page has {spec.page_size_bytes} bytes, not {page_bytes(setup)}")
         names.append(LAYER.format(number))
         groups.append(interface.KVCacheGroupSpec([names[-1]], spec))
     total = page_bytes(setup) * setup.gpu_blocks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -17,7 +16,7 @@ from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.releases import Release
 from kvfence.checker.audit.rig_process import Rig
-from kvfence.checker.mutation.side_by_side import leave_ctrl_c_to_the_parent
+from kvfence.checker.mutation.side_by_side import end, processes
 
 REFERENCE: Final = Reach(
     ranks=(1, 2, 4),
@@ -67,14 +66,13 @@ class Reference:
             from kvfence.checker.adapters.reference import prepare
 
             prepare()
-            context = multiprocessing.get_context("fork")
-            self._pool = ProcessPoolExecutor(self.width, context, leave_ctrl_c_to_the_parent)
+            self._pool = processes(self.width)
         return self._pool
 
     def close(self) -> None:
         """Ends the processes."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            end(self._pool)
             self._pool = None
 
 

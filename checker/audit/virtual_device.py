@@ -279,7 +279,8 @@ _entered: list[Device] = []
 
 def device() -> Device:
     """The current device."""
-    assert _entered, "no virtual device is current"
+    if not _entered:
+        raise AssertionError("no virtual device is current")
     return _entered[-1]
 
 

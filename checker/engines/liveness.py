@@ -244,7 +244,8 @@ class _Search:
         while came["by"][at] >= 0:
             out.insert(0, int(came["by"][at]))
             at = int(self.graph.source[out[0]])
-        assert begin[at]
+        if not begin[at]:
+            raise AssertionError("the way back does not lead to where the promise is owed")
         everything = np.ones(self.graph.count, np.bool_)
         here = np.zeros(self.graph.count, np.bool_)
         here[at] = True
@@ -261,7 +262,8 @@ class _Search:
             steps = g.steps_from(frontier)
             steps = steps[inside[g.target[steps]] & ~seen[g.target[steps]]]
             frontier, first = np.unique(g.target[steps], return_index=True)
-            assert frontier.size, "the states do not hang together"
+            if not frontier.size:
+                raise AssertionError("the states do not hang together")
             seen[frontier] = True
             by[frontier] = steps[first]
         at = int(frontier[goal[frontier]][0])

@@ -148,10 +148,15 @@ def _report(
             f"NO-LEAK: undetermined at the end, where {count} slots are held and the trace is not quiet"
         )
     verdict: Verdict = "violated" if violations else "holds"
-    if not violations and (interrupted or not ledger.events):
+    judged = sum(checks.values())
+    if not violations and (interrupted or not judged):
         verdict = "undetermined"
-        if not ledger.events:
-            notes.append("the trace has no events")
+        if not judged:
+            notes.append(
+                "no event of the trace is one that an invariant judges"
+                if ledger.events
+                else "the trace has no events"
+            )
     return CheckReport(
         path=str(reader.path),
         header=header,

@@ -20,7 +20,7 @@ from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.engines.words import TooWide
 from kvfence.checker.mutation.behaviour import Comparison
 from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
-from kvfence.checker.mutation.side_by_side import side_by_side
+from kvfence.checker.mutation.side_by_side import ProcessDied, side_by_side
 from kvfence.checker.promises import promises_progress
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Action, Expr, Machine, Premise, SpecError, ground
@@ -243,7 +243,7 @@ def run(
             judge(stage, stage.broken)
     except KeyboardInterrupt:
         out.stopped = INTERRUPTED
-    except Stop as stop:
+    except (Stop, ProcessDied) as stop:
         out.stopped = str(stop)
     if out.stopped:
         out.missing = len(todo)

@@ -128,6 +128,10 @@ def mutate(
             found.append(matrix(campaign, partial=only is not None))
         if campaign.stopped == INTERRUPTED:
             break
+    if not found and only is None:
+        raise CannotRun(
+            f"there is nothing to mutate in {', '.join(m.name for m in built)}: give a machine with actions"
+        )
     if not found:
         raise CannotRun(f"no mutant is called {only!r}: kvfence mutate --accepted lists names; * is any text")
     return found

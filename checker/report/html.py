@@ -13,6 +13,7 @@ from kvfence.checker.report import sequence, slots, timeline
 from kvfence.checker.report.coverage import coverage
 from kvfence.checker.report.evidence import claim, evidence, spoken
 from kvfence.checker.report.facts import Counterexample
+from kvfence.checker.report.policy import page_policy
 from kvfence.checker.report.reviewed import (
     about_nothing,
     conclusion,
@@ -21,7 +22,7 @@ from kvfence.checker.report.reviewed import (
     told_behaviours,
     verdict_shown,
 )
-from kvfence.checker.report.svg import palette
+from kvfence.checker.report.svg import palette, picture_style
 from kvfence.checker.report.verdicts import call, shown
 from kvfence.checker.review.facts import MachineReview, Review
 
@@ -74,9 +75,18 @@ def pictures(example: Counterexample) -> list[tuple[str, str]]:
 
 def page(template: str, **values: object) -> str:
     """A page from one of the templates of this folder."""
-    return _templates().get_template(template).render(
-        version=version("kvfence"), palette=palette(), call=call, shown=shown, **values
-    )  # fmt: skip
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            version=version("kvfence"),
+            palette=palette(),
+            policy=lambda css: page_policy([str(css), picture_style()]),
+            call=call,
+            shown=shown,
+            **values,
+        )
+    )
 
 
 @cache

@@ -18,7 +18,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """One replay.
 
     ``run`` is the connector's own report, None when it broke down; ``broke`` says how. ``checks`` counts the
-    judgements made for each invariant; there are none when ``judged`` is false. ``violations``: the first of
+    judgements made for each invariant; there are none when ``judged`` is false. ``why`` a run that shows no
+    violation is undetermined: ``not judged`` or ``interrupted``. ``violations``: the first of
     each invariant that was violated; ``expected``: the one that the design is known to break.
     """
 
@@ -29,6 +30,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool
     events: int
     checks: dict[str, int]
+    why: str = ""
     violations: tuple[Violation, ...] = ()
     expected: str = ""
     broke: str = ""
@@ -103,9 +105,23 @@ def _summary(found: Replayed) -> str:
         }:
             what += f" {found.expected}, which it is known to break, did not show."
         return f"{design}: violated. {what}"
-    judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events" if found.judged else ""
-    if found.verdict == "undetermined":
-        return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {judged}".strip()
-    what = f"No invariant broken in {judged}, and" if found.judged else "Events were not judged;"
+    judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events"
+    if found.why == "interrupted":
+        end = judged if found.judged else "Events were not judged, as --no-assert says."
+        return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {end}"
+    if found.why:
+        why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
+        return f"{design}: not judged. {why} {_compared(found)}"
     known = f" This traffic does not expose it: {found.expected} should break." if found.expected else ""
-    return f"{design}: holds. {what} no garbled block read.{known}"
+    return f"{design}: holds. No invariant broken in {judged}, and no garbled block read.{known}"
+
+
+def _compared(found: Replayed) -> str:
+    """What the content oracle did, which watches in any case."""
+    oracle = found.run["oracle"] if found.run is not None else {"in_full": 0, "sampled": 0}
+    if not oracle["in_full"] and not oracle["sampled"]:
+        return "No content was compared either."
+    return (
+        f"The contents of {oracle['in_full']:,} blocks read in full and {oracle['sampled']:,} as a sample "
+        "were compared, and none was garbled; that says nothing of the invariants."
+    )

@@ -139,9 +139,14 @@ class Canvas:
             '<svg xmlns="http://www.w3.org/2000/svg" class="kv" role="img" '
             f'viewBox="0 0 {_n(width)} {_n(height)}" width="{_n(width)}" height="{_n(height)}">'
             f"<title>{escape(title)}</title>"
-            f"<style>{palette()}{STYLE}</style>"
+            f"<style>{picture_style()}</style>"
             f'<rect width="100%" height="100%" class="paper"/>{"".join(self.parts)}</svg>'
         )
+
+
+def picture_style() -> str:
+    """The style sheet that every picture brings along."""
+    return f"{palette()}{STYLE}"
 
 
 def cut(text: str, width: float) -> str:

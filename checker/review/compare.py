@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.base import Engine, Finding, Progress, Result, Verdict
 from kvfence.checker.engines.interpret import Interpret
 from kvfence.checker.engines.liveness import Liveness
@@ -88,8 +89,15 @@ def review(
             found.append(MachineReview(machine=other.machine.name, sizes={}, same=False, notes=(note,)))
             continue
         compared = _Comparison(one, other, ours, theirs, options, proofs, progress)
-        found.append(compared.review())
-        interrupted = compared.interrupted
+        try:
+            found.append(compared.review())
+            interrupted = compared.interrupted
+        except KeyboardInterrupt:  # outside of a search: while something is compiled, for instance
+            if not interrupts.pressed():
+                raise
+            interrupted = True
+            note = "interrupted before it was compared"
+            found.append(MachineReview(machine=other.machine.name, sizes={}, same=False, notes=(note,)))
     out = Review(
         version=version("kvfence"),
         base=base,

@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,14 +14,14 @@ import tempfile
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from kvfence.checker.errors import CannotRun, unknown
+from kvfence.checker.errors import CannotRun, ForeignExit, refused, unknown
 from kvfence.spec.designs import DESIGNS, Design
 from kvfence.spec.language import Machine, SpecError
 from kvfence.spec.machines import MACHINES
@@ -129,13 +130,14 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
 
     def make() -> Machine:
         try:
-            return made()
-        except (SpecError, CannotRun):
+            with redirect_stdout(sys.stderr), _going_on():  # what the file prints is not the report
+                return made()
+        except (SpecError, CannotRun, ForeignExit):
             raise
-        except Exception as error:
+        except BaseException as error:
             places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == str(path)]
             line = f", line {places[-1].lineno}" if places else ""
-            raise CannotRun(f"{shown}{line}: {type(error).__name__}: {error}") from error
+            raise refused(error, f"{shown}{line}") from error
 
     def made() -> Machine:
         module = _module(path, shown)
@@ -153,6 +155,23 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
         return built.finished()
 
     return traced(make, root, renamed={str(path): shown})
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """While a user's file is loaded, ``os._exit`` raises: its exit code would be taken for the verdict."""
+    process, leave = os.getpid(), os._exit
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a process that the file forked ends as it likes
+            leave(status)
+        raise ForeignExit(f"os._exit({status}) was called while a machine was built; nothing was judged")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _maker(module: types.ModuleType, name: str, shown: str) -> Any:
@@ -192,10 +211,10 @@ def _module(path: Path, shown: str) -> types.ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except (SpecError, CannotRun):
+    except (SpecError, CannotRun, ForeignExit):
         raise
-    except Exception as error:
-        raise CannotRun(f"{shown} cannot be loaded: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise refused(error, f"{shown} cannot be loaded") from error
     return module
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import z3
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.base import (
     FIRST,
     Bounds,
@@ -154,7 +155,7 @@ class Search:
         if answer == z3.unknown:
             reason = self.solver.reason_unknown()
             if "interrupted" in reason:
-                raise KeyboardInterrupt
+                raise interrupts.seen()
             self.stopped = f"z3 did not answer at depth {self.depth + 1} ({reason})"
             return None
         return answer

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import z3
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.base import FIRST, Bounds, Engine, Report, Result, Until, Verdict
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search, settled
@@ -107,5 +108,5 @@ class _Step:
         if answer == z3.unknown:
             self.reason = f"z3 did not answer for {length} states in a row ({solver.reason_unknown()})"
             if "interrupted" in self.reason:
-                raise KeyboardInterrupt
+                raise interrupts.seen()
         return bool(answer == z3.unsat)

@@ -10,6 +10,7 @@ from typing import Any
 
 import z3
 
+from kvfence.checker import interrupts
 from kvfence.checker.errors import CannotRun
 
 SECONDS = 10.0
@@ -35,7 +36,7 @@ def by_z3(text: str, seconds: float = SECONDS) -> bool | None:
         return None
     if answer == z3.unknown:
         if "interrupt" in solver.reason_unknown():
-            raise KeyboardInterrupt
+            raise interrupts.seen()
         return None
     return bool(answer == z3.unsat)
 

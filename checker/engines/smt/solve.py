@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import z3
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.translate import Translator
 
@@ -65,7 +66,7 @@ def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) ->
             return Answer(question, outcome, time.perf_counter() - start, "", text, used)
         reason = solver.reason_unknown()
         if "interrupt" in reason:
-            raise KeyboardInterrupt
+            raise interrupts.seen()
     return Answer(question, Outcome.unknown, time.perf_counter() - start, f"z3 gave up: {reason}", text)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import z3
 
+from kvfence.checker import interrupts
 from kvfence.checker.engines.base import Bounds, Engine, Report, Result, Until, Verdict
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search, settled
@@ -146,7 +147,7 @@ def _confirm(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
         solver.add(wrong)
         answer = solver.check()
         if answer == z3.unknown and "interrupt" in solver.reason_unknown():
-            raise KeyboardInterrupt
+            raise interrupts.seen()
         if answer != z3.unsat:
             return f"the invariant that Spacer found {fault}"
     return None

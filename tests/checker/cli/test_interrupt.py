@@ -1,48 +1,211 @@
-"""Ctrl-C ends a command early, keeps what was found, and never passes."""
+"""Ctrl-C ends a command at any moment with one line and 130, keeps what was found, and leaves no process."""
+
+from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker import cli, interrupts
+from kvfence.checker.interrupts import INTERRUPTED
 from kvfence.spec.machines import MACHINES
 
 SAMPLE = next((Path(cli.__file__).parent / "samples").glob("*.jsonl"))
+BIG = ["--size", "Block=9", "--size", "Holder=4"]
+COMMANDS = {
+    "verify": ["verify", *BIG],
+    "smt": ["verify", "--engine", "smt"],
+    "bmc": ["verify", "--engine", "bmc"],
+    "kinduction": ["verify", "--engine", "kinduction"],
+    "spacer": ["verify", "--engine", "spacer", "--machine", "lookup"],
+    "explore": ["explore", "lookup", "--no-open"],
+    "mutate": ["mutate", "--machine", "transfer"],
+    "review": ["review", "sound", "free_on_abort"],
+    "audit": ["audit", "reference", "--budget", "30", "--out", "audit"],
+    "replay": ["replay", str(SAMPLE), "--resend-rate", "0.9", "--ranks", "4"],
+    "check": ["check", "trace.jsonl"],
+    "races": ["races", "order.jsonl"],
+    "explain": ["explain", "trace.jsonl"],
+}
+STARTED = """
+import os, sys
+from kvfence.checker.main import main
+from kvfence.checker import interrupts
+interrupts.watch()
+os.write(1, b"\\n")
+main()
+"""
+"""The command, which first tells that Python has loaded it: before that, Ctrl-C is Python's own."""
 
 
 @contextmanager
 def somebody_interrupts(*_: object) -> Iterator[object]:
-    """Progress that raises KeyboardInterrupt, as Ctrl-C does, once there is something to lose."""
+    """Progress at which Ctrl-C is pressed, once there is something to lose."""
 
     def press(*told: object) -> None:
-        if getattr(told[-1], "states", 1000) > 100:
-            raise KeyboardInterrupt
+        if getattr(told[-1], "states", 1000) > 100 and not interrupts.pressed():
+            signal.raise_signal(signal.SIGINT)
 
     yield press
 
 
-def test_an_interrupted_verification_is_undetermined_and_keeps_what_was_explored(
+def test_an_interrupted_verification_keeps_what_was_explored(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "machine_progress", somebody_interrupts)
-    big = ["--size", "Block=9", "--size", "Holder=4", "--format", "json"]
-    assert cli.run(["verify", *big]) == 3
-    found = json.loads(capsys.readouterr().out)
+    assert cli.run(["verify", *BIG, "--format", "json"]) == INTERRUPTED
+    out, err = capsys.readouterr()
+    found = json.loads(out)
     assert found["verdict"] == "undetermined"
     assert found["machines"][0]["stopped"] == "interrupted"
     assert found["machines"][0]["states"] > 100
     assert found["not_begun"] == list(MACHINES)[1:]
+    assert err == "kvfence: interrupted: what was found until then is told (exit code 130)\n"
 
 
-def test_an_interrupted_replay_is_undetermined_and_keeps_its_figures(
+def test_an_interrupted_replay_keeps_its_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "count_progress", somebody_interrupts)
-    assert cli.run(["replay", str(SAMPLE), "--format", "json"]) == 3
+    assert cli.run(["replay", str(SAMPLE), "--format", "json"]) == INTERRUPTED
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "undetermined"
     assert found["run"]["stats"]["steps"] > 0
     assert found["events"] > 0
+
+
+def test_machines_that_were_explored_are_told_though_the_next_one_was_still_being_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvfence.checker.engines.explore import Explore
+
+    explored = Explore.run
+
+    def run(self: Explore, machine: object, *args: object, **options: object) -> object:
+        if getattr(machine, "name", "") != "block_pool":
+            signal.raise_signal(signal.SIGINT)
+        return explored(self, machine, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Explore, "run", run)
+    assert cli.run(["verify", "--engine", "explore", "--format", "json"]) == INTERRUPTED
+    found = json.loads(capsys.readouterr().out)
+    assert [machine["verdict"] for machine in found["machines"]] == ["holds"]
+    assert found["not_begun"] == list(MACHINES)[1:]
+    assert found["verdict"] == "undetermined"
+
+
+def test_a_swallowed_interrupt_ends_the_command_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python only prints what is raised in ``__del__``, and in functions that C code calls."""
+
+    class Swallows:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def slow(*_: object, **__: object) -> str:
+        Swallows()
+        time.sleep(20)
+        return "not interrupted"
+
+    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", slow)
+    assert cli.run(["designs"]) == INTERRUPTED
+    assert capsys.readouterr() == ("", f"kvfence: {interrupts.AT_ONCE}\n")
+
+
+def test_an_import_that_fails_by_an_interrupt_is_no_missing_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def half_imported(*_: object, **__: object) -> str:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot import name 'x' from partially initialized module") from None
+        return ""
+
+    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", half_imported)
+    assert cli.run(["designs"]) == INTERRUPTED
+    assert capsys.readouterr().err == f"kvfence: {interrupts.AT_ONCE}\n"
+
+
+def test_the_handler_of_a_program_that_calls_the_command_line_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert cli.run(["--version"]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert capsys.readouterr().err == ""
+
+
+def pressed_after(seconds: float, arguments: list[str], folder: Path, whole_group: bool) -> str:
+    """What is wrong with the end of a command at which Ctrl-C is pressed; empty if nothing is."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    time.sleep(seconds)
+    if process.poll() is not None:
+        process.communicate()
+        return ""  # it was done before
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return "it goes on"
+    wrong = []
+    if process.returncode != INTERRUPTED:
+        wrong.append(f"exit code {process.returncode}")
+    if err.count(b"\n") != 1 or b"interrupted" not in err or b"Traceback" in out:
+        wrong.append(f"it prints {err.decode()}")
+    time.sleep(1.2)
+    if group_lives(process.pid):
+        os.killpg(process.pid, signal.SIGKILL)
+        wrong.append("a process is left")
+    return ", ".join(wrong)
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process of the group is there still."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [("explore", 0.0), ("verify", 0.02), ("smt", 0.1), ("mutate", 0.4), ("audit", 1.0)],
+)
+def test_ctrl_c_is_one_line_and_130(command: str, seconds: float, tmp_path: Path) -> None:
+    assert pressed_after(seconds, COMMANDS[command], tmp_path, whole_group=True) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [True, False], ids=["as a terminal does", "to the process alone"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_is_one_line_and_130_at_any_moment(command: str, whole_group: bool, tmp_path: Path) -> None:
+    arguments = COMMANDS[command]
+    if command in {"check", "races", "explain"}:
+        files = ["--record", "trace.jsonl", "--record-order", "order.jsonl"]
+        replay = [sys.executable, "-m", "kvfence.checker.main", "replay", str(SAMPLE), *files]
+        subprocess.run(replay, cwd=tmp_path, check=True, capture_output=True)
+    moments = [0.01 * 1.6**n for n in range(13)]  # to 2.8 s
+    wrong = {round(at, 3): pressed_after(at, arguments, tmp_path, whole_group) for at in moments}
+    assert {at: what for at, what in wrong.items() if what} == {}

@@ -1,0 +1,235 @@
+"""Exit code 1 is for violations alone: what nobody foresaw is 4, one line, with the traceback in a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import cli, exit_codes
+from kvfence.checker.cli import run
+from kvfence.checker.exit_codes import CANNOT_RUN, FAILED, READER_LEFT, worst_code
+
+ROOT = Path(__file__).parents[3]
+ENDINGS = {
+    "raise SystemExit(0)": FAILED,
+    "raise SystemExit(1)": FAILED,
+    "raise KeyboardInterrupt": FAILED,
+    "raise MemoryError": FAILED,
+    "raise GeneratorExit": FAILED,
+    "def f(): f()\nf()": FAILED,
+    "class Mine(BaseException): pass\nraise Mine('\\x1b[31mred')": FAILED,
+    "import os\nos._exit(0)": FAILED,
+    "raise StopIteration": CANNOT_RUN,
+    "1 / 0": CANNOT_RUN,
+    "import no_such_module": CANNOT_RUN,
+    "def (": CANNOT_RUN,
+    "class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute": CANNOT_RUN,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where tracebacks are written."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def start(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own."""
+    command = [sys.executable, "-m", "kvfence.checker.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The line on stderr; nothing else was printed."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.isprintable() or err[:-1].isprintable()
+    return err
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["while it is loaded", "while it builds"])
+@pytest.mark.parametrize(("text", "code"), ENDINGS.items())
+def test_a_machine_file_cannot_choose_the_exit_code(
+    text: str, code: int, inside: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if inside:
+        text = "def build():\n" + "\n".join(f"    {line}" for line in text.splitlines())
+    file = folder / "mine.py"
+    file.write_text(text)
+    assert run(["verify", "--machine", f"{file}:build", "--format", "json"]) == code
+    assert ("kvfence-failure-" in one_line(capsys)) == (code == FAILED)
+
+
+def test_what_a_machine_file_prints_is_not_the_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = Path(cli.__file__).parent / "skeleton" / "two_tier.py.txt"
+    (folder / "mine.py").write_text(f"print('hello')\n{sample.read_text()}")
+    assert run(["verify", "--machine", f"{folder}/mine.py:build", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verdict"] == "holds"
+    assert err == "hello\n"
+
+
+def broken(*_: object, **__: object) -> None:
+    """A part of kvfence that fails."""
+    raise ZeroDivisionError("a fault of ours")
+
+
+def test_a_failure_is_one_line_and_a_private_file_with_all_that_a_report_needs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", broken)
+    assert run(["check", "some trace.jsonl", "--format", "json"]) == FAILED
+    line = one_line(capsys)
+    (file,) = folder.glob("kvfence-failure-*")
+    assert str(file) in line
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    text = file.read_text()
+    assert "command: kvfence check 'some trace.jsonl' --format json" in text
+    assert re.search(r"kvfence \d+\.\d+.* Python 3", text)
+    assert "ZeroDivisionError: a fault of ours" in text
+    assert "in broken" in text
+
+
+def test_where_no_file_can_be_written_the_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", broken)
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+    assert run(["check", "trace.jsonl"]) == FAILED
+    assert "could not be written" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(0), SystemExit(None), RecursionError(), MemoryError(), GeneratorExit()]
+)
+def test_no_exception_passes_for_a_verdict(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", fails)
+    assert run(["check", "trace.jsonl"]) == FAILED
+    assert type(error).__name__ in one_line(capsys)
+
+
+def test_a_thread_that_dies_takes_the_verdict_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def text(*_: object, **__: object) -> str:
+        thread = threading.Thread(target=broken)
+        thread.start()
+        thread.join()
+        return "all is well"
+
+    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", text)
+    assert run(["designs"]) == FAILED
+    assert "a fault of ours" in capsys.readouterr().err
+
+
+def test_an_error_that_python_ignores_takes_the_verdict_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Dies:
+        def __del__(self) -> None:
+            broken()
+
+    def text(*_: object, **__: object) -> str:
+        Dies()
+        return "all is well"
+
+    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", text)
+    assert run(["designs"]) == FAILED
+    assert "a fault of ours" in capsys.readouterr().err
+
+
+def test_a_full_disk_at_standard_output_hides_the_verdict(folder: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [sys.executable, "-m", "kvfence.checker.main", "designs"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env={"TMPDIR": str(folder)}
+        )
+    assert done.returncode == FAILED
+    assert done.stderr.count("\n") == 1
+    assert "cannot write to standard output" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["designs", "--format", "json"], ["--version"]])
+def test_a_reader_that_leaves_early_is_no_violation(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "kvfence.checker.main", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == READER_LEFT
+
+
+def test_a_locale_without_the_characters_of_a_report_is_no_failure() -> None:
+    done = start("designs", env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'networkx'", name="networkx.algorithms")
+
+    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", fails)
+    assert run(["check", "trace.jsonl"]) == CANNOT_RUN
+    assert "pip install 'kvfence[order]'" in one_line(capsys)
+
+
+@pytest.mark.parametrize(("module", "code"), [("None", CANNOT_RUN), ("object()", FAILED)])
+def test_an_installation_that_cannot_be_imported_is_one_line(module: str, code: int) -> None:
+    text = f"import sys; from kvfence.checker.main import main; sys.modules['typer'] = {module}; main()"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_assert_statements_verdicts_are_the_same() -> None:
+    command = [sys.executable, "-O", "-m", "kvfence.checker.main", "verify", "--engine", "explore"]
+    for design, code in (("sound", 0), ("unpinned_lookup", 1)):
+        done = subprocess.run(
+            [*command, "--machine", "lookup", "--design", design], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_without_docstrings_nothing_is_judged() -> None:
+    command = [sys.executable, "-OO", "-m", "kvfence.checker.main", "verify", "--machine", "lookup"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (CANNOT_RUN, "")
+    assert "-OO" in done.stderr
+
+
+def test_one_violated_outweighs_what_is_undetermined() -> None:
+    assert worst_code([0, 3, 1, 3]) == 1
+    assert worst_code([0, 3]) == 3
+    assert worst_code([]) == 0
+
+
+def test_every_page_tells_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = {*exit_codes.EXIT_CODES.values(), CANNOT_RUN, FAILED, exit_codes.INTERRUPTED, READER_LEFT}
+    page = (ROOT / "docs" / "exit-codes.md").read_text()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes
+    readme = (ROOT / "README.md").read_text()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", readme, re.MULTILINE)} == codes - {READER_LEFT}
+    assert run(["--help"]) == 0
+    assert exit_codes.SUMMARY.split()[-1] in capsys.readouterr().out

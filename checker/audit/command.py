@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import typer
 
 from kvfence.checker.audit.campaign import Campaign, Finding, campaign
 from kvfence.checker.audit.case import Case, read_case
@@ -19,9 +18,12 @@ from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
 from kvfence.checker.errors import unknown
 from kvfence.checker.exit_codes import EXIT_CODES
 from kvfence.checker.mutation.side_by_side import cores
+from kvfence.checker.outputs import OutputError
 from kvfence.checker.report.audited import audit_text, outcome_text, summary, table_text
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.table import terminal_width
+from kvfence.checker.shown import say, tell
+from kvfence.checker.traces import TraceError
 from kvfence.spec.designs import DESIGNS
 
 MakeTest = Callable[[Finding, Path], str | None]
@@ -88,7 +90,7 @@ def audit_vllm(
                 break
     if len(done) > 1 and output == "text":
         names = [release.version for release in releases[: len(done)]]
-        typer.echo("\n" + table_text(names, done, width=terminal_width()))
+        say("\n" + table_text(names, done, width=terminal_width()))
     return worst
 
 
@@ -126,14 +128,12 @@ def _replayed(target: Target, file: Path, folder: Path, output: str, test: MakeT
     """Runs the case in ``file`` once more; what it shows is written as for a finding."""
     case = read_case(file)
     outcome = target.run(case)
-    files = {}
-    for seen in outcome.sightings:
-        finding = Finding(sighting=seen, case=case, times=1, first_after=0.0)
-        files[seen.key] = write(finding, folder, target.run, test)
+    found = [Finding(sighting=seen, case=case, times=1, first_after=0.0) for seen in outcome.sightings]
+    files = _written(found, target, folder, test, case_file=file)
     if output == "json":
-        typer.echo(as_json(outcome))
+        say(as_json(outcome))
     else:
-        typer.echo(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
+        say(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
     if outcome.sightings:
         return EXIT_CODES["violated"]
     return EXIT_CODES["undetermined" if outcome.refused or outcome.unchecked else "holds"]
@@ -146,22 +146,34 @@ def _told(
     output: str,
     test: MakeTest | None = None,
 ) -> int:
+    faults = [finding for finding in found.findings if grounds_of(finding) == "fault"]
+    files = _written(faults, target, folder, test)
+    if output == "json":
+        say(as_json(msgspec.to_builtins(found) | {"verdict": verdict_of(found), "summary": summary(found)}))
+    else:
+        say(audit_text(found, width=terminal_width(), files=files))
+    return EXIT_CODES[verdict_of(found)]
+
+
+def _written(
+    findings: Sequence[Finding],
+    target: Target,
+    folder: Path,
+    test: MakeTest | None,
+    case_file: Path | None = None,
+) -> dict[str, tuple[Path, ...]]:
+    """The files of each finding; what cannot be written is told, and costs nothing else of the report."""
     files = {}
     try:
-        for finding in found.findings:
-            if grounds_of(finding) == "fault":
-                files[finding.key] = write(finding, folder, target.run, test)
+        for finding in findings:
+            files[finding.key] = write(finding, folder, target.run, test, case_file)
     except OSError as error:
-        print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
-    if output == "json":
-        typer.echo(
-            as_json(msgspec.to_builtins(found) | {"verdict": verdict_of(found), "summary": summary(found)})
-        )
-    else:
-        typer.echo(audit_text(found, width=terminal_width(), files=files))
-    return EXIT_CODES[verdict_of(found)]
+        tell(f"{folder}: not everything could be written ({error.strerror})")
+    except (OutputError, TraceError) as error:
+        tell(f"{error} (not everything could be written)")
+    return files
 
 
 def _note(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"kvfence: {line}", file=sys.stderr)
+        tell(line)

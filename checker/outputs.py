@@ -15,13 +15,10 @@ from contextlib import suppress
 from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.shown import visible
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _DESCRIPTOR: Final = re.compile(r"/dev/(?P<name>stdout|stderr)|(/dev|/proc/self)/fd/(?P<number>\d{1,9})")
 _STANDARD: Final = {"stdout": 1, "stderr": 2}
@@ -142,7 +139,7 @@ class Output:
 class _File(FileIO):
     """A file that takes all that it is given: the system may take less at a time."""
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: Any) -> int:  # anything with the buffer protocol
         rest = memoryview(data).cast("B")
         size = len(rest)
         while rest:

@@ -32,7 +32,10 @@ LONGEST_HEADER: Final = 64 * 2**20  # bytes; snapshots of large pools are long
 STANDARD_INPUT: Final = Path("-")
 _CHUNK: Final = 2**16  # bytes read, decoded and judged at a time: few enough to stay in the cache
 _BUFFER: Final = 2**17  # bytes kept before they are written
-_JUDGES: Final = {FORMAT: ("a trace", "kvfence check"), ORDER_FORMAT: ("an order trace", "kvfence races")}
+_JUDGES: Final = {
+    FORMAT: ("the trace of a connector", "kvfence check"),
+    ORDER_FORMAT: ("an order trace", "kvfence races"),
+}
 """What each format is, and the command for it."""
 
 _H = TypeVar("_H", bound=msgspec.Struct)

@@ -56,9 +56,7 @@ def _trace(path: Path) -> Path:
 
 
 def _order_trace(path: Path) -> Path:
-    header = order.Header(
-        producer=NASTY, threads=(0, 1), regions=(order.Region(id=1, name=NASTY, kind="host", bytes=64),)
-    )
+    header = order.Header(producer=NASTY, threads=(0, 1), regions=(order.Region(1, 0, 64, "host"),))
     with OrderTraceWriter(path, header) as record:
         for thread in (0, 1):
             line = {"e": "host", "thread": thread, "writes": [[1, 0, 8]], "by": NASTY}
@@ -67,11 +65,23 @@ def _order_trace(path: Path) -> Path:
 
 
 MACHINE = """
-from kvfence.spec.language import Machine
+from kvfence.spec.language import Machine, Not
 NASTY = {nasty!r}
 def build(faults=frozenset()):
-    m = Machine(NASTY, doc=NASTY)
-    phase = m.function("phase", m.Enum("Phase", NASTY, "b"))
+    m = Machine(NASTY, doc=NASTY, faults=faults)
+    Block = m.sort("Block", default=1)
+    m.relation("held", Block)
+
+    @m.action(b=Block)
+    def hold(s, b):
+        NASTY
+        s.require(Not(s.held[b]))
+        s.held[b] = True
+
+    @m.invariant("PIN", b=Block)
+    def never(s, b):
+        return Not(s.held[b])
+
     return m
 """
 
@@ -87,15 +97,21 @@ def test_no_command_lets_a_name_through(
     bad_file = tmp_path / f"{nasty_name}.py"
     bad_file.write_text(MACHINE.format(nasty=NASTY))
     line = {
-        "check": ["check", str(_trace(tmp_path / nasty_name))],
-        "races": ["races", str(_order_trace(tmp_path / nasty_name))],
-        "explain": ["explain", str(_trace(tmp_path / nasty_name))],
-        "explain race": ["explain", str(_order_trace(tmp_path / nasty_name))],
-        "verify": ["verify", "--machine", f"{bad_file}:build"],
-        "missing": ["check", str(tmp_path / f"no{nasty_name}")],
-        "usage": [f"no{nasty_name}"],
-    }[command]
-    cli.run([*line, *(["--format", "json"] if json_too and line[0] in ("check", "races", "verify") else [])])
+        "check": lambda: ["check", str(_trace(tmp_path / nasty_name))],
+        "races": lambda: ["races", str(_order_trace(tmp_path / nasty_name))],
+        "explain": lambda: ["explain", str(_trace(tmp_path / nasty_name))],
+        "explain race": lambda: ["explain", str(_order_trace(tmp_path / nasty_name))],
+        "verify": lambda: ["verify", "--engine", "explore", "--machine", f"{bad_file}:build"],
+        "review": lambda: ["review", f"{bad_file}:build", f"{bad_file}:build", "--no-prove"],
+        "missing": lambda: ["check", str(tmp_path / f"no{nasty_name}")],
+        "usage": lambda: [f"no{nasty_name}"],
+    }[command]()
+    cli.run(
+        [
+            *line,
+            *(["--format", "json"] if json_too and line[0] in ("check", "races", "verify", "review") else []),
+        ]
+    )
     told = "".join(capsys.readouterr())
     assert told
     assert not [c for c in told if c != "\n" and not c.isprintable()]

@@ -24,9 +24,11 @@ from kvfence.checker.errors import CannotRun, missing, unknown
 from kvfence.checker.exit_codes import CANNOT_RUN, EXIT_CODES, FAILED, READER_LEFT, SUMMARY
 from kvfence.checker.interrupts import INTERRUPTED
 from kvfence.checker.names import ENGINES, SOUND
+from kvfence.checker.outputs import check_outputs, files_of
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.progress import count_progress, machine_progress
 from kvfence.checker.report.table import terminal_width
+from kvfence.checker.shown import say, tell
 from kvfence.checker.units import parse_counts, parse_memory, parse_sizes
 
 app = typer.Typer(
@@ -45,7 +47,7 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kvfence {version('kvfence')}")
+        say(f"kvfence {version('kvfence')}")
         raise typer.Exit
 
 
@@ -57,7 +59,7 @@ def _kvfence(
     ] = False,
 ) -> int:
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say(context.get_help())
         return CANNOT_RUN
     return 0
 
@@ -69,9 +71,9 @@ def invariants(output: FormatOption = "text") -> int:
     from kvfence.spec.catalog import INVARIANTS
 
     if output == "json":
-        typer.echo(as_json(INVARIANTS))
+        say(as_json(INVARIANTS))
     else:
-        typer.echo(invariants_text(INVARIANTS, width=terminal_width()))
+        say(invariants_text(INVARIANTS, width=terminal_width()))
     return 0
 
 
@@ -82,9 +84,9 @@ def designs(output: FormatOption = "text") -> int:
     from kvfence.spec.designs import DESIGNS
 
     if output == "json":
-        typer.echo(as_json(list(DESIGNS.values())))
+        say(as_json(list(DESIGNS.values())))
     else:
-        typer.echo(designs_text(DESIGNS.values(), width=terminal_width()))
+        say(designs_text(DESIGNS.values(), width=terminal_width()))
     return 0
 
 
@@ -160,6 +162,8 @@ def verify(
     from kvfence.checker.verify import record as record_counterexample
     from kvfence.checker.verify import verify as run_verify
 
+    files = files_of(machine)
+    check_outputs({"--record": record}, inputs=files)
     sizes = parse_sizes(size or [])
     limit = None if memory is None and engine == "gpu" else parse_memory(memory or "2GiB")
     with machine_progress() as progress:
@@ -177,14 +181,14 @@ def verify(
             second_solver=second_solver,
             infer_lemmas=infer_lemmas,
             walks={k: n for k, n in (("walks", walks), ("steps", steps), ("seed", seed)) if n is not None},
-            note=lambda line: print(f"kvfence: {line}", file=sys.stderr),
+            note=tell,
             progress=progress,
         )
     if engine == "gpu" and int(os.environ.get("RANK", "0")) > 0:
         return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
-    typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
-    if record is not None and not record_counterexample(found, record):
-        print(f"kvfence: {record}: not written, as there is no counterexample to record", file=sys.stderr)
+    say(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
+    if record is not None and not record_counterexample(found, record, files):
+        tell(f"{record}: not written, as there is no counterexample to record")
     return EXIT_CODES[found.verdict]
 
 
@@ -213,7 +217,7 @@ def mutate(
     with count_progress("mutants") as progress:
         found = run_mutate(machine, sizes=sizes, only=only, memory=limit, progress=progress)
     width = terminal_width()
-    typer.echo(as_json(found) if output == "json" else mutated_text(found, width=width, accepted=accepted))
+    say(as_json(found) if output == "json" else mutated_text(found, width=width, accepted=accepted))
     return EXIT_CODES[worst_of(found)]
 
 
@@ -235,7 +239,7 @@ def check(
         found = check_trace(
             trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
         )
-    typer.echo(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
+    say(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -259,14 +263,17 @@ def races(
     from kvfence.checker.adapters.reference import execute
     from kvfence.checker.order.check import check_order_trace, explained
     from kvfence.checker.report.raced import races_text
+    from kvfence.checker.traces import read_again
 
+    if explain:
+        read_again(trace, "kvfence races --explain")
     with count_progress("events") as progress:
         found = check_order_trace(
             trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
         )
     if explain:
         found = explained(found, explain, execute)
-    typer.echo(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
+    say(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -413,7 +420,7 @@ def replay(
             metrics=metrics,
             progress=shown,
         )
-    typer.echo(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
+    say(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -444,7 +451,7 @@ def run(arguments: Sequence[str]) -> int:
         if (trouble := failures.of_output()) is not None:
             code, line = _untold(trouble, arguments, code)
     if line:
-        failures.say(line)
+        tell(line)
     return code
 
 

@@ -17,7 +17,7 @@ from kvfence.checker.order.check import check_order_trace
 from kvfence.checker.order.races import Race
 from kvfence.checker.order.trace_file import OrderTraceReader
 from kvfence.checker.report.holding import Holding, Slot, about, slots_named
-from kvfence.checker.traces import TraceError, TraceReader
+from kvfence.checker.traces import OtherFormatError, TraceReader, read_again
 from kvfence.spec import order as od
 from kvfence.spec.events import Event, Header, Queue
 
@@ -65,6 +65,7 @@ def explain_trace(path: Path, which: int = 1) -> Explained:
 
     CannotRun for a file that is neither, or when there is no such violation but there are others.
     """
+    read_again(path, "kvfence explain")
     if is_order_trace(path):
         return _race(path, which)
     report = check_trace(path, limit=which)
@@ -76,12 +77,12 @@ def explain_trace(path: Path, which: int = 1) -> Explained:
 
 
 def is_order_trace(path: Path) -> bool:
-    """Whether the file begins like an order trace. TraceError for one that cannot be read."""
+    """Whether the file begins like an order trace. TraceError for one that is no trace at all."""
     try:
-        OrderTraceReader(path).close()
-    except TraceError:
-        return False
-    return True
+        TraceReader(path).close()
+    except OtherFormatError as error:
+        return error.format == od.FORMAT
+    return False
 
 
 def _exists(which: int, found: int, what: str, path: Path) -> None:

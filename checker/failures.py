@@ -112,11 +112,3 @@ def _came_from_echo(error: OSError) -> bool:
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     return at is not None and at.tb_frame.f_code is typer.echo.__code__
-
-
-def say(line: str) -> None:
-    """One line on stderr, where that can be written."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            text = "".join(c if c.isprintable() else " " for c in " ".join(line.split()))
-            print(f"kvfence: {text}", file=sys.stderr, flush=True)

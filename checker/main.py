@@ -18,11 +18,12 @@ def _code(arguments: list[str]) -> int:
         from kvfence.checker.cli import run
     except BaseException as error:
         from kvfence.checker import exit_codes, failures
+        from kvfence.checker.shown import tell
 
         if isinstance(error, ModuleNotFoundError) and not (error.name or "kvfence").startswith("kvfence"):
-            failures.say(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
+            tell(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
             return exit_codes.CANNOT_RUN
-        failures.say(failures.told(error, arguments))
+        tell(failures.told(error, arguments))
         return exit_codes.FAILED
     code = run(arguments)
     interrupts.ignore()

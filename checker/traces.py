@@ -6,7 +6,7 @@ Writing keeps the file private to its owner. Reading streams: memory does not gr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,17 +18,25 @@ import numpy as np
 
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.wellformed import problem_of_event, problem_of_header
+from kvfence.checker.outputs import Output, OutputError
 from kvfence.checker.packing import packed
+from kvfence.checker.zstd_frames import MAGIC, DamagedError, EndsEarlyError, unpacked
 from kvfence.spec.events import FORMAT, OLDEST, VERSION, Event, Header, listed
+from kvfence.spec.order import FORMAT as ORDER_FORMAT
 
 if TYPE_CHECKING:
     from typing import Self
 
-LONGEST_LINE: Final = 64 * 2**20  # bytes
+LONGEST_LINE: Final = 20 * 2**20  # bytes of an event
+LONGEST_HEADER: Final = 64 * 2**20  # bytes; snapshots of large pools are long
+STANDARD_INPUT: Final = Path("-")
 _CHUNK: Final = 2**16  # bytes read, decoded and judged at a time: few enough to stay in the cache
-_COMPRESSED_CHUNK: Final = 2**11  # a zstd block grows up to 32768-fold: 2 KiB stay below 64 MiB
 _BUFFER: Final = 2**17  # bytes kept before they are written
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_JUDGES: Final = {
+    FORMAT: ("the trace of a connector", "kvfence check"),
+    ORDER_FORMAT: ("an order trace", "kvfence races"),
+}
+"""What each format is, and the command for it."""
 
 _H = TypeVar("_H", bound=msgspec.Struct)
 _E = TypeVar("_E", bound=msgspec.Struct)
@@ -54,6 +62,14 @@ class TraceError(CannotRun):
     """A trace file cannot be read or written: one line that names the file, the place and the way out."""
 
 
+class OtherFormatError(TraceError):
+    """The file is a trace, of another ``format`` than the one asked for."""
+
+    def __init__(self, message: str, format_: str) -> None:
+        super().__init__(message)
+        self.format = format_
+
+
 class TraceCutError(TraceError):
     """The file ends too early: in the middle of a line, or of compressed data. It is right up to there."""
 
@@ -65,8 +81,11 @@ class _Start(msgspec.Struct):
     version: int
 
 
-class _EndsEarlyError(Exception):
-    """The file ends in the middle of a line or of a compressed frame."""
+class _Request(msgspec.Struct):
+    """What a line of a workload has to have."""
+
+    input_length: int
+    output_length: int
 
 
 # Writing.
@@ -76,13 +95,23 @@ class LineWriter(Generic[_H, _E]):
     """Records events in a file; an observer: call it with each event.
 
     ``max_bytes`` caps the text before compression: from the first event that does not fit on nothing is
-    recorded and ``full`` is true; what was recorded is a valid trace of the beginning. Raises TraceError if
-    the file cannot be written.
+    recorded and ``full`` is true; what was recorded is a valid trace of the beginning.
+
+    Events go to ``NAME.part`` in the same folder, which takes the name ``path`` when the writer is closed; if
+    the process is killed it stays there. A compressed trace carries a checksum. Raises TraceError if the file
+    cannot be written, or if ``path`` is one of the ``inputs``.
     """
 
     form: ClassVar[Format[Any, Any]]
 
-    def __init__(self, path: str | Path, header: _H, *, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        header: _H,
+        *,
+        max_bytes: int | None = None,
+        inputs: Iterable[str | Path] = (),
+    ) -> None:
         problem = self.form.problem(header)
         if problem is not None:
             raise TraceError(f"{path}: a trace cannot begin like this: {problem}; correct the header")
@@ -95,8 +124,12 @@ class LineWriter(Generic[_H, _E]):
         self._encode = msgspec.json.Encoder().encode_into
         self._packed = self.form.packed
         self._buffer = bytearray()
-        self._out = _create(self.path)
-        self._append(header)
+        self._output, self._out = _create(self.path, inputs)
+        try:
+            self._append(header, LONGEST_HEADER)
+        except BaseException:
+            self.discard()
+            raise
 
     def __call__(self, event: _E) -> None:
         """Record ``event``."""
@@ -105,10 +138,14 @@ class LineWriter(Generic[_H, _E]):
         if not self.full and self._append(event if self._packed is None else self._packed(event)):
             self.events += 1
 
-    def _append(self, item: _E | _H) -> bool:
+    def _append(self, item: _E | _H, longest: int = LONGEST_LINE) -> bool:
         buffer = self._buffer
         before = len(buffer)
         self._encode(item, buffer, -1)
+        size = len(buffer) - before
+        if size > longest:
+            self.discard()
+            raise TraceError(f"{self.path}: a line of {size} bytes is more than readers take; record less")
         buffer += b"\n"
         self.bytes += len(buffer) - before
         if self.max_bytes is not None and self.bytes > self.max_bytes:
@@ -124,24 +161,32 @@ class LineWriter(Generic[_H, _E]):
         try:
             self._out.write(self._buffer)
         except OSError as error:
+            self.discard()
             raise TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space") from error
         finally:
             self._buffer.clear()
 
     def close(self) -> None:
-        """Write what is left and close the file. Closing twice is allowed."""
+        """Write what is left, and give the file its name. Closing twice is allowed."""
         if self.closed:
             return
+        self._write_out()
         self.closed = True
         try:
-            self._write_out()
+            if self._out is not self._output.file:
+                self._out.close()  # the end of the compressed data
+            self._output.keep()
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space") from error
+        except OutputError as error:
+            raise TraceError(str(error)) from error
         finally:
-            try:
-                self._out.close()
-            except OSError as error:
-                raise TraceError(
-                    f"{self.path}: cannot be written ({error.strerror}); free some space"
-                ) from error
+            self._output.discard()
+
+    def discard(self) -> None:
+        """Leave nothing of what was recorded; what had the name before still has it."""
+        self.closed = True
+        self._output.discard()
 
     def __enter__(self) -> Self:
         """The writer itself."""
@@ -150,23 +195,25 @@ class LineWriter(Generic[_H, _E]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Keep what was recorded, also after an error."""
-        self.close()
+        """Keep what was recorded, also after an error, but nothing of what was refused (CannotRun)."""
+        if isinstance(error, CannotRun):
+            self.discard()
+        else:
+            self.close()
 
 
-def _create(path: Path) -> IO[bytes]:
-    """A new, empty file that only its owner can read."""
-    compress = _zstandard(path).ZstdCompressor(level=3) if path.suffix == ".zst" else None
+def _create(path: Path, inputs: Iterable[str | Path]) -> tuple[Output, IO[bytes]]:
+    """A new file that only its owner can read, and what to write to: it, or what compresses into it."""
+    zstandard = _zstandard(path) if path.suffix == ".zst" else None
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.fchmod(descriptor, 0o600)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be created ({error.strerror}); choose another place") from error
-    raw = os.fdopen(descriptor, "wb", buffering=0)
-    if compress is None:
-        return raw
-    stream: IO[bytes] = compress.stream_writer(raw, closefd=True)
-    return stream
+        output = Output(path, private=True, inputs=inputs)
+    except OutputError as error:
+        raise TraceError(str(error)) from error
+    if zstandard is None:
+        return output, output.file
+    compress = zstandard.ZstdCompressor(level=3, write_checksum=True)
+    stream: IO[bytes] = compress.stream_writer(output.file, closefd=False)
+    return output, stream
 
 
 # Reading.
@@ -185,6 +232,7 @@ class LineReader(Generic[_H, _E]):
         self._file = _open(self.path)
         self._blocks = self._text()
         self._rest = b""
+        self.compressed = False
         try:
             self.header: _H = self._read_header()
         except BaseException:
@@ -203,44 +251,36 @@ class LineReader(Generic[_H, _E]):
         """Close the file."""
         self._file.close()
 
+    def verify_rest(self) -> None:
+        """Read a compressed file to its end, so that what was read of it is known to be undamaged.
+
+        For those who stop before the end, while the iterator of :meth:`batches` still exists. TraceError if
+        the file is damaged or cut off; a file that is not compressed has nothing to compare.
+        """
+        if not self.compressed:
+            return
+        try:
+            for _ in self._blocks:
+                pass
+        except EndsEarlyError:
+            way_out = "the recording was not closed: unpack what is there with zstd -dc, and give that"
+            raise TraceCutError(f"{self.path}: is cut off; {way_out}") from None
+
     def _text(self) -> Iterator[bytes]:
-        """The file's text in pieces, decompressed; _EndsEarlyError if a compressed frame is not whole."""
+        """The file's text in pieces, decompressed; EndsEarlyError if a compressed frame is not whole."""
         start = self._read()
-        if start[:4] != _ZSTD_MAGIC:
+        while len(start) < len(MAGIC) and (more := self._read()):  # pipes give what they have
+            start += more
+        if not start.startswith(MAGIC):
             while start:
                 yield start
                 start = self._read()
             return
-        zstandard = _zstandard(self.path)
-        frame: Any = None
-        pieces: list[bytes] = []
-        size = 0
-        for piece in self._slices(start):
-            more = piece
-            while more:
-                if frame is None:
-                    frame = zstandard.ZstdDecompressor().decompressobj()
-                try:
-                    pieces.append(frame.decompress(more))
-                except zstandard.ZstdError as error:
-                    raise TraceError(f"{self.path}: is damaged ({error}); copy it again") from error
-                size += len(pieces[-1])
-                more, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-                if size >= _CHUNK:
-                    yield b"".join(pieces)
-                    pieces.clear()
-                    size = 0
-        if size:
-            yield b"".join(pieces)
-        if frame is not None:
-            raise _EndsEarlyError
-
-    def _slices(self, chunk: bytes) -> Iterator[bytes]:
-        """``chunk`` and the rest of the file, in pieces that are safe to decompress."""
-        while chunk:
-            for start in range(0, len(chunk), _COMPRESSED_CHUNK):
-                yield chunk[start : start + _COMPRESSED_CHUNK]
-            chunk = self._read()
+        self.compressed = True
+        try:
+            yield from unpacked(chain((start,), iter(self._read, b"")), _zstandard(self.path))
+        except DamagedError as error:
+            raise TraceError(f"{self.path}: {error}") from error
 
     def _read(self) -> bytes:
         try:
@@ -249,26 +289,13 @@ class LineReader(Generic[_H, _E]):
             raise TraceError(f"{self.path}: cannot be read ({error.strerror}); copy it elsewhere") from error
 
     def _read_header(self) -> _H:
-        line = b""
-        try:
-            for block in self._blocks:
-                line += block
-                if b"\n" in block:
-                    break
-                self._check_length(1, len(line))
-        except _EndsEarlyError:
-            if b"\n" not in line:
-                raise self._cut(1) from None
-        if not line:
-            raise TraceError(f"{self.path}: is empty; give a file that a recorder wrote")
-        line, _, self._rest = line.partition(b"\n")
-        self._check_length(1, len(line))
+        line = self._first_line()
         try:
             start = msgspec.json.decode(line, type=_Start)
-        except ValueError:
-            raise self._foreign() from None
+        except (ValueError, RecursionError):
+            raise self._foreign(line) from None
         if start.format != self.form.name:
-            raise self._foreign()
+            raise self._foreign(line)
         newest = self.form.version
         oldest = newest if self.form.oldest is None else self.form.oldest
         if not oldest <= start.version <= newest:
@@ -280,14 +307,42 @@ class LineReader(Generic[_H, _E]):
             )
         try:
             header: _H = self.form.header.decode(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.error(1, f"is no header: {_one_line(error)}", "record the trace again") from error
         problem = self.form.problem(header)
         if problem is not None:
             raise self.error(1, problem, "correct what records the trace")
         return header
 
-    def _foreign(self) -> TraceError:
+    def _first_line(self) -> bytes:
+        """The first line; the text behind it that was read already goes to ``_rest``."""
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            for block in self._blocks:
+                if not size and not block.lstrip().startswith(b"{"):
+                    raise self._foreign(b"")  # before a device that never ends a line is read for long
+                end = block.find(b"\n")
+                pieces.append(block if end < 0 else block[:end])
+                size += len(pieces[-1])
+                self._check_length(1, size, LONGEST_HEADER)
+                if end >= 0:
+                    self._rest = block[end + 1 :]
+                    break
+        except EndsEarlyError:
+            raise self._cut(1) from None
+        if not size:
+            raise TraceError(f"{self.path}: is empty; give a file that a recorder wrote")
+        return b"".join(pieces)
+
+    def _foreign(self, line: bytes) -> TraceError:
+        """The error for a file that begins with ``line``, which is no header of this format."""
+        found = _either(_Start, line)
+        if found is not None and found.format in _JUDGES:
+            what, command = _JUDGES[found.format]
+            return OtherFormatError(f"{self.path}: is {what}; use {command}", found.format)
+        if _either(_Request, line) is not None:
+            return TraceError(f"{self.path}: is a workload of requests; use kvfence replay")
         return self.error(
             1,
             f'is not the header of a trace ({{"format": "{self.form.name}", …}})',
@@ -298,11 +353,9 @@ class LineReader(Generic[_H, _E]):
         way_out = "the recording was not closed: record again, or remove this line"
         return TraceCutError(f"{self.path}: line {line}: is cut off; {way_out}")
 
-    def _check_length(self, line: int, length: int) -> None:
-        if length > LONGEST_LINE:
-            raise self.error(
-                line, f"is longer than {LONGEST_LINE >> 20} MiB", "give a file that a recorder wrote"
-            )
+    def _check_length(self, line: int, length: int, longest: int) -> None:
+        if length > longest:
+            raise self.error(line, f"is longer than {longest >> 20} MiB", "give a file that a recorder wrote")
 
     def batches(self) -> Iterator[list[_E]]:
         """The events, some thousands at a time.
@@ -310,24 +363,31 @@ class LineReader(Generic[_H, _E]):
         Only the form of each line is checked. That slots and pools exist is seen by whoever judges the
         events.
         """
-        rest, line = self._rest, 2
+        begun, size, line = [b""], 0, 2  # the pieces of a line whose end is not read yet, and their length
         try:
-            for block in chain((b"",), self._blocks):
-                text, end, rest = (rest + block).rpartition(b"\n")
+            for block in chain((self._rest,), self._blocks):
+                text, end, rest = block.rpartition(b"\n")
                 if end:
-                    batch = self._decode(text, line)
+                    begun.append(text)
+                    batch = self._decode(b"".join(begun), line)
                     line += len(batch)
                     yield batch
-                self._check_length(line, len(rest))
-            if rest:
-                yield self._decode_last(rest, line)
-        except _EndsEarlyError:
+                    begun, size = [], 0
+                begun.append(rest)
+                size += len(rest)
+                self._check_length(line, size, LONGEST_LINE)
+            if size:
+                yield self._decode_last(b"".join(begun), line)
+        except EndsEarlyError:
             raise self._cut(line) from None
         finally:
             self._file.close()
 
     def _decode(self, text: bytes, line: int) -> list[_E]:
         """The events of whole lines, the first of which is ``line``."""
+        if len(text) > LONGEST_LINE:
+            for number, one in enumerate(text.split(b"\n"), line):
+                self._check_length(number, len(one), LONGEST_LINE)
         try:
             batch: list[_E] = self.form.event.decode_lines(text)
         except (ValueError, RecursionError):
@@ -341,7 +401,6 @@ class LineReader(Generic[_H, _E]):
         """Decode line by line, to find the one that is wrong."""
         batch: list[_E] = []
         for number, one in enumerate(text.split(b"\n"), line):
-            self._check_length(number, len(one))
             if not one.strip():
                 raise self.error(number, "is blank", "remove it")
             try:
@@ -415,7 +474,27 @@ def _numbered(reader: TraceReader) -> Iterator[tuple[int, Event]]:
             number += 1
 
 
+_T = TypeVar("_T")
+
+
+def _either(kind: type[_T], line: bytes) -> _T | None:
+    """``line`` as JSON of that kind, if it is."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_again(path: str | Path, who: str) -> None:
+    """For those who read a file more than once: TraceError for a pipe, which cannot be."""
+    path = Path(path)
+    if path == STANDARD_INPUT or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise TraceError(f"{path}: can be read only once, and {who} reads it again; save it to a file first")
+
+
 def _open(path: Path) -> IO[bytes]:
+    if path == STANDARD_INPUT:
+        return os.fdopen(os.dup(0), "rb", buffering=0)
     if path.is_dir():
         raise TraceError(f"{path}: is a folder; give a file in it")
     try:

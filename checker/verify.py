@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -283,28 +283,29 @@ def _first_line(machines: list[Machine]) -> str:
     return machines[0].doc.strip().partition("\n")[0] if machines[0].doc else ""
 
 
-def record(found: Verification, path: FilePath) -> bool:
-    """Writes the first counterexample as a trace; false when there is none. CannotRun for a bad path.
+def record(found: Verification, path: FilePath, inputs: Iterable[FilePath] = ()) -> bool:
+    """Writes the first counterexample as a trace; false when there is none.
 
-    What the machine's header says decides whether it is a trace or an order trace.
+    What the machine's header says decides whether it is a trace or an order trace. CannotRun for a path that
+    cannot be written, or is one of ``inputs``.
     """
     for example in found.counterexamples:
         if example.header is not None:
-            with _writer(path, example.header) as writer:
+            with _writer(path, example.header, inputs) as writer:
                 for event in example.trace:
                     writer(event)
             return True
     return False
 
 
-def _writer(path: FilePath, header: object) -> LineWriter[Any, Any]:
+def _writer(path: FilePath, header: object, inputs: Iterable[FilePath]) -> LineWriter[Any, Any]:
     from kvfence.checker.order.trace_file import OrderTraceWriter
     from kvfence.checker.traces import TraceWriter
     from kvfence.spec import order
 
     if isinstance(header, order.Header):
-        return OrderTraceWriter(path, header)
-    return TraceWriter(path, cast("Header", header))
+        return OrderTraceWriter(path, header, inputs=inputs)
+    return TraceWriter(path, cast("Header", header), inputs=inputs)
 
 
 def _breaks(result: Result, invariant: str) -> bool:

@@ -14,6 +14,7 @@ import typing
 import msgspec
 import trace_examples
 
+from kvfence.checker.traces import LONGEST_HEADER, LONGEST_LINE
 from kvfence.spec import catalog, events, snapshot
 
 INTRODUCTION = """\
@@ -33,6 +34,9 @@ versions {oldest} to {version}.
 A field whose type is "integers" is a list of integers or, better when it is long, a string: the base64 of
 little-endian unsigned integers, of 8 bytes each for `keys` and of 4 bytes each for all others. `[1,258]` is
 the same as `"AQAAAAIBAAA="`. Readers accept both.
+
+A compressed file is a sequence of zstd frames, each with a checksum and without a dictionary. A line may have
+{event} MiB, the header {header} MiB.
 
 A trace holds no tokens and no text, only content keys.
 """
@@ -199,7 +203,12 @@ def middle() -> list[str]:
 
 def document() -> str:
     """The whole page."""
-    introduction = INTRODUCTION.format(version=events.VERSION, oldest=events.OLDEST)
+    introduction = INTRODUCTION.format(
+        version=events.VERSION,
+        oldest=events.OLDEST,
+        event=LONGEST_LINE >> 20,
+        header=LONGEST_HEADER >> 20,
+    )
     parts = [introduction, GLOSSARY, "", *glossary(), "", "## The header", ""]
     for struct in (events.Header, events.Pool, events.Group):
         parts += section(struct, struct.__name__)

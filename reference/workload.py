@@ -154,7 +154,9 @@ def _requests(path: Path, readline: Callable[[int], bytes], limit: int | None) -
             continue
         try:
             record = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if number == 1 and line.startswith(b'{"format":"kvfence-'):
+                raise WorkloadError(f"{path}: is a trace, not a workload; use kvfence check") from None
             what = (
                 "cut off in the middle" if not line.endswith(b"\n") else "not a request of a Mooncake trace"
             )

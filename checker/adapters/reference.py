@@ -22,6 +22,7 @@ from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.ledger import Ledger
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.checker.outputs import check_outputs, write_text
 from kvfence.checker.report.replayed import Replayed, Verdict
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Event
@@ -89,16 +90,18 @@ def replay(
         requests = chain([next(workload)], workload)
     except (OptionsError, WorkloadError, ValueError) as error:
         raise CannotRun(str(error)) from error
+    outputs = {"--record": record, "--record-order": record_order, "--metrics": metrics}
+    check_outputs(outputs, inputs=[path])
     ledger = Ledger(begin, "count")
     found: dict[str, Violation] = {}
     report: dict[str, Any] | None = None
     broke = ""
     with ExitStack() as stack:
-        writer = stack.enter_context(TraceWriter(record, begin)) if record else None
+        writer = stack.enter_context(TraceWriter(record, begin, inputs=[path])) if record else None
         order = None
         if record_order:
-            order = stack.enter_context(OrderTraceWriter(record_order, replay_header(chosen)))
-        watch = _published(metrics, stack) if metrics else None
+            order = stack.enter_context(OrderTraceWriter(record_order, replay_header(chosen), inputs=[path]))
+        watch = _published(metrics, stack, path) if metrics else None
         try:
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
             done = run(requests, chosen, observer, progress, order, watch)
@@ -132,10 +135,13 @@ def replay(
     )
 
 
-def _published(file: Path, stack: ExitStack) -> Callable[[Any], object]:
-    """Publishes a run's metrics in a registry of their own, written to ``file`` when the run ends."""
+def _published(file: Path, stack: ExitStack, workload: Path) -> Callable[[Any], object]:
+    """Publishes a run's metrics in a registry of their own, written to ``file`` when the run ends.
+
+    Of a run that was refused nothing is written.
+    """
     try:
-        from prometheus_client import CollectorRegistry, write_to_textfile
+        from prometheus_client import CollectorRegistry, generate_latest
     except ImportError as error:
         raise CannotRun(
             f"metrics need {error.name}, which is not installed: run pip install prometheus-client"
@@ -144,13 +150,11 @@ def _published(file: Path, stack: ExitStack) -> Callable[[Any], object]:
 
     registry = CollectorRegistry()
 
-    def written() -> None:
-        try:
-            write_to_textfile(str(file), registry)
-        except OSError as error:
-            raise CannotRun(f"cannot write the metrics to {file}: {error.strerror}") from error
+    def written(_kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, CannotRun):
+            write_text(file, generate_latest(registry).decode(), inputs=[workload])
 
-    stack.callback(written)
+    stack.push(written)
     return lambda engine: publish(engine, registry)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -149,6 +149,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.actions), tokens, odd
 
 
+LONGEST: Final = 16 * 2**20
+"""Bytes of a file with a case: a thousand times what an audit writes."""
+
 _decoder = msgspec.json.Decoder(Case)
 
 
@@ -161,12 +164,16 @@ def as_json(case: Case) -> str:
 def read_case(path: Path) -> Case:
     """The case in the file ``path``. CannotRun if there is none."""
     try:
-        case = _decoder.decode(path.read_bytes())
+        with path.open("rb") as file:
+            text = file.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise CannotRun(f"{path}: is longer than {LONGEST >> 20} MiB: name a case that an audit wrote")
+        case = _decoder.decode(text)
     except OSError as error:
         raise CannotRun(
             f"{path}: cannot be read ({error.strerror}): name a case that an audit wrote"
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CannotRun(f"{path}: is not a case of an audit: {error}") from error
     problem = problem_of(case)
     if problem:

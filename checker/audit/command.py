@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import typer
 
 from kvfence.checker.audit.campaign import Campaign, Finding, campaign
 from kvfence.checker.audit.case import Case, read_case
@@ -19,9 +18,12 @@ from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
 from kvfence.checker.errors import unknown
 from kvfence.checker.exit_codes import EXIT_CODES, worst_code
 from kvfence.checker.mutation.side_by_side import cores
+from kvfence.checker.outputs import OutputError
 from kvfence.checker.report.audited import audit_text, outcome_text, summary, table_text
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.table import paragraph, terminal_width
+from kvfence.checker.shown import say, tell
+from kvfence.checker.traces import TraceError
 from kvfence.spec.designs import DESIGNS
 
 MakeTest = Callable[[Finding, Path], str | None]
@@ -88,7 +90,7 @@ def audit_vllm(
                 break
     if len(done) > 1 and output == "text":
         names = [release.version for release in releases[: len(done)]]
-        typer.echo("\n" + table_text(names, done, width=terminal_width()))
+        say("\n" + table_text(names, done, width=terminal_width()))
     return worst
 
 
@@ -133,14 +135,13 @@ def _replayed(
     """Runs the case in ``file`` once more; what it shows is written as for a finding."""
     case = read_case(file)
     outcome = target.run(case)
-    files = {}
-    for seen in outcome.sightings:
-        finding = Finding(sighting=seen, case=case, times=1, first_after=0.0)
-        files[seen.key] = write(finding, folder, target.run, test)
+    found = [Finding(sighting=seen, case=case, times=1, first_after=0.0) for seen in outcome.sightings]
+    files: dict[str, tuple[Path, ...]] = {}
+    _write(found, target, folder, test, files, case_file=file)
     if output == "json":
-        typer.echo(as_json(msgspec.to_builtins(outcome) | _release(origin)))
+        say(as_json(msgspec.to_builtins(outcome) | _release(origin)))
     else:
-        typer.echo(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
+        say(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
         _tell(origin)
     if outcome.sightings:
         return EXIT_CODES["violated"]
@@ -156,27 +157,37 @@ def _told(
     test: MakeTest | None = None,
     origin: Origin | None = None,
 ) -> int:
-    files = {}
+    faults = [finding for finding in found.findings if grounds_of(finding) == "fault"]
+    files: dict[str, tuple[Path, ...]] = {}
     try:
-        for finding in found.findings:
-            if grounds_of(finding) == "fault":
-                files[finding.key] = write(finding, folder, target.run, test)
-    except OSError as error:
-        print(f"kvfence: {folder}: not everything could be written ({error.strerror})", file=sys.stderr)
+        _write(faults, target, folder, test, files)
     except KeyboardInterrupt:  # the report is told all the same
         found = msgspec.structs.replace(found, interrupted=True)
     if output == "json":
-        typer.echo(
-            as_json(
-                msgspec.to_builtins(found)
-                | {"verdict": verdict_of(found), "summary": summary(found)}
-                | _release(origin)
-            )
-        )
+        told = {"verdict": verdict_of(found), "summary": summary(found)}
+        say(as_json(msgspec.to_builtins(found) | told | _release(origin)))
     else:
-        typer.echo(audit_text(found, width=terminal_width(), files=files))
+        say(audit_text(found, width=terminal_width(), files=files))
         _tell(origin)
     return EXIT_CODES[verdict_of(found)]
+
+
+def _write(
+    findings: Sequence[Finding],
+    target: Target,
+    folder: Path,
+    test: MakeTest | None,
+    files: dict[str, tuple[Path, ...]],
+    case_file: Path | None = None,
+) -> None:
+    """Writes the files of each finding and adds them to ``files``; what cannot be written is told."""
+    try:
+        for finding in findings:
+            files[finding.key] = write(finding, folder, target.run, test, case_file)
+    except OSError as error:
+        tell(f"{folder}: not everything could be written ({error.strerror})")
+    except (OutputError, TraceError) as error:
+        tell(f"{error} (not everything could be written)")
 
 
 def _release(origin: Origin | None) -> dict[str, object]:
@@ -186,9 +197,9 @@ def _release(origin: Origin | None) -> dict[str, object]:
 
 def _tell(origin: Origin | None) -> None:
     if origin is not None:
-        typer.echo(paragraph(f"Driven: {origin.line()}", width=terminal_width()))
+        say(paragraph(f"Driven: {origin.line()}", width=terminal_width()))
 
 
 def _note(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"kvfence: {line}", file=sys.stderr)
+        tell(line)

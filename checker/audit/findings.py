@@ -15,6 +15,7 @@ from kvfence.checker.audit.case import Case, as_json
 from kvfence.checker.audit.judge import NO_FAULT
 from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.reports import report_of
+from kvfence.checker.outputs import write_text
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
 ON_THEIR_OWN: Final = {"PIN": "", "UNIQUE": "", "CONSERVE": "count of free slots"}
@@ -99,14 +100,20 @@ def write(
     folder: Path,
     record: Callable[[Case, Path], object],
     test: Callable[[Finding, Path], str | None] | None,
+    case_file: Path | None = None,
 ) -> tuple[Path, ...]:
-    """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files."""
+    """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files.
+
+    ``case_file``: the case was read from there, and stays as it is.
+    """
     name = slug(finding)
     here = folder / name
     here.mkdir(parents=True, exist_ok=True)
-    (here / "case.json").write_text(as_json(finding.case))
+    case = here / "case.json"
+    if case_file is None or not (case.exists() and case.samefile(case_file)):
+        write_text(case, as_json(finding.case))
     record(finding.case, here)
     made = test(finding, here) if test is not None else None
     if made is not None:
-        (here / f"test_{name}.py").write_text(made)
+        write_text(here / f"test_{name}.py", made)
     return tuple(sorted(path for path in here.iterdir() if path.is_file()))

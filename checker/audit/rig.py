@@ -26,6 +26,7 @@ from kvfence.checker.audit.virtual_cuda import install
 from kvfence.checker.audit.virtual_device import Deadlock, order_header
 from kvfence.checker.audit.virtual_offloading import install_offloading
 from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.checker.outputs import write_text
 from kvfence.checker.traces import TraceWriter
 from kvfence.spec.events import Header
 
@@ -123,7 +124,7 @@ class Rig:
         if folder is not None:
             _write(folder, kept, kept_order)
             if engine is not None:
-                (folder / "calls.json").write_bytes(msgspec.json.encode(engine.calls))
+                write_text(folder / "calls.json", msgspec.json.encode(engine.calls).decode())
         return judge.outcome(engine.steps if engine is not None else 0)
 
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from kvfence.checker.exit_codes import EXIT_CODES
+from kvfence.checker.outputs import check_outputs, write_text
 from kvfence.checker.report.table import terminal_width
-from kvfence.checker.report.written import write_text
+from kvfence.checker.shown import say
 
 
 def explain(
@@ -31,16 +32,17 @@ def explain(
     from kvfence.checker.explained import explain_trace
     from kvfence.checker.report.explained import explained_html, explained_text, pictures
 
+    check_outputs({"--html": html}, inputs=[trace])
     found = explain_trace(trace, which)
-    typer.echo(explained_text(found, width=terminal_width()))
+    say(explained_text(found, width=terminal_width()))
     if html is not None:
-        write_text(html, explained_html(found))
+        write_text(html, explained_html(found), inputs=[trace])
     if svg is not None:
-        write_pictures(svg, {name: picture for name, (_, picture) in pictures(found).items()})
+        write_pictures(svg, {name: picture for name, (_, picture) in pictures(found).items()}, [trace])
     return EXIT_CODES[found.verdict]
 
 
-def write_pictures(folder: Path, pictures: dict[str, str]) -> None:
+def write_pictures(folder: Path, pictures: dict[str, str], inputs: list[Path]) -> None:
     """Writes each picture to ``NAME.svg`` in a folder, made if need be. CannotRun where that fails."""
     from kvfence.checker.errors import CannotRun
 
@@ -48,5 +50,6 @@ def write_pictures(folder: Path, pictures: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(f"{folder}: cannot be made: {error.strerror}") from None
+    check_outputs({name: folder / f"{name}.svg" for name in pictures}, inputs)
     for name, text in pictures.items():
-        write_text(folder / f"{name}.svg", text)
+        write_text(folder / f"{name}.svg", text, inputs)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvfence.checker.shown import say
 from kvfence.checker.units import parse_sizes
 
 
@@ -31,7 +32,7 @@ def explore(
 
     sizes = parse_sizes(size or [])
     server = ExplorerServer(explorer_of(machine, design, sizes), port)
-    typer.echo(f"{server.url}\nOnly this computer can open it. Ctrl-C ends it.")
+    say(f"{server.url}\nOnly this computer can open it. Ctrl-C ends it.")
     sys.stdout.flush()
     if browser:
         webbrowser.open(server.url)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvfence.checker.errors import CannotRun, unknown
-from kvfence.checker.report.written import write_text
+from kvfence.checker.outputs import check_outputs, write_text
+from kvfence.checker.shown import say
 from kvfence.checker.units import parse_sizes
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def export(
             raise unknown("sort", sort, built.sorts, f"the sorts of {machine} are {', '.join(built.sorts)}")
     files = _files(built, language, {**{k: v for k, v in row.sizes.items() if k in built.sorts}, **sizes})
     _write(folder, files)
-    typer.echo("\n".join(str(folder / name) for name in files))
+    say("\n".join(str(folder / name) for name in files))
     return 0
 
 
@@ -76,5 +77,6 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(f"{folder}: cannot be made: {error.strerror}") from None
+    check_outputs({name: folder / name for name in files})
     for name, text in files.items():
         write_text(folder / name, text)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.outputs import write_text
+from kvfence.checker.shown import say
 
 SKELETON: Final = Path(__file__).parents[1] / "skeleton"
 FILES: Final = {
@@ -24,15 +27,22 @@ def new(
 ) -> int:
     """Begin a specification of your own: a small one with its tests, and a workflow that reviews changes."""
     places = {source: folder / place for source, place in FILES.items()}
-    there = [str(place) for place in places.values() if place.exists()]
+    there = [str(place) for place in places.values() if os.path.lexists(place)]
     if there:
         raise CannotRun(f"{', '.join(there)} already there: give a folder without, nothing was written")
-    for source, place in places.items():
-        try:
+    written: list[Path] = []
+    try:
+        for source, place in places.items():
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes((SKELETON / source).read_bytes())
-        except OSError as error:
-            raise CannotRun(f"cannot write {place}: {error.strerror or error}") from error
-        typer.echo(f"wrote {place}")
-    typer.echo(f"\nNext: cd {folder} && kvfence verify --machine two_tier.py:build")
+            write_text(place, (SKELETON / source).read_text(encoding="utf-8"))
+            written.append(place)
+    except BaseException as error:
+        for place in written:
+            place.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CannotRun(f"cannot write to {folder}: {error.strerror or error}") from error
+        raise
+    for place in written:
+        say(f"wrote {place}")
+    say(f"\nNext: cd {folder} && kvfence verify --machine two_tier.py:build")
     return 0

@@ -9,9 +9,11 @@ import typer
 
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.names import MOST_PAIRS, PROOF_SECONDS
+from kvfence.checker.outputs import check_outputs, files_of
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.progress import machine_progress
 from kvfence.checker.report.table import terminal_width
+from kvfence.checker.shown import say
 from kvfence.checker.units import parse_memory, parse_sizes
 
 _SIDE = "A design, FILE.py:MACHINE, or REV: and one of these."
@@ -76,6 +78,10 @@ def review(
 
     if second_solver is not None and not prove:
         raise CannotRun("--no-prove leaves nothing for --second-solver to decide: leave out one of them")
+    check_outputs(
+        {"--html": html, "--markdown": markdown, "--junit": junit, "--sarif": sarif, "--json": json},
+        inputs=files_of(base) + files_of(change),
+    )
     sizes, limit = parse_sizes(size or []), parse_memory(memory)
     with machine_progress() as progress:
         found = run_review(
@@ -90,10 +96,10 @@ def review(
             proving=Proving(prove_seconds, second_solver) if prove else None,
             progress=progress,
         )
-    typer.echo(as_json(found) if output == "json" else review_text(found, width=terminal_width()))
+    say(as_json(found) if output == "json" else review_text(found, width=terminal_width()))
     write(found, html=html, markdown=markdown, junit=junit, sarif=sarif, json=json)
     if github:
         from kvfence.checker.report.annotations import github_annotations
 
-        typer.echo(github_annotations(found))
+        say(github_annotations(found))
     return EXIT_CODES[found.verdict]

@@ -20,6 +20,7 @@ Verdict: TypeAlias = Literal["holds", "violated", "undetermined"]
 Progress: TypeAlias = Callable[[int], None]
 """Called now and then with the number of events judged so far."""
 
+NOT_COMPARED: Final = "the compressed file was not read to its end, so its checksum was not compared"
 CUT: Final = "the trace is cut off: what comes after the last whole line was not judged"
 
 
@@ -60,6 +61,9 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
         ledger = Ledger(reader.header, "count")
     except ValueError as error:
         raise reader.error(1, str(error), "correct what records the trace") from error
+    except MemoryError as error:
+        slots = sum(pool.slots for pool in reader.header.pools)
+        raise reader.error(1, f"pools of {slots} slots do not fit into memory", "give it more") from error
     violations: list[Violation] = []
     notes: list[str] = []
     interrupted = False
@@ -68,8 +72,10 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for batch in reader.batches():
+        batches = reader.batches()
+        for batch in batches:
             if _judge(reader, ledger, batch, violations, limit):
+                reader.verify_rest()
                 notes.append(f"stopped after {ledger.violation_counts.total()} violation(s)")
                 break
             if progress is not None:
@@ -77,9 +83,14 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     except KeyboardInterrupt:
         interrupted = True
         notes.append(f"interrupted after {ledger.events} events")
+        if violations and reader.compressed:
+            notes.append(NOT_COMPARED)
     except TraceCutError as error:
-        if not violations:
-            message = f"{error} ({ledger.events} events before it were judged: no violation)"
+        if not violations or reader.compressed:
+            found = f"{len(violations)} violation(s)" if violations else "no violation"
+            if violations:
+                found += ", which damage may have made, as the checksum is missing"
+            message = f"{error} ({ledger.events} events before it were judged: {found})"
             raise TraceCutError(message) from error
         notes.append(CUT)
     finally:

@@ -20,6 +20,7 @@ import msgspec
 from kvfence.checker.monitor.books import Books
 from kvfence.checker.monitor.snapshots import snapshot_of
 from kvfence.checker.packing import packed
+from kvfence.checker.traces import LONGEST_LINE
 from kvfence.spec.events import Event, Header
 
 if TYPE_CHECKING:
@@ -280,6 +281,9 @@ def _pieces(header: Header, events: Iterable[Event]) -> Iterator[bytes]:
         if len(buffer) >= _PIECE:
             yield bytes(buffer)
             buffer.clear()
+        before = len(buffer)
         encode(packed(event), buffer, -1)
+        if len(buffer) - before > LONGEST_LINE:
+            raise TooLongError(f"an event of {len(buffer) - before} bytes is more than readers take")
         buffer += b"\n"
     yield bytes(buffer)

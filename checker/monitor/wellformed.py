@@ -54,16 +54,18 @@ def problem_of_header(header: Header) -> str | None:
     if not header.pools:
         return "the header names no pools"
     names = [pool.name for pool in header.pools]
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
+        if name in seen:
             return f"pool {name!r} is named twice"
+        seen.add(name)
     for pool in header.pools:
         if not 1 <= pool.slots <= MOST_SLOTS:
             return f"pool {pool.name!r} has {pool.slots} slots (1 to {MOST_SLOTS} are possible)"
         if pool.null is not None and not 0 <= pool.null < pool.slots:
             return f"null block {pool.null} of pool {pool.name!r} is not one of its {pool.slots} slots"
     for index, group in enumerate(header.groups):
-        if group.pool not in names:
+        if group.pool not in seen:
             return f"group {index} is in pool {group.pool!r}, which the header does not name"
         if group.block_size < 1:
             return f"group {index} has block size {group.block_size} (at least 1 token is possible)"

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from kvfence.checker.monitor.check import NOT_COMPARED
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.graph import AROUND, Explanation, FarApart, excerpt, explain
 from kvfence.checker.order.races import MOST_PIECES, OrderChecker, Race
@@ -80,9 +81,11 @@ def check_order_trace(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for batch in reader.batches():
+        batches = reader.batches()
+        for batch in batches:
             checker.apply_all(batch)
             if limit is not None and len(checker.races) >= limit:
+                reader.verify_rest()
                 notes.append(f"stopped after {len(checker.races)} race(s)")
                 break
             if progress is not None:
@@ -92,9 +95,14 @@ def check_order_trace(
     except KeyboardInterrupt:
         interrupted = True
         notes.append(f"interrupted after {checker.events} events")
+        if checker.found and reader.compressed:
+            notes.append(NOT_COMPARED)
     except TraceCutError as error:
-        if not checker.found:
-            message = f"{error} ({checker.events} events before it were judged: no race)"
+        if not checker.found or reader.compressed:
+            found = f"{checker.found} race(s)" if checker.found else "no race"
+            if checker.found:
+                found += ", which damage may have made, as the checksum is missing"
+            message = f"{error} ({checker.events} events before it were judged: {found})"
             raise TraceCutError(message) from error
         notes.append("the trace is cut off: what comes after the last whole line was not judged")
     finally:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kvfence.checker.shown import visible_line
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -25,7 +27,7 @@ def machine_progress() -> Iterator[MachineProgress | None]:
         task = bar.add_task("")
 
         def show(machine: str, state: Progress) -> None:
-            bar.update(task, description=f"{machine}: {told(state)}")
+            bar.update(task, description=f"{visible_line(machine)}: {told(state)}")
 
         yield show
 

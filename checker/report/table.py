@@ -6,6 +6,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from kvfence.checker.shown import visible, visible_line
+
 NARROWEST = 20
 WITHOUT_TERMINAL = 100
 
@@ -22,6 +24,8 @@ def table(
 
     The last column is wrapped to fit into ``width``; the columns named in ``right`` are set flush right.
     """
+    headers = [visible_line(header) for header in headers]
+    rows = [[*map(visible_line, row[:-1]), visible(row[-1])] for row in rows]
     columns = list(zip(headers, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     before_last = sum(widths[:-1]) + 2 * (len(widths) - 1)
@@ -42,7 +46,7 @@ def table(
 def paragraph(text: str, *, width: int, indent: str = "", hanging: str | None = None) -> str:
     """``text`` wrapped to ``width``; lines after the first start with ``hanging`` (default: ``indent``)."""
     return textwrap.fill(
-        " ".join(text.split()),
+        " ".join(visible(text).split()),
         width=max(NARROWEST, width),
         initial_indent=indent,
         subsequent_indent=indent if hanging is None else hanging,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.report.table import paragraph
+from kvfence.checker.shown import visible_line
 
 LONGEST_LIST = 12
 
@@ -22,7 +25,7 @@ def violation_text(violation: Violation, *, width: int) -> str:
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
         lines.append(paragraph(f"values: {values}", width=width, indent="    ", hanging=" " * 12))
     for slot in dict.fromkeys((*violation.holders, *violation.history)):
-        holders = ", ".join(violation.holders.get(slot, ())) or "nobody"
+        holders = visible_line(", ".join(violation.holders.get(slot, ()))) or "nobody"
         lines.append(f"    slot {slot} of {violation.pool}, held by {holders}; its last events:")
         lines += [
             paragraph(f"{number}: {event_text(event)}", width=width, indent=" " * 8, hanging=" " * 12)
@@ -44,7 +47,7 @@ def event_text(event: msgspec.Struct) -> str:
 def value_text(value: object) -> str:
     """A value in one line; a long list ends with how many more there are."""
     if isinstance(value, list | tuple | set | frozenset):
-        items = [str(item) for item in value]
-        more = len(items) - LONGEST_LIST
-        return f"[{', '.join(items[:LONGEST_LIST])}{f', and {more} more' if more > 0 else ''}]"
-    return str(value)
+        items = [visible_line(str(item)) for item in islice(value, LONGEST_LIST)]
+        more = len(value) - LONGEST_LIST
+        return f"[{', '.join(items)}{f', and {more} more' if more > 0 else ''}]"
+    return visible_line(str(value))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.outputs import files_of, write_text
 from kvfence.checker.report.jsonreport import as_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def write(
     sarif: Path | None = None,
     json: Path | None = None,
 ) -> None:
-    """Writes each report that has a path. CannotRun for a path that cannot be written."""
+    """Writes each report that has a path. OutputError for a path that cannot be written."""
     if html is not None:
         from kvfence.checker.report.html import review_html
 
@@ -44,12 +44,4 @@ def write(
 
 
 def _put(path: Path, found: Review, text: Callable[[Review], str]) -> None:
-    write_text(path, text(found))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file. CannotRun, with the system's reason, where that fails."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CannotRun(f"{path}: cannot be written: {error.strerror}") from None
+    write_text(path, text(found), files_of(found.base) + files_of(found.change))

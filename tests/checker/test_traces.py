@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 import tracemalloc
 from array import array
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from kvfence.checker import traces
+from kvfence.checker.errors import CannotRun
+from kvfence.checker.monitor.check import check_trace
 from kvfence.checker.traces import TraceCutError, TraceError, TraceReader, TraceWriter, read_trace
 from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Quiesce, listed
 from kvfence.spec.packed import WIDE, Numbers, ints, pack
@@ -88,7 +91,8 @@ def test_a_long_trace_comes_in_order(tmp_path: Path, name: str) -> None:
 def test_compressed_data_may_be_appended(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     path = tmp_path / "trace.zst"
-    path.write_bytes(b"".join(map(zstandard.ZstdCompressor().compress, (FIRST, b'{"e":"quiesce"}\n'))))
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    path.write_bytes(compress(FIRST) + compress(b'{"e":"quiesce"}\n'))
     assert read(path) == [(0, Quiesce())]
 
 
@@ -168,6 +172,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (b'{"format":"other","version":1}\n', "line 1: is not the header of a trace"),
         (b'{"e":"quiesce"}\n', "line 1: is not the header of a trace"),
         (b"[" * 100_000 + b"\n", "line 1: is not the header of a trace"),
+        (b'{"format":' + b"[" * 100_000 + b"\n", "line 1: is not the header of a trace"),
+        (FIRST.replace(b"}\n", b',"meta":' + b'{"a":' * 100_000 + b"\n"), "line 1: is no"),
+        (b'{"format":"kvfence-order","version":1,"producer":"x"}\n', "is an order trace; use kvfence races"),
+        (b'{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[1]}\n', "use kvfence replay"),
         (os.urandom(3000).replace(b"\n", b" ") + b"\n", "line 1: is not the header of a trace"),
         (b"\x1f\x8b\x08\x00garbage\n", "line 1: is not the header of a trace"),
         (FIRST.replace(b":1,", b":3,"), "trace format 3, and this kvfence reads 1 to 2"),
@@ -255,11 +263,12 @@ def test_a_huge_line_is_told_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "LONGEST_LINE", 2**20)
+    monkeypatch.setattr(traces, "LONGEST_HEADER", 2**20)
     path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce"}\n' + b" " * 2**22 + b"\n")
     with pytest.raises(TraceError, match="line 3: is longer than 1 MiB"):
         read(path)
-    path.write_bytes(b"x" * 2**22)
+    path.write_bytes(FIRST[:-1] + b" " * 2**22)
     with pytest.raises(TraceError, match="line 1: is longer than 1 MiB"):
         read(path)
 
@@ -267,11 +276,11 @@ def test_a_huge_line_is_told_before_it_fills_the_memory(
 def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     path = tmp_path / "trace.zst"
-    path.write_bytes(zstandard.ZstdCompressor().compress(FIRST + b" " * 2**28))
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(FIRST + b" " * 2**28))
     assert path.stat().st_size < 2**16
     tracemalloc.start()
     try:
-        with pytest.raises(TraceError, match="line 2: is longer than 64 MiB"):
+        with pytest.raises(TraceError, match="line 2: is longer than 20 MiB"):
             read(path)
         assert tracemalloc.get_traced_memory()[1] < 2**28 + 2**26
     finally:
@@ -293,3 +302,108 @@ def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "trace.jsonl", header):
         pass
     assert read_trace(tmp_path / "trace.jsonl")[0] == header
+
+
+def test_a_last_long_line_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:
+    """62 MB in one line took 22 s, as each piece that was read was copied with all before it."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(FIRST + b'{"e":"quiesce","x":"' + b"x" * 62_000_000)
+    started = time.process_time()
+    with pytest.raises(TraceError, match="line 2: is longer than 20 MiB"):
+        read(path)
+    path.write_bytes(FIRST[:-2] + b"x" * 62_000_000)
+    with pytest.raises(TraceError, match="line 1: is not the header"):
+        read(path)
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
+def test_a_device_that_never_ends_a_line_is_refused_at_once(device: str) -> None:
+    started = time.process_time()
+    with pytest.raises(TraceError, match="is not the header of a trace"):
+        read_trace(device)
+    assert time.process_time() - started < 1
+
+
+def test_what_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TraceWriter._append, "__defaults__", (500,))
+    with (
+        pytest.raises(TraceError, match="is more than readers take"),
+        TraceWriter(tmp_path / "trace.jsonl", HEADER) as record,
+    ):
+        record(Alloc("gpu", "req:" + "7" * 500, [1]))
+    assert not list(tmp_path.iterdir())
+
+
+# Compressed files are what was written, or refused.
+
+
+def test_compressed_data_carries_a_checksum_that_is_compared(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = write(tmp_path / "trace.zst", EVENTS * 10)
+    whole = path.read_bytes()
+    assert zstandard.get_frame_parameters(whole).has_checksum
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(TraceError, match="is damaged"):
+        read(path)
+    without = bytearray(whole[:-4])
+    without[4] &= ~0x04
+    path.write_bytes(without)
+    with pytest.raises(TraceError, match=r"without a checksum.*unpack it with zstd -d"):
+        read(path)
+
+
+@pytest.mark.parametrize("more", [b"x", b"(\xb5/\xfd", b"garbage", b"P*M\x18\x04\0\0\0abcd", b"\0" * 9])
+def test_what_follows_a_frame_is_a_frame_or_refused(tmp_path: Path, more: bytes) -> None:
+    pytest.importorskip("zstandard")
+    path = write(tmp_path / "trace.zst", EVENTS)
+    path.write_bytes(path.read_bytes() + more)
+    with pytest.raises(TraceError):
+        read(path)
+
+
+def test_a_violation_is_told_of_undamaged_data_only(tmp_path: Path) -> None:
+    """The violation comes first and the checksum last: it is compared all the same."""
+    pytest.importorskip("zstandard")
+    twice = [Alloc("gpu", "req:1.0", [1])] * 2
+    path = write(tmp_path / "trace.zst", twice * 5000)
+    assert check_trace(path).verdict == "violated"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(TraceError, match="is damaged"):
+        check_trace(path)
+    path.write_bytes(whole[:-3])
+    with pytest.raises(TraceCutError, match="is cut off"):
+        check_trace(path)
+    with pytest.raises(TraceCutError, match=r"violation.*damage may have made"):
+        check_trace(path, limit=None)
+
+
+# Writing replaces a file when the new one is whole.
+
+
+def test_a_trace_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", EVENTS[:1])
+    record = TraceWriter(path, HEADER)
+    for event in EVENTS * 2000:
+        record(event)
+    part = tmp_path / "trace.jsonl.part"
+    assert part.stat().st_size > 2**17
+    assert len(read(path)) == 1
+    record.close()
+    assert len(read(path)) == 2000 * len(EVENTS)
+    assert not part.exists()
+
+
+def test_a_refused_recording_leaves_what_was_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", EVENTS[:1])
+
+    def serve() -> None:
+        with TraceWriter(path, HEADER) as record:
+            record(Quiesce())
+            raise CannotRun("refused")
+
+    with pytest.raises(CannotRun):
+        serve()
+    assert len(read(path)) == 1
+    assert list(tmp_path.iterdir()) == [path]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -37,16 +36,12 @@ from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.shown import tell
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
 INTERRUPTED = "interrupted"
 ENDING = 1.0  # seconds that a process may take to end
-
-
-def to_stderr(line: str) -> None:
-    """Where notes go when nobody else takes them."""
-    print(f"kvfence: {line}", file=sys.stderr)
 
 
 def first_gpu() -> Device:
@@ -84,7 +79,7 @@ class Gpu(Engine):
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
         self._saving: Saving | None = None
-        self.symmetry, self.note = symmetry, note or to_stderr
+        self.symmetry, self.note = symmetry, note or tell
         self.device, self.instead = device or first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
 
@@ -309,7 +304,7 @@ def _joined() -> tuple[Ranks, Callable[[], Device]]:
         CudaDevice(local).close()
     except NoGpu as why:
         if int(os.environ.get("RANK", "0")) == 0:
-            to_stderr(f"{why}: every rank searches on its processor, slowly")
+            tell(f"{why}: every rank searches on its processor, slowly")
         room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 4
         return TorchRanks(gpu=False), lambda: HostDevice(room=room)
     return TorchRanks(gpu=True), lambda: CudaDevice(local)

@@ -22,7 +22,7 @@ from kvfence.checker.engines.base import (
 from kvfence.checker.engines.gpu.device import Device, NoGpu, Params
 from kvfence.checker.engines.gpu.expansion import C_TAKEN
 from kvfence.checker.engines.gpu.exploration import GpuModel
-from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, first_gpu, to_stderr
+from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, first_gpu
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import mix
 from kvfence.checker.engines.gpu.search import NOTHING
@@ -30,6 +30,7 @@ from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.minimise import shorten
+from kvfence.checker.shown import tell
 from kvfence.spec.language import Instance, Machine
 
 WALKS, STEPS = 1 << 20, 1000
@@ -62,7 +63,7 @@ class Swarm(Engine):
         if walks < 1 or not 1 <= steps < 1 << 24:
             raise CannotRun(f"{walks} walks of {steps} steps cannot be walked; give 1 or more of each")
         self.walks, self.steps, self.seed = walks, steps, seed
-        self.note, self.device = note or to_stderr, device or first_gpu
+        self.note, self.device = note or tell, device or first_gpu
 
     def run(
         self,

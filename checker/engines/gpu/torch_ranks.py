@@ -7,7 +7,6 @@ import hashlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from kvfence.checker.engines.gpu.device import Words
 from kvfence.checker.engines.gpu.ranks import Lost
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.shown import tell
 
 GRACE = 8.0  # seconds in which to end in good order
 PATIENCE = timedelta(minutes=10)  # a rank that does not answer for so long is lost
@@ -67,7 +67,7 @@ class TorchRanks:
                 if os.read(heard, 1)[0] == signal.SIGTERM:
                     time.sleep(GRACE)
                     if self.speaks() and self.last_words is not None:
-                        print(f"kvfence: {self.last_words()}", file=sys.stderr, flush=True)
+                        tell(self.last_words())
                     os._exit(3)
 
         threading.Thread(target=watch, daemon=True).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -27,13 +26,10 @@ from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.shown import tell
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
-
-
-def _to_stderr(line: str) -> None:
-    print(f"kvfence: {line}", file=sys.stderr)
 
 
 class Native(Engine):
@@ -57,7 +53,7 @@ class Native(Engine):
     ) -> None:
         if threads < 1:
             raise CannotRun(f"{threads} threads cannot search; give 1 or more")
-        self.threads, self.symmetry, self.note = threads, symmetry, note or _to_stderr
+        self.threads, self.symmetry, self.note = threads, symmetry, note or tell
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
 

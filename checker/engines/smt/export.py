@@ -10,6 +10,7 @@ from kvfence.checker.engines.smt.conditions import START
 from kvfence.checker.engines.smt.recheck import standard
 from kvfence.checker.engines.smt.solve import Answer
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.outputs import write_text
 
 
 def export(machine: str, answers: Iterable[Answer], folder: Path) -> int:
@@ -21,7 +22,7 @@ def export(machine: str, answers: Iterable[Answer], folder: Path) -> int:
         for answer in answers:
             count += 1
             path = here / f"{count:04}-{_file_name(answer.question.name)}.smt2"
-            path.write_text(_text(machine, answer), encoding="utf-8")
+            write_text(path, _text(machine, answer))
     except OSError as problem:
         raise CannotRun(f"{here}: {problem.strerror or problem}; give another folder") from problem
     return count

@@ -1,0 +1,250 @@
+"""Files with a few wrong bytes: judged or refused in one line, never a traceback or another exit code."""
+
+import importlib.util
+import random
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import cli
+from kvfence.checker.audit.case import Case, Setup, Step, Submit, as_json, read_case
+from kvfence.checker.errors import CannotRun
+from kvfence.checker.explained import explain_trace
+from kvfence.checker.monitor.check import check_trace
+from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.checker.traces import TraceReader, TraceWriter
+from kvfence.spec import order
+from kvfence.spec.events import Alloc, Event
+
+PIECES = (b"9" * 19, b"-", b"\n", b"{", b"}", b'"', b"\0", b"\\u0000", b"1e999", b"null", b"[[[[", b"\x1b[2J")
+FEW, MANY = 100, 900
+
+many = pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+
+def mutated(data: bytes, draw: random.Random) -> bytes:
+    """``data`` with one to eight changes: bytes set, removed and put in, bits flipped, and words of JSON."""
+    text = bytearray(data)
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        at = draw.randrange(len(text)) if draw.random() < 0.7 else draw.randrange(min(400, len(text)))
+        match draw.randrange(5):
+            case 0:
+                text[at] = draw.randrange(256)
+            case 1:
+                del text[at : at + draw.randrange(1, 40)]
+            case 2:
+                text[at:at] = bytes(draw.randrange(256) for _ in range(draw.randrange(1, 9)))
+            case 3:
+                text[at] ^= 1 << draw.randrange(8)
+            case _:
+                text[at:at] = draw.choice(PIECES)
+    return bytes(text)
+
+
+@cache
+def events() -> tuple[object, tuple[Event, ...]]:
+    """A sound trace of a made-up connector, by the benchmark that makes them."""
+    path = Path(__file__).parents[2] / "bench" / "check_speed.py"
+    spec = importlib.util.spec_from_file_location("check_speed", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_speed"] = module
+    spec.loader.exec_module(module)
+    header, made = module.serving_trace(8, 1, gpu=64, cpu=32, longest=400)
+    return header, tuple(made)
+
+
+def trace(path: Path, *, broken: bool = False) -> bytes:
+    """The bytes of a trace file; compressed if the name says so."""
+    header, made = events()
+    with TraceWriter(path, header) as record:  # type: ignore[arg-type]
+        for event in (*made, *([Alloc("gpu", "req:x.0", [1])] * 2 if broken else [])):
+            record(event)
+    return path.read_bytes()
+
+
+def order_trace(path: Path) -> bytes:
+    """The bytes of an order trace with a race in it."""
+    regions = (order.Region(1, 0, 4096, name="gpu", slot=64),)
+    streams = (order.Stream(1), order.Stream(2))
+    header = order.Header(producer="test", threads=(0, 1), streams=streams, regions=regions)
+    with OrderTraceWriter(path, header) as record:
+        for step in range(20):
+            record(order.Kernel(0, 1, writes=[(1, 64 * step, 64)], name="compute", by="req:0.0"))
+            record(order.Record(0, 1, step + 1))
+            if step != 15:
+                record(order.Wait(0, 2, step + 1))
+            record(order.Kernel(0, 2, reads=[(1, 64 * step, 64)], name="store", by="op:0.0"))
+    return path.read_bytes()
+
+
+def judged(command: str, path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> int:
+    """The exit code. The command line takes most of the time, and is tried each tenth time only."""
+    if number % 10 == 0:
+        return told_in_one_line([command, str(path)], capsys)
+    try:
+        if command == "explain":
+            found = explain_trace(path).verdict
+        else:
+            found = (check_trace(path) if command == "check" else check_order_trace(path)).verdict
+    except CannotRun:
+        return 2
+    return {"holds": 0, "violated": 1, "undetermined": 3}[found]
+
+
+def told_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> int:
+    """The exit code; what was refused took one line."""
+    code = cli.run(arguments)
+    told = capsys.readouterr()
+    assert code in (0, 1, 2, 3)
+    assert "Traceback" not in told.out + told.err
+    assert not [c for c in told.out + told.err if c != "\n" and not c.isprintable()]
+    if code == 2:
+        assert told.err.startswith("kvfence: ")
+        assert told.err.count("\n") == 1
+        assert not told.out
+    return code
+
+
+@many
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_a_mutated_trace(
+    command: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(7)
+    data = trace(tmp_path / "trace.jsonl", broken=command == "explain")
+    path, codes = tmp_path / "mutated.jsonl", set()
+    for number in range(count):
+        path.write_bytes(mutated(data, draw))
+        codes.add(judged(command, path, number, capsys))
+    assert {0, 2} <= codes if command == "check" else {1, 2} <= codes
+
+
+@many
+@pytest.mark.parametrize("command", ["races", "explain"])
+def test_a_mutated_order_trace(
+    command: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(8)
+    data = order_trace(tmp_path / "order.jsonl")
+    path, codes = tmp_path / "mutated.jsonl", set()
+    for number in range(count):
+        path.write_bytes(mutated(data, draw))
+        codes.add(judged(command, path, number, capsys))
+    assert {1, 2} <= codes
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_mutated_compressed_trace_is_what_was_written_or_refused(
+    count: int, broken: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is judged, as sound or as violated, unpacks to the bytes that were written."""
+    zstandard = pytest.importorskip("zstandard")
+    draw = random.Random(9)
+    data = trace(tmp_path / "trace.zst", broken=broken)
+    plain = trace(tmp_path / "trace.jsonl", broken=broken)
+    assert zstandard.ZstdDecompressor().stream_reader(data).read() == plain
+    path = tmp_path / "mutated.zst"
+    refused = 0
+    for number in range(count):
+        path.write_bytes(mutated(data, draw))
+        if judged("check", path, number, capsys) == 2:
+            refused += 1
+        else:
+            assert zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read() == plain
+    assert refused > 0.9 * count
+    path.write_bytes(data)
+    assert told_in_one_line(["check", str(path)], capsys) == int(broken)
+
+
+@many
+@pytest.mark.parametrize("what", ["workload", "case"])
+def test_a_mutated_workload_or_case(what: str, count: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from kvfence.reference.errors import WorkloadError
+    from kvfence.reference.workload import read_mooncake
+
+    case = Case(Setup(), (Submit(8, 4), Step(3), Submit(16, 4, family=1)))
+    line = b'{"timestamp":0,"input_length":700,"output_length":9,"hash_ids":[1,2]}\n'
+    data = line * 20 if what == "workload" else as_json(case).encode()
+    read: Callable[[Path], object] = read_case
+    if what == "workload":
+        read = lambda path: list(read_mooncake(path))  # noqa: E731 - as one of two
+    draw, told = random.Random(10), list[str]()
+    deep = (b"[" * 100_000, b'{"setup":' * 100_000, b'{"timestamp":' + b"[" * 100_000)
+    for text in (*deep, *(mutated(data, draw) for _ in range(count))):
+        (tmp_path / "file").write_bytes(text)
+        try:
+            read(tmp_path / "file")
+        except (CannotRun, WorkloadError) as error:
+            told.append(str(error))
+    assert len(told) > count // 2
+    assert all(one.startswith(f"{tmp_path}/file") for one in told)
+
+
+@pytest.mark.parametrize("command", ["check", "races", "explain"])
+@pytest.mark.parametrize("where", ["header", "event"])
+def test_deep_nesting_is_refused(
+    command: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = order_trace if command == "races" else trace
+    head, _, rest = write(tmp_path / "trace").partition(b"\n")
+    nested = b'{"a":' * 100_000
+    if where == "header":
+        head = head[:-1] + b',"meta":' + nested
+    else:
+        rest = b'{"e":"quiesce","x":' + nested + b"\n" + rest
+    (tmp_path / "deep").write_bytes(head + b"\n" + rest)
+    assert told_in_one_line([command, str(tmp_path / "deep")], capsys) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "says"), [("check", "use kvfence races"), ("races", "use kvfence check")]
+)
+def test_each_kind_of_trace_names_its_command(
+    command: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (order_trace if command == "check" else trace)(tmp_path / "other")
+    assert cli.run([command, str(tmp_path / "other")]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_standard_input_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    trace(tmp_path / "trace")
+    with (tmp_path / "trace").open("rb") as file:
+        before = os.dup(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            assert cli.run(["check", "-"]) == 0
+            assert cli.run(["explain", "-"]) == 2
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+    assert "can be read only once" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_event_of_sixteen_megabytes_is_judged(tmp_path: Path) -> None:
+    """Within 5 s and 1 GB: eight million numbers of two bytes are the most that fit."""
+    import resource
+    import time
+
+    path = tmp_path / "trace.jsonl"
+    header = b'{"format":"kvfence-trace","version":2,"producer":"x","pools":[{"name":"gpu","slots":64}]}\n'
+    ones = b",".join([b"1"] * (8 * 2**20 - 40))
+    for kind in (b'"alloc","holder":"req:0.0"', b'"free","holder":"req:0.0"', b'"evict"'):
+        path.write_bytes(header + b'{"e":' + kind + b',"pool":"gpu","slots":[' + ones + b"]}\n")
+        assert path.stat().st_size > 16 * 2**20 - 2**10
+        started = time.process_time()
+        assert cli.run(["check", str(path)]) == 1
+        assert time.process_time() - started < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2**20
+    assert TraceReader(path).header.producer == "x"

@@ -1,0 +1,310 @@
+"""The direct judge: a machine's recipe as plain Python, explored by the simplest search there is.
+
+It shares nothing with the engines, the language included: no grounding, no simplification, no packing. What it
+finds is what engines are held against.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from recipes import Action, Field, Node, Recipe, T
+
+State = tuple[int, ...]
+Args = tuple[int, ...]
+Shown = bool | int | str
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One step: the action, its arguments, the state after it, and the checks and ranges that fail in it."""
+
+    action: str
+    args: Args
+    after: State
+    failing: tuple[str, ...]
+    out_of_range: bool
+    out_of_bounds: bool
+
+
+@dataclass
+class Answer:
+    """What exploring finds. Lengths are numbers of steps of a shortest run.
+
+    ``outside``: a step leaves the bounds of an unbounded Int. ``cut``: the search was cut off.
+    """
+
+    states: int = 1
+    transitions: int = 0
+    depth: int = 0
+    coverage: dict[str, int] = field(default_factory=dict)
+    violated: dict[str, int] = field(default_factory=dict)
+    goals: dict[str, int | None] = field(default_factory=dict)
+    deadlock: int | None = None
+    outside: bool = False
+    cut: bool = False
+
+
+class Direct:
+    """A recipe at given sizes. ``bounded`` False: unbounded Ints take every value."""
+
+    def __init__(self, r: Recipe, sizes: dict[str, int] | None = None, bounded: bool = True) -> None:
+        self.recipe, self.sizes = r, sizes or r.sizes
+        self.base: dict[str, int] = {}
+        self.fields: dict[str, Field] = {f.name: f for f in r.fields}
+        self.cells: list[tuple[Field, Args]] = []
+        for f in r.fields:
+            self.base[f.name] = len(self.cells)
+            self.cells += [(f, at) for at in itertools.product(*(self.values(t) for t in f.domain))]
+        self.limits = r.limits if bounded else {}
+        self.instances = [
+            (a, args) for a in r.actions for args in itertools.product(*(self.values(t) for _, t in a.params))
+        ]
+        self._compiled: dict[object, Callable[..., Any]] = {}
+        whole = [(k, f) for k, (f, _) in enumerate(self.cells) if f.value.kind == "int"]
+        self._ranges = [(k, self.values(f.value), f"range of {f.name}") for k, f in whole if f.value.bounded]
+        bounds = {name: range(lo, hi + 1) for name, (lo, hi) in self.limits.items()}
+        self._bounds = [(k, bounds[f.name]) for k, f in whole if f.name in bounds and not f.value.bounded]
+        self.initial: State = tuple(
+            int(self.function(f.init, tuple(f"i{k}" for k in range(len(f.domain))))((), *at)) for f, at in self.cells
+        )
+        self._successors = self._step_code()
+
+    def values(self, t: T) -> range:
+        """Every value of a bounded type."""
+        lo, hi = t.ends(self.sizes)
+        return range(lo, hi + 1)
+
+    def starts_in_range(self) -> bool:
+        """Whether types have values and the initial state is within them."""
+        types = [t for f in self.recipe.fields for t in f.domain]
+        types += [t for a in self.recipe.actions for _, t in a.params]
+        types += [t for e in self.cells for t in [e[0].value] if t.bounded]
+        if any(not self.values(t) for t in types):
+            return False
+        return all(
+            x in self.values(f.value) for (f, _), x in zip(self.cells, self.initial, strict=True) if f.value.bounded
+        )
+
+    def function(self, e: Node, names: tuple[str, ...] = ()) -> Callable[..., Any]:
+        """``e`` as a function of a state and of the variables named."""
+        key = (e, names)
+        if key not in self._compiled:
+            text = f"lambda s{''.join(', ' + n for n in names)}: {self.text(e)}"
+            self._compiled[key] = eval(text)  # our own text
+        return self._compiled[key]
+
+    def text(self, e: Node) -> str:
+        """``e`` as Python over the list or tuple ``s``."""
+        a = [self.text(x) for x in e.args]
+        op = e.op
+        if op == "lit":
+            return f"({e.data})"
+        if op == "var":
+            return str(e.data)
+        if op == "read":
+            return f"s[{self._cell(str(e.data), a)}]"
+        if op == "get":
+            f = self.fields[str(e.data)]
+            inside = [
+                f"{lo} <= {x} <= {hi}" for x, (lo, hi) in zip(a, (t.ends(self.sizes) for t in f.domain), strict=False)
+            ]
+            return f"(s[{self._cell(f.name, a[:-1])}] if {' and '.join(inside)} else {a[-1]})"
+        if op == "index":
+            return a[0]
+        if op in ("forall", "exists", "count"):
+            word = {"forall": "all", "exists": "any", "count": "sum"}[op]
+            assert isinstance(e.data, tuple)
+            loops = " ".join(f"for {n} in range({r.start}, {r.stop})" for n, t in e.data for r in [self.values(t)])
+            return f"{word}((1 if {a[0]} else 0) {loops})"
+        if op == "not":
+            return f"(not {a[0]})"
+        if op in ("and", "or"):
+            return f"({f' {op} '.join(a)})"
+        if op == "implies":
+            return f"(not {a[0]} or {a[1]})"
+        if op == "iff":
+            return f"(bool({a[0]}) == bool({a[1]}))"
+        if op == "if":
+            return f"({a[1]} if {a[0]} else {a[2]})"
+        if op == "isin":
+            return f"({a[0]} in ({', '.join(a[1:])},))"
+        if e.args[0].type.kind == "bool":
+            a = [f"bool({x})" for x in a]
+        sign = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[op]
+        return f"({a[0]} {sign} {a[1]})"
+
+    def _cell(self, name: str, index: list[str]) -> str:
+        at = "0"
+        for x, t in zip(index, self.fields[name].domain, strict=True):
+            lo, hi = t.ends(self.sizes)
+            at = f"({at} * {hi - lo + 1} + {x} - {lo})"
+        return f"{self.base[name]} + {at}"
+
+    def _step_code(self) -> Callable[[State], Iterator[Taken]]:
+        lines = ["def successors(state):"]
+        for k, a in enumerate(self.recipe.actions):
+            lines += self._action(k, a)
+        scope = {"Taken": Taken, "INSIDE": self._inside}
+        if not self.recipe.actions:
+            lines.append("    yield from ()")
+        exec("\n".join(lines), scope)
+        return scope["successors"]  # type: ignore[return-value]
+
+    def _inside(self, state: State) -> tuple[list[str], bool]:
+        """The ranges that a state leaves, and whether it leaves the bounds of an unbounded Int."""
+        wrong = dict.fromkeys(name for cell, r, name in self._ranges if state[cell] not in r)
+        return list(wrong), any(state[cell] not in r for cell, r in self._bounds)
+
+    def _action(self, number: int, a: Action) -> list[str]:
+        pad = "    "
+        out = []
+        for n, t in a.params:
+            r = self.values(t)
+            out.append(f"{pad}for {n} in range({r.start}, {r.stop}):")
+            pad += "    "
+        if not a.params:
+            out.append(f"{pad}for _ in (0,):")
+            pad += "    "
+        out += [f"{pad}s = list(state)", f"{pad}failing = []"]
+        seen: list[str] = []
+        for x in a.body:
+            if x.kind == "require":
+                out.append(f"{pad}if not {self.text(x.expr)}: continue")
+            elif x.kind == "check":
+                name = f"{a.name}.{x.name}"
+                same = sum(c == name or c.startswith(name + "#") for c in seen)
+                name = f"{name}#{same + 1}" if same else name
+                seen.append(name)
+                out.append(f"{pad}if not {self.text(x.expr)}: failing.append({name!r})")
+            elif x.kind == "set":
+                cell = self._cell(x.name, [self.text(i) for i in x.index])
+                out.append(f"{pad}s[{cell}] = int({self.text(x.expr)})")
+            else:
+                f = self.fields[x.name]
+                loops = " ".join(
+                    f"for {n} in range({r.start}, {r.stop})"
+                    for n, t in zip(x.over, f.domain, strict=True)
+                    for r in [self.values(t)]
+                )
+                size = sum(g is f for g, _ in self.cells)
+                at = self.base[f.name]
+                out.append(f"{pad}s[{at}:{at + size}] = [int({self.text(x.expr)}) for _ in (0,) {loops}]")
+        args = "(" + "".join(n + ", " for n, _ in a.params) + ")"
+        out += [
+            f"{pad}after = tuple(s)",
+            f"{pad}wrong, left = INSIDE(after)",
+            f"{pad}yield Taken({a.name!r}, {args}, after, tuple(failing + wrong), bool(wrong), left)",
+        ]
+        return out
+
+    def successors(self, state: State) -> list[Taken]:
+        """Every step that can be taken, whether or not it may be followed."""
+        return list(self._successors(state))
+
+    def holds(self, e: Node, state: State) -> bool:
+        """Whether a condition without free variables holds."""
+        return bool(self.function(e)(state))
+
+    def properties(self) -> list[tuple[str, Node]]:
+        """Invariants and lemmas by name."""
+        return [(p.name, p.expr) for p in (*self.recipe.invariants, *self.recipe.lemmas)]
+
+    def explore(self, most: int = 10**9, depth: int = 10**9) -> tuple[Answer, dict[State, int], list[list[Taken]]]:
+        """The answer, the states by number, and the steps out of each.
+
+        Cut off at more than ``most`` states, or when all of depth ``depth`` are judged and expanded.
+        """
+        r = self.recipe
+        answer = Answer(
+            coverage={a.name: 0 for a in r.actions}, goals={g.name: None for g in r.goals}
+        )
+        number: dict[State, int] = {self.initial: 0}
+        steps: list[list[Taken]] = []
+        level = [self.initial]
+        d = 0
+        conditions = [(n, self.function(e)) for n, e in self.properties()]
+        goals = [(g.name, self.function(g.expr)) for g in r.goals]
+        terminal = self.function(r.terminal) if r.terminal is not None else lambda _: False
+        while level:
+            fresh: list[State] = []
+            for state in level:
+                for name, f in conditions:
+                    if name not in answer.violated and not f(state):
+                        answer.violated[name] = d
+                for name, f in goals:
+                    if answer.goals[name] is None and f(state):
+                        answer.goals[name] = d
+            for state in level:
+                out = self.successors(state)
+                steps.append(out)
+                if not out and answer.deadlock is None and not terminal(state):
+                    answer.deadlock = d
+                for t in out:
+                    answer.transitions += 1
+                    answer.coverage[t.action] += 1
+                    for name in t.failing:
+                        answer.violated.setdefault(name, d + 1)
+                    if t.out_of_range:
+                        continue
+                    if t.out_of_bounds:
+                        answer.outside = True
+                        continue
+                    if t.after not in number:
+                        number[t.after] = len(number)
+                        fresh.append(t.after)
+                        answer.depth = d + 1
+            if len(number) > most or (fresh and d >= depth):
+                answer.cut = True
+                break
+            level = fresh
+            d += 1
+        answer.states = len(number)
+        return answer, number, steps
+
+    def label(self, cell: int) -> str:
+        """The printed name of a cell."""
+        f, at = self.cells[cell]
+        inside = ", ".join(str(t.shown(i)) for t, i in zip(f.domain, at, strict=True))
+        return f"{f.name}[{inside}]" if f.domain else f.name
+
+    def shown(self, state: State) -> dict[str, Shown]:
+        """A state by printed names, as views show it."""
+        return {self.label(k): f.value.shown(x) for k, ((f, _), x) in enumerate(zip(self.cells, state, strict=True))}
+
+    def shown_args(self, t: Taken) -> dict[str, Shown]:
+        """The arguments of a step, as paths show them."""
+        a = next(a for a in self.recipe.actions if a.name == t.action)
+        return {n: ty.shown(x) for (n, ty), x in zip(a.params, t.args, strict=True)}
+
+
+def judged(r: Recipe, most: int = 10**9) -> Answer:
+    """What there is to find in a machine; one with noise is judged part by part.
+
+    Steps of the noise and of the rest alternate in every way, so states multiply and depths add.
+    """
+    core, noise = r.parts()
+    answer, _, _ = Direct(core).explore(most)
+    if noise is None:
+        return answer
+    beside, _, _ = Direct(noise).explore(most)
+    assert not beside.violated
+    stuck = beside.deadlock is not None
+    assert not stuck
+    return Answer(
+        answer.states * beside.states,
+        answer.transitions * beside.states + beside.transitions * answer.states,
+        answer.depth + beside.depth,
+        {
+            **{n: k * beside.states for n, k in answer.coverage.items()},
+            **{n: k * answer.states for n, k in beside.coverage.items()},
+        },
+        answer.violated,
+        answer.goals,
+        None,
+        answer.outside,
+        answer.cut or beside.cut,
+    )

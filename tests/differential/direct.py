@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from recipes import Action, Field, Node, Recipe, T
 
@@ -18,8 +18,7 @@ Args = tuple[int, ...]
 Shown = bool | int | str
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """One step: the action, its arguments, the state after it, and the checks and ranges that fail in it."""
 
     action: str
@@ -64,13 +63,7 @@ class Direct:
             (a, args) for a in r.actions for args in itertools.product(*(self.values(t) for _, t in a.params))
         ]
         self._compiled: dict[object, Callable[..., Any]] = {}
-        whole = [(k, f) for k, (f, _) in enumerate(self.cells) if f.value.kind == "int"]
-        self._ranges = [(k, self.values(f.value), f"range of {f.name}") for k, f in whole if f.value.bounded]
-        bounds = {name: range(lo, hi + 1) for name, (lo, hi) in self.limits.items()}
-        self._bounds = [(k, bounds[f.name]) for k, f in whole if f.name in bounds and not f.value.bounded]
-        self.initial: State = tuple(
-            int(self.function(f.init, tuple(f"i{k}" for k in range(len(f.domain))))((), *at)) for f, at in self.cells
-        )
+        self.initial: State
         self._successors = self._step_code()
 
     def values(self, t: T) -> range:
@@ -145,19 +138,38 @@ class Direct:
         return f"{self.base[name]} + {at}"
 
     def _step_code(self) -> Callable[[State], Iterator[Taken]]:
-        lines = ["def successors(state):"]
+        lines = ["def initial():", "    out = []"]
+        for f in self.recipe.fields:
+            loops = "".join(f" for i{k} in {self.values(t)!r}" for k, t in enumerate(f.domain))
+            lines.append(f"    out += [int({self.text(f.init)}) for _ in (0,){loops}]")
+        lines += ["    return tuple(out)", "def successors(state):"]
         for k, a in enumerate(self.recipe.actions):
             lines += self._action(k, a)
-        scope = {"Taken": Taken, "INSIDE": self._inside}
+        scope: dict[str, object] = {"Taken": Taken}
         if not self.recipe.actions:
             lines.append("    yield from ()")
         exec("\n".join(lines), scope)
+        start = scope["initial"]
+        assert callable(start)
+        self.initial = start()
         return scope["successors"]  # type: ignore[return-value]
 
-    def _inside(self, state: State) -> tuple[list[str], bool]:
-        """The ranges that a state leaves, and whether it leaves the bounds of an unbounded Int."""
-        wrong = dict.fromkeys(name for cell, r, name in self._ranges if state[cell] not in r)
-        return list(wrong), any(state[cell] not in r for cell, r in self._bounds)
+    def _judge_values(self, a: Action, pad: str) -> Iterator[str]:
+        """Whether the values that an action assigns are in their ranges and bounds."""
+        written = {s.name for s in a.body if s.kind in ("set", "update")}
+        for f in self.recipe.fields:
+            if f.name not in written or f.value.kind != "int":
+                continue
+            cells = [k for k, (g, _) in enumerate(self.cells) if g is f]
+            if f.value.bounded:
+                lo, hi = f.value.ends(self.sizes)
+            elif f.name in self.limits:
+                lo, hi = self.limits[f.name]
+            else:
+                continue
+            off = " or ".join(f"not {lo} <= s[{k}] <= {hi}" for k in cells)
+            then = f"failing.append({f'range of {f.name}'!r}); wrong = True" if f.value.bounded else "left = True"
+            yield f"{pad}if {off}: {then}"
 
     def _action(self, number: int, a: Action) -> list[str]:
         pad = "    "
@@ -194,11 +206,9 @@ class Direct:
                 at = self.base[f.name]
                 out.append(f"{pad}s[{at}:{at + size}] = [int({self.text(x.expr)}) for _ in (0,) {loops}]")
         args = "(" + "".join(n + ", " for n, _ in a.params) + ")"
-        out += [
-            f"{pad}after = tuple(s)",
-            f"{pad}wrong, left = INSIDE(after)",
-            f"{pad}yield Taken({a.name!r}, {args}, after, tuple(failing + wrong), bool(wrong), left)",
-        ]
+        out.append(f"{pad}wrong = left = False")
+        out += self._judge_values(a, pad)
+        out.append(f"{pad}yield Taken({a.name!r}, {args}, tuple(s), tuple(failing), wrong, left)")
         return out
 
     def successors(self, state: State) -> list[Taken]:

@@ -6,8 +6,9 @@ hold are taken from conditions that were seen to hold, and violated ones from th
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from direct import Direct, State
@@ -519,7 +520,7 @@ class _Mender:
         """Conditions of all fates, as far as they can be found."""
         always: list[Node] = []
         late: list[tuple[int, Node]] = []
-        some: list[Node] = []
+        some: list[tuple[Node, list[bool]]] = []
         for _ in range(14):
             e = self.drawer.truth((), 3)
             if not any(n.op in ("read", "get") for n in nodes(e)):
@@ -529,19 +530,16 @@ class _Mender:
             if all(truths):
                 always.append(e)
             elif any(truths):
-                some.append(e)
+                some.append((e, truths))
                 late.append((truths.index(False), e))
-        pairs: Iterator[tuple[Node, Node]] = ((a, b) for a in some for b in some if a is not b)
-        for _, (a, b) in zip(range(40), pairs, strict=False):
-            e = Node("implies", BOOL, (a, b))
-            f = run.function(e)
-            if all(f(s) for s in states):
-                always.insert(0, e)
+        for (a, where), (b, there) in itertools.permutations(some, 2):
+            if all(y or not x for x, y in zip(where, there, strict=True)):
+                always.insert(0, Node("implies", BOOL, (a, b)))
                 break
         late.sort(key=lambda x: -x[0])
         rng = self.rng
         chosen = always[: rng.choice([1, 2, 2, 3])]
-        goals = some[: rng.choice([0, 1, 1, 2])]
+        goals = [e for e, _ in some][: rng.choice([0, 1, 1, 2])]
         if not self.holds:
             chosen += [e for _, e in late[: rng.choice([1, 1, 2])]]
             if rng.random() < 0.3:

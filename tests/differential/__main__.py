@@ -7,13 +7,14 @@ interrupted before anything was found.
 from __future__ import annotations
 
 import argparse
-import itertools
+import os
 import sys
 import time
 from pathlib import Path
 
-from campaign import FOUND, QUESTIONS, Tally, campaign
+from campaign import FOUND, Tally, campaign
 from drawing import Features, draw
+from judging import QUESTIONS, Wanted
 from recipes import machine_text
 
 
@@ -30,6 +31,7 @@ def main() -> int:
     p.add_argument("--gpu", action="store_true", help="ask a CUDA device, too")
     p.add_argument("--most", type=int, default=10, help="disagreements after which to stop")
     p.add_argument("--shrink", type=float, default=60.0, help="seconds in which a disagreement is made smaller")
+    p.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that judge")
     p.add_argument("--folder", type=Path, default=FOUND, help="where disagreements go as tests")
     o = p.parse_args()
     only = [x for x in o.only.split(",") if x]
@@ -40,15 +42,13 @@ def main() -> int:
     if o.show:
         print(machine_text(draw(o.seed, o.case or 0, features).recipe))
         return 0
-    cases = iter([o.case]) if o.case is not None else itertools.count(o.first)
     tally = campaign(
-        o.seed,
+        Wanted(o.seed, features, frozenset(only), o.gpu),
         o.seconds,
-        cases=cases,
-        features=features,
-        only=only,
-        card=o.gpu,
+        cases=iter([o.case]) if o.case is not None else None,
+        first=o.first,
         most=o.most,
+        workers=o.workers,
         shrink_seconds=o.shrink,
         folder=o.folder,
         progress=_Progress(),

@@ -54,6 +54,11 @@ class Case:
         self.machine, self.direct, self.answer = made, Direct(self.recipe), judged(self.recipe)
 
     @property
+    def enough(self) -> int:
+        """More states than an engine can find that is right: a wrong one need not go on for ever."""
+        return self.answer.states + 20_000
+
+    @property
     def verdict(self) -> str:
         """violated, undetermined or holds, premises aside."""
         a = self.answer
@@ -102,14 +107,14 @@ def own_cache() -> Iterator[None]:
 
 def interpreted(c: Case) -> Compared:
     """The interpreter."""
-    return explored(c, Interpret().run(c.machine, bounds=c.recipe.limits))
+    return explored(c, Interpret().run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
 
 
 def in_numpy(chunk: int) -> Callable[[Case], Compared]:
     """The explorer, expanding ``chunk`` states at a time."""
 
     def ask(c: Case) -> Compared:
-        return explored(c, Explore(chunk).run(c.machine, bounds=c.recipe.limits))
+        return explored(c, Explore(chunk).run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
 
     return ask
 
@@ -119,7 +124,9 @@ def in_c(threads: int, one_lane: bool) -> Callable[[Case], Compared]:
 
     def ask(c: Case) -> Compared:
         with compiled_quickly(one_lane):
-            r = Native(threads=threads, note=quietly).run(c.machine, bounds=c.recipe.limits)
+            r = Native(threads=threads, note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=c.enough
+            )
         return [*expect("engine", "native", r.engine), *explored(c, r)]
 
     return ask
@@ -130,7 +137,7 @@ def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case],
 
     def ask(c: Case) -> Compared:
         with compiled_quickly(one_lane):
-            r = make().run(c.machine, bounds=c.recipe.limits, until="first")
+            r = make().run(c.machine, bounds=c.recipe.limits, max_states=c.enough, until="first")
         return first(c, r)
 
     return ask
@@ -139,7 +146,7 @@ def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case],
 def resumed(c: Case) -> Compared:
     """The native engine, stopped half way, and again from its checkpoint."""
     with compiled_quickly(True), tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder:
-        for most in (max(1, c.answer.states // 2), None):
+        for most in (max(1, c.answer.states // 2), c.enough):
             r = Native(checkpoint=folder + "/kept", note=quietly).run(
                 c.machine, bounds=c.recipe.limits, max_states=most
             )
@@ -149,7 +156,9 @@ def resumed(c: Case) -> Compared:
 def up_to_renaming(c: Case) -> Compared:
     """The native engine with symmetry."""
     with compiled_quickly(True):
-        r = Native(symmetry=True, note=quietly).run(c.machine, bounds=c.recipe.limits)
+        r = Native(symmetry=True, note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=c.enough
+            )
     return reduced(c, r)
 
 
@@ -159,7 +168,9 @@ def on_gpu(threads: int, symmetry: bool, card: bool) -> Callable[[Case], Compare
     def ask(c: Case) -> Compared:
         device = None if card else lambda: HostDevice(threads)
         with compiled_quickly(True):
-            r = Gpu(device=device, symmetry=symmetry, note=quietly).run(c.machine, bounds=c.recipe.limits)
+            r = Gpu(device=device, symmetry=symmetry, note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=c.enough
+            )
         wrong = expect("engine", "gpu", r.engine)
         return [*wrong, *(reduced(c, r) if symmetry else explored(c, r))]
 
@@ -171,7 +182,7 @@ def promised(python: bool) -> Callable[[Case], Compared]:
 
     def ask(c: Case) -> Compared:
         with compiled_quickly(True), pytest_free_patch(graph_module, "Model", _refused if python else None):
-            r = Liveness().run(c.machine)
+            r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
     return ask

@@ -48,7 +48,7 @@ class Drawn:
     kind: str
 
 
-SHARE = (("tiny", 0.40), ("small", 0.46), ("large", 0.14))
+SHARE = (("tiny", 0.42), ("small", 0.46), ("large", 0.12))
 STATES = {"tiny": (3, 80), "small": (12, 1500), "large": (60, 1200)}
 MANY = 100_000
 
@@ -271,6 +271,9 @@ class _Drawer:
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
             edge = self.end(f.value, by > 0)
+            if r.random() < 0.2:  # out of the range by as much as a step, if at all
+                guard = Node("le" if by > 0 else "ge", BOOL, (now, edge)) if r.random() < 0.5 else None
+                return guard, Stmt("set", moved, f.name, index)
             if r.random() < 0.5:
                 return Node("le" if by > 0 else "ge", BOOL, (moved, edge)), Stmt("set", moved, f.name, index)
             wrapped = Node("if", INT, (Node("gt" if by > 0 else "lt", BOOL, (moved, edge)), self.end(f.value, by < 0), moved))
@@ -300,7 +303,7 @@ class _Drawer:
     def fitting(self, f: Field, env: Env, depth: int) -> Node:
         """A value for a field, mostly within its range."""
         e = self.value(f.value, env, depth)
-        if f.value.kind != "int" or not f.value.bounded or self.rng.random() < 0.08:
+        if f.value.kind != "int" or not f.value.bounded or self.rng.random() < 0.15:
             return e
         lo, hi = self.end(f.value, upper=False), self.end(f.value, upper=True)
         return Node("if", INT, (Node("lt", BOOL, (e, lo)), lo, Node("if", INT, (Node("gt", BOOL, (e, hi)), hi, e))))
@@ -465,7 +468,7 @@ class _Mender:
     def mended(self) -> Recipe:
         """The machine as it is to be judged."""
         r = self.recipe
-        if self.holds or self.rng.random() < 0.6:
+        if self.holds or self.rng.random() < 0.4:
             for _ in range(6):
                 changed = self._without_faults(r)
                 if changed == r:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from campaign import campaign
+from judging import Wanted
 from planting import Plant, plant
 
 SECONDS = 120.0
@@ -63,7 +64,7 @@ PLANTS = [
 @pytest.mark.parametrize("p", PLANTS, ids=lambda p: p.name)
 def test_a_planted_fault_is_found(p: Plant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plant(p, monkeypatch)
-    tally = campaign(1, SECONDS, shrink_seconds=0, folder=tmp_path)
+    tally = campaign(Wanted(1), SECONDS, workers=2, shrink_seconds=0, folder=tmp_path)
     assert tally.findings, tally.text()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from campaign import FOUND, Tally, campaign
 from drawing import Features, draw
-from judging import QUESTIONS, Wanted
+from judging import QUESTIONS, Wanted, has_card
 from recipes import machine_text
 
 
@@ -23,14 +23,20 @@ def main() -> int:
     p = argparse.ArgumentParser(prog="differential", description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--seed", type=int, default=1, help="which machines are drawn")
     p.add_argument("--seconds", type=float, default=60.0, help="for how long")
-    p.add_argument("--from", type=int, default=0, dest="first", help="the first case, to go on where a run ended")
+    p.add_argument(
+        "--from", type=int, default=0, dest="first", help="the first case, to go on where a run ended"
+    )
     p.add_argument("--case", type=int, help="this case only")
     p.add_argument("--show", action="store_true", help="print the machine of --case and stop")
     p.add_argument("--only", default="", help=f"questions, with commas between: {', '.join(QUESTIONS)}")
-    p.add_argument("--without", default="", help="what machines have none of: words, size_functions, unbounded, …")
+    p.add_argument(
+        "--without", default="", help="what machines have none of: words, size_functions, unbounded, …"
+    )
     p.add_argument("--gpu", action="store_true", help="ask a CUDA device, too")
     p.add_argument("--most", type=int, default=10, help="disagreements after which to stop")
-    p.add_argument("--shrink", type=float, default=60.0, help="seconds in which a disagreement is made smaller")
+    p.add_argument(
+        "--shrink", type=float, default=60.0, help="seconds in which a disagreement is made smaller"
+    )
     p.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that judge")
     p.add_argument("--folder", type=Path, default=FOUND, help="where disagreements go as tests")
     o = p.parse_args()
@@ -39,6 +45,8 @@ def main() -> int:
     features = Features(**dict.fromkeys([x for x in o.without.split(",") if x], False))
     if unknown:
         p.error(f"there is no question {unknown[0]}; there are {', '.join(QUESTIONS)}")
+    if o.gpu and not has_card():
+        p.error("there is no CUDA device to ask; leave out --gpu")
     if o.show:
         print(machine_text(draw(o.seed, o.case or 0, features).recipe))
         return 0

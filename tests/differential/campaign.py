@@ -1,4 +1,4 @@
-"""A campaign: case after case is drawn, judged directly, and asked of engines; what differs is kept as a test."""
+"""A campaign: cases are drawn, judged directly and given to the engines; each difference becomes a test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The direct judge: a machine's recipe as plain Python, explored by the simplest search there is.
 
-It shares nothing with the engines, the language included: no grounding, no simplification, no packing. What it
-finds is what engines are held against.
+It shares nothing with the engines, the language included: no grounding, no simplification, no packing. Its
+findings are what the engines are compared with.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Direct:
         if any(not self.values(t) for t in types):
             return False
         return all(
-            x in self.values(f.value) for (f, _), x in zip(self.cells, self.initial, strict=True) if f.value.bounded
+            x in self.values(f.value)
+            for (f, _), x in zip(self.cells, self.initial, strict=True)
+            if f.value.bounded
         )
 
     def function(self, e: Node, names: tuple[str, ...] = ()) -> Callable[..., Any]:
@@ -103,7 +105,8 @@ class Direct:
         if op == "get":
             f = self.fields[str(e.data)]
             inside = [
-                f"{lo} <= {x} <= {hi}" for x, (lo, hi) in zip(a, (t.ends(self.sizes) for t in f.domain), strict=False)
+                f"{lo} <= {x} <= {hi}"
+                for x, (lo, hi) in zip(a, (t.ends(self.sizes) for t in f.domain), strict=False)
             ]
             return f"(s[{self._cell(f.name, a[:-1])}] if {' and '.join(inside)} else {a[-1]})"
         if op == "index":
@@ -111,7 +114,9 @@ class Direct:
         if op in ("forall", "exists", "count"):
             word = {"forall": "all", "exists": "any", "count": "sum"}[op]
             assert isinstance(e.data, tuple)
-            loops = " ".join(f"for {n} in range({r.start}, {r.stop})" for n, t in e.data for r in [self.values(t)])
+            loops = " ".join(
+                f"for {n} in range({r.start}, {r.stop})" for n, t in e.data for r in [self.values(t)]
+            )
             return f"{word}((1 if {a[0]} else 0) {loops})"
         if op == "not":
             return f"(not {a[0]})"
@@ -127,7 +132,9 @@ class Direct:
             return f"({a[0]} in ({', '.join(a[1:])},))"
         if e.args[0].type.kind == "bool":
             a = [f"bool({x})" for x in a]
-        sign = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[op]
+        sign = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[
+            op
+        ]
         return f"({a[0]} {sign} {a[1]})"
 
     def _cell(self, name: str, index: list[str]) -> str:
@@ -143,8 +150,8 @@ class Direct:
             loops = "".join(f" for i{k} in {self.values(t)!r}" for k, t in enumerate(f.domain))
             lines.append(f"    out += [int({self.text(f.init)}) for _ in (0,){loops}]")
         lines += ["    return tuple(out)", "def successors(state):"]
-        for k, a in enumerate(self.recipe.actions):
-            lines += self._action(k, a)
+        for a in self.recipe.actions:
+            lines += self._action(a)
         scope: dict[str, object] = {"Taken": Taken}
         if not self.recipe.actions:
             lines.append("    yield from ()")
@@ -168,10 +175,14 @@ class Direct:
             else:
                 continue
             off = " or ".join(f"not {lo} <= s[{k}] <= {hi}" for k in cells)
-            then = f"failing.append({f'range of {f.name}'!r}); wrong = True" if f.value.bounded else "left = True"
+            then = (
+                f"failing.append({f'range of {f.name}'!r}); wrong = True"
+                if f.value.bounded
+                else "left = True"
+            )
             yield f"{pad}if {off}: {then}"
 
-    def _action(self, number: int, a: Action) -> list[str]:
+    def _action(self, a: Action) -> list[str]:
         pad = "    "
         out = []
         for n, t in a.params:
@@ -223,15 +234,15 @@ class Direct:
         """Invariants and lemmas by name."""
         return [(p.name, p.expr) for p in (*self.recipe.invariants, *self.recipe.lemmas)]
 
-    def explore(self, most: int = 10**9, depth: int = 10**9) -> tuple[Answer, dict[State, int], list[list[Taken]]]:
+    def explore(
+        self, most: int = 10**9, depth: int = 10**9
+    ) -> tuple[Answer, dict[State, int], list[list[Taken]]]:
         """The answer, the states by number, and the steps out of each.
 
         Cut off at more than ``most`` states, or when all of depth ``depth`` are judged and expanded.
         """
         r = self.recipe
-        answer = Answer(
-            coverage={a.name: 0 for a in r.actions}, goals={g.name: None for g in r.goals}
-        )
+        answer = Answer(coverage={a.name: 0 for a in r.actions}, goals={g.name: None for g in r.goals})
         number: dict[State, int] = {self.initial: 0}
         steps: list[list[Taken]] = []
         level = [self.initial]
@@ -283,7 +294,10 @@ class Direct:
 
     def shown(self, state: State) -> dict[str, Shown]:
         """A state by printed names, as views show it."""
-        return {self.label(k): f.value.shown(x) for k, ((f, _), x) in enumerate(zip(self.cells, state, strict=True))}
+        return {
+            self.label(k): f.value.shown(x)
+            for k, ((f, _), x) in enumerate(zip(self.cells, state, strict=True))
+        }
 
     def shown_args(self, t: Taken) -> dict[str, Shown]:
         """The arguments of a step, as paths show them."""
@@ -297,24 +311,16 @@ def judged(r: Recipe, most: int = 10**9) -> Answer:
     Steps of the noise and of the rest alternate in every way, so states multiply and depths add.
     """
     core, noise = r.parts()
-    answer, _, _ = Direct(core).explore(most)
-    if noise is None:
-        return answer
-    beside, _, _ = Direct(noise).explore(most)
-    assert not beside.violated
-    stuck = beside.deadlock is not None
-    assert not stuck
-    return Answer(
-        answer.states * beside.states,
-        answer.transitions * beside.states + beside.transitions * answer.states,
-        answer.depth + beside.depth,
-        {
-            **{n: k * beside.states for n, k in answer.coverage.items()},
-            **{n: k * answer.states for n, k in beside.coverage.items()},
-        },
-        answer.violated,
-        answer.goals,
-        None,
-        answer.outside,
-        answer.cut or beside.cut,
-    )
+    a, _, _ = Direct(core).explore(most)
+    for part in noise:
+        beside, _, _ = Direct(part).explore(most)
+        assert not beside.violated
+        assert beside.deadlock is None  # so there is none in the whole machine
+        a.coverage = {
+            **{n: k * beside.states for n, k in a.coverage.items()},
+            **{n: k * a.states for n, k in beside.coverage.items()},
+        }
+        a.transitions = a.transitions * beside.states + beside.transitions * a.states
+        a.states, a.depth, a.deadlock = a.states * beside.states, a.depth + beside.depth, None
+        a.cut = a.cut or beside.cut
+    return a

@@ -17,12 +17,78 @@ from recipes import BOOL, FALSE, INT, TRUE, Action, Field, Node, Pledge, Prop, R
 Env = tuple[tuple[str, T], ...]
 
 # Words that mean something to the languages that machines are translated to, and nothing to Python.
-WORDS = (
-    "true false distinct ite let push pop select store Int Bool Real Array forall exists as_ define "
-    "long double char void static register struct union auto goto switch case default sizeof main memcpy "
-    "errno u64 V M K w n t NULL ALL search inline volatile signed x c0 i8 where look expand out"
-).split()
-LIKE_VARIABLES = "long double char void true distinct ite u64 V M K w c0 register".split()
+WORDS = [
+    "true",
+    "false",
+    "distinct",
+    "ite",
+    "let",
+    "push",
+    "pop",
+    "select",
+    "store",
+    "Int",
+    "Bool",
+    "Real",
+    "Array",
+    "forall",
+    "exists",
+    "as_",
+    "define",
+    "long",
+    "double",
+    "char",
+    "void",
+    "static",
+    "register",
+    "struct",
+    "union",
+    "auto",
+    "goto",
+    "switch",
+    "case",
+    "default",
+    "sizeof",
+    "main",
+    "memcpy",
+    "errno",
+    "u64",
+    "V",
+    "M",
+    "K",
+    "w",
+    "n",
+    "t",
+    "NULL",
+    "ALL",
+    "search",
+    "inline",
+    "volatile",
+    "signed",
+    "x",
+    "c0",
+    "i8",
+    "where",
+    "look",
+    "expand",
+    "out",
+]
+LIKE_VARIABLES = [
+    "long",
+    "double",
+    "char",
+    "void",
+    "true",
+    "distinct",
+    "ite",
+    "u64",
+    "V",
+    "M",
+    "K",
+    "w",
+    "c0",
+    "register",
+]
 IDS = ("PIN", "FREEZE", "COUNT", "ONCE", "UNIQUE")
 
 
@@ -49,7 +115,8 @@ class Drawn:
 
 
 SHARE = (("tiny", 0.42), ("small", 0.46), ("large", 0.12))
-STATES = {"tiny": (3, 80), "small": (12, 1500), "large": (60, 1200)}
+STATES = {"tiny": (3, 80), "small": (12, 900), "large": (50, 600)}  # of the machine, at least and at most
+SAMPLE = 300  # states on which conditions are tried first
 MANY = 100_000
 
 
@@ -118,7 +185,11 @@ class _Drawer:
         """A new name of a parameter or bound variable."""
         self.serial += 1
         if self.words and self.rng.random() < 0.3:
-            return f"{self.rng.choice(LIKE_VARIABLES)}_{self.serial}" if self.rng.random() < 0.3 else f"c{self.serial}"
+            return (
+                f"{self.rng.choice(LIKE_VARIABLES)}_{self.serial}"
+                if self.rng.random() < 0.3
+                else f"c{self.serial}"
+            )
         return f"x{self.serial}"
 
     def number_type(self) -> T:
@@ -127,10 +198,23 @@ class _Drawer:
         x = r.random()
         if self.features.size_functions and self.sorts and x < 0.18:
             of = r.choice(self.sorts).name
-            return r.choice([T("int", "", 0, (of, 0)), T("int", "", 0, (of, -1)), T("int", "", 1, (of, 1)), T("int", "", -1, (of, 0))])
+            return r.choice(
+                [
+                    T("int", "", 0, (of, 0)),
+                    T("int", "", 0, (of, -1)),
+                    T("int", "", 1, (of, 1)),
+                    T("int", "", -1, (of, 0)),
+                ]
+            )
         if self.features.wide and x < 0.3:
             return r.choice(
-                [T("int", "", -300, 40_000), T("int", "", -128, 127), T("int", "", 0, 1 << 40), T("int", "", 250, 260), T("int", "", -(1 << 33), 5)]
+                [
+                    T("int", "", -300, 40_000),
+                    T("int", "", -128, 127),
+                    T("int", "", 0, 1 << 40),
+                    T("int", "", 250, 260),
+                    T("int", "", -(1 << 33), 5),
+                ]
             )
         lo = r.choice([0, 0, 0, -1, -2, 1, 7])
         return T("int", "", lo, lo + r.choice([0, 1, 1, 2, 2, 3, 4, 6]))
@@ -178,7 +262,12 @@ class _Drawer:
         actions = tuple(self.action() for _ in range(r.choice([1, 2, 2, 3, 3, 4])))
         ghosts = (r.choice(self.fields).name,) if r.random() < 0.05 else ()
         return Recipe(
-            tuple(self.sizes.items()), tuple(self.enums), tuple(self.fields), actions, ghosts=ghosts, bounds=tuple(bounds)
+            tuple(self.sizes.items()),
+            tuple(self.enums),
+            tuple(self.fields),
+            actions,
+            ghosts=ghosts,
+            bounds=tuple(bounds),
         )
 
     def field(self) -> tuple[str, int, int] | None:
@@ -271,18 +360,37 @@ class _Drawer:
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
             edge = self.end(f.value, by > 0)
-            if r.random() < 0.2:  # out of the range by as much as a step, if at all
-                guard = Node("le" if by > 0 else "ge", BOOL, (now, edge)) if r.random() < 0.5 else None
+            if r.random() < 0.6:
+                guard = self.guard(now, moved, edge, by > 0) if r.random() < 0.85 else None
                 return guard, Stmt("set", moved, f.name, index)
-            if r.random() < 0.5:
-                return Node("le" if by > 0 else "ge", BOOL, (moved, edge)), Stmt("set", moved, f.name, index)
-            wrapped = Node("if", INT, (Node("gt" if by > 0 else "lt", BOOL, (moved, edge)), self.end(f.value, by < 0), moved))
+            wrapped = Node(
+                "if",
+                INT,
+                (Node("gt" if by > 0 else "lt", BOOL, (moved, edge)), self.end(f.value, by < 0), moved),
+            )
             return None, Stmt("set", wrapped, f.name, index)
         if f.value.kind == "bool" and r.random() < 0.4:
             return None, Stmt("set", r.choice([Node("not", BOOL, (now,)), TRUE, FALSE]), f.name, index)
         if f.value.kind == "enum" and r.random() < 0.5:
             return None, Stmt("set", lit(f.value, r.randrange(len(f.value.labels))), f.name, index)
         return None, Stmt("set", self.fitting(f, env, 2), f.name, index)
+
+    def guard(self, now: Node, moved: Node, edge: Node, up: bool) -> Node:
+        """A condition that keeps a number in its range, or would if a step were smaller."""
+        r = self.rng
+        before, strictly = ("le", "lt") if up else ("ge", "gt")
+        return r.choice(
+            [
+                Node(before, BOOL, (moved, edge)),
+                Node(before, BOOL, (moved, edge)),
+                Node(strictly, BOOL, (now, edge)),
+                Node(strictly, BOOL, (now, edge)),
+                Node("ne", BOOL, (now, edge)),
+                Node(before, BOOL, (now, edge)),
+                Node("not", BOOL, (Node("ge" if up else "le", BOOL, (now, edge)),)),
+                Node("not", BOOL, (Node("eq", BOOL, (edge, now)),)),
+            ]
+        )
 
     def stride(self, t: T) -> int:
         """A step through a range that does not visit too many values."""
@@ -306,7 +414,9 @@ class _Drawer:
         if f.value.kind != "int" or not f.value.bounded or self.rng.random() < 0.15:
             return e
         lo, hi = self.end(f.value, upper=False), self.end(f.value, upper=True)
-        return Node("if", INT, (Node("lt", BOOL, (e, lo)), lo, Node("if", INT, (Node("gt", BOOL, (e, hi)), hi, e))))
+        return Node(
+            "if", INT, (Node("lt", BOOL, (e, lo)), lo, Node("if", INT, (Node("gt", BOOL, (e, hi)), hi, e)))
+        )
 
     # Expressions.
 
@@ -335,7 +445,12 @@ class _Drawer:
         fields = [f for f in self.fields if wanted(f.value)]
         r.shuffle(fields)
         for f in fields:
-            if f.domain and all(t.kind == "int" for t in f.domain) and f.value.kind != "sort" and r.random() < 0.5:
+            if (
+                f.domain
+                and all(t.kind == "int" for t in f.domain)
+                and f.value.kind != "sort"
+                and r.random() < 0.5
+            ):
                 index = tuple(self.number(env, depth - 1) for _ in f.domain)
                 return Node("get", f.value, (*index, self.constant(f.value)), f.name)
             index = tuple(i for t in f.domain if (i := self.index_of(t, env, depth - 1)) is not None)
@@ -358,7 +473,11 @@ class _Drawer:
             return self.number(env, depth, t)
         r = self.rng
         if depth > 0 and r.random() < 0.4:
-            return Node("if", t, (self.truth(env, depth - 1), self.value(t, env, depth - 1), self.value(t, env, depth - 1)))
+            return Node(
+                "if",
+                t,
+                (self.truth(env, depth - 1), self.value(t, env, depth - 1), self.value(t, env, depth - 1)),
+            )
         own = [Node("var", t, (), n) for n, ty in env if ty == t]
         if own and r.random() < 0.5:
             return r.choice(own)
@@ -388,7 +507,9 @@ class _Drawer:
         if x < 0.85:
             over = self.over(r.choice([1, 1, 1, 2]))
             return Node("count", INT, (self.truth((*env, *over), depth - 1),), over)
-        return Node("if", INT, (self.truth(env, depth - 1), self.number(env, depth - 1), self.number(env, depth - 1)))
+        return Node(
+            "if", INT, (self.truth(env, depth - 1), self.number(env, depth - 1), self.number(env, depth - 1))
+        )
 
     def over(self, many: int) -> Env:
         """Variables to quantify."""
@@ -408,9 +529,11 @@ class _Drawer:
         if x < 0.70:
             return Node("not", BOOL, (self.truth(env, depth - 1),))
         if x < 0.74:
-            return Node("iff", BOOL, (self.truth(env, depth - 1), self.truth(env, depth - 1)))
+            other = self.truth(env, depth - 1) if r.random() < 0.8 else r.choice([TRUE, FALSE])
+            return Node(r.choice(["iff", "eq", "ne"]), BOOL, (self.truth(env, depth - 1), other))
         if x < 0.78:
-            return Node("if", BOOL, tuple(self.truth(env, depth - 1) for _ in range(3)))
+            arms = [r.choice([self.truth(env, depth - 1), TRUE, FALSE]) for _ in range(2)]
+            return Node("if", BOOL, (self.truth(env, depth - 1), *arms))
         over = self.over(r.choice([1, 1, 1, 2]))
         return Node(r.choice(["forall", "exists"]), BOOL, (self.truth((*env, *over), depth - 1),), over)
 
@@ -475,11 +598,13 @@ class _Mender:
                     break
                 r = changed
         run = Direct(r)
-        answer, number, _ = run.explore(4 * STATES[self.kind][1])
+        answer, number, steps = run.explore(4 * STATES[self.kind][1])
         states = list(number)
         if self.holds or self.rng.random() < 0.5:
             r = replace(r, actions=tuple(a for a in r.actions if answer.coverage[a.name]) or r.actions)
-            r = replace(r, terminal=self._terminal(run, states))
+            r = replace(
+                r, terminal=self._terminal(run, [s for s, out in zip(states, steps, strict=False) if not out])
+            )
         elif self.rng.random() < 0.4:
             r = replace(r, terminal=self.rng.choice([TRUE, self.drawer.truth((), 2)]))
         r = self._with_properties(r, run, states)
@@ -494,12 +619,11 @@ class _Mender:
         wrong = set(answer.violated)
         actions = []
         for a in r.actions:
-            body, serial = [], 0
-            for s in a.body:
-                if s.kind == "check":
-                    serial += 1
-                    if any(name.startswith(f"{a.name}.") for name in wrong):
-                        continue
+            body = []
+            for statement in a.body:
+                s = statement
+                if s.kind == "check" and any(name.startswith(f"{a.name}.") for name in wrong):
+                    continue
                 f = run.fields.get(s.name) if s.kind in ("set", "update") else None
                 if f is not None and f"range of {f.name}" in wrong:
                     lo, hi = self.drawer.end(f.value, upper=False), self.drawer.end(f.value, upper=True)
@@ -509,8 +633,7 @@ class _Mender:
             actions.append(replace(a, body=tuple(body)))
         return replace(r, actions=tuple(actions))
 
-    def _terminal(self, run: Direct, states: list[State]) -> Node | None:
-        stuck = [s for s in states if not run.successors(s)]
+    def _terminal(self, run: Direct, stuck: list[State]) -> Node | None:
         if not stuck:
             return self.rng.choice([None, TRUE, self.drawer.truth((), 2)])
         for _ in range(6):
@@ -524,20 +647,25 @@ class _Mender:
         always: list[Node] = []
         late: list[tuple[int, Node]] = []
         some: list[tuple[Node, list[bool]]] = []
-        for _ in range(14):
+        first, rest = states[:SAMPLE], states[SAMPLE:]
+        for _ in range(12):
             e = self.drawer.truth((), 3)
             if not any(n.op in ("read", "get") for n in nodes(e)):
                 continue
             f = run.function(e)
-            truths = [bool(f(s)) for s in states]
-            if all(truths):
+            truths = [bool(f(s)) for s in first]
+            if not all(truths):
+                if any(truths):
+                    some.append((e, truths))
+                    late.append((truths.index(False), e))
+            elif all(map(f, rest)):
                 always.append(e)
-            elif any(truths):
-                some.append((e, truths))
-                late.append((truths.index(False), e))
+            else:
+                late.append((len(states), e))
         for (a, where), (b, there) in itertools.permutations(some, 2):
-            if all(y or not x for x, y in zip(where, there, strict=True)):
-                always.insert(0, Node("implies", BOOL, (a, b)))
+            e = Node("implies", BOOL, (a, b))
+            if all(y or not x for x, y in zip(where, there, strict=True)) and all(map(run.function(e), rest)):
+                always.insert(0, e)
                 break
         late.sort(key=lambda x: -x[0])
         rng = self.rng
@@ -578,8 +706,24 @@ class _Mender:
             hi = lo + (size - 1) * step
             f = Field(f"ring{k}", (), T("int", "", lo, hi), lit(INT, lo))
             now = Node("read", f.value, (), f.name)
-            on = Node("if", INT, (Node("ge", BOOL, (now, lit(INT, hi))), lit(INT, lo), Node("add", INT, (now, lit(INT, step)))))
-            back = Node("if", INT, (Node("le", BOOL, (now, lit(INT, lo))), lit(INT, hi), Node("sub", INT, (now, lit(INT, step)))))
+            on = Node(
+                "if",
+                INT,
+                (
+                    Node("ge", BOOL, (now, lit(INT, hi))),
+                    lit(INT, lo),
+                    Node("add", INT, (now, lit(INT, step))),
+                ),
+            )
+            back = Node(
+                "if",
+                INT,
+                (
+                    Node("le", BOOL, (now, lit(INT, lo))),
+                    lit(INT, hi),
+                    Node("sub", INT, (now, lit(INT, step))),
+                ),
+            )
             fields.append(f)
             actions.append(Action(f"turn{k}", None, (), (Stmt("set", on, f.name),)))
             if rng.random() < 0.4:

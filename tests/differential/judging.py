@@ -1,4 +1,4 @@
-"""Judges cases in processes of their own, so that an engine that crashes or never ends is a disagreement, too."""
+"""Judges cases in worker processes, so that an engine that crashes or never ends is a disagreement, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -22,7 +22,7 @@ HANGS = 45.0  # seconds after which a question of a drawn machine is never going
 MEMORY = 4 << 30  # bytes that a worker may map
 _fork = multiprocessing.get_context("fork")
 
-# Every question by name. With two threads and one lane the library is that of one thread, so it costs nothing.
+# Every question by name. One and two threads use the same compiled library.
 QUESTIONS: dict[str, Question] = {
     "build": lambda _: [],
     "interpret": say.interpreted,
@@ -54,7 +54,7 @@ QUESTIONS: dict[str, Question] = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which cases are drawn and what is asked of them. ``only`` restricts the questions; ``card``: a GPU, too."""
+    """Which cases are drawn and what is asked: ``only`` restricts the questions, ``card`` adds a GPU."""
 
     seed: int
     features: Features = field(default_factory=Features)
@@ -144,7 +144,7 @@ def judge(wanted: Wanted, case: int, asking: Callable[[str], None]) -> Report:
 def _built(r: Recipe) -> tuple[Case | None, Difference]:
     try:
         return Case(r), Difference("", "")
-    except Exception as error:  # noqa: BLE001 (every machine that is drawn is one, so this is a disagreement, too)
+    except Exception as error:
         return None, Difference(f"build {type(error).__name__}", f"{type(error).__name__}: {error}")
 
 
@@ -269,3 +269,24 @@ def _serve(pipe: Connection, other: Connection, wanted: Wanted) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             pipe.send(judge(wanted, pipe.recv(), pipe.send))
+
+
+def has_card() -> bool:
+    """Whether there is a CUDA device. Another process looks, as one that has opened it cannot fork."""
+    here, there = _fork.Pipe()
+    child = _fork.Process(target=_look_for_card, args=(there,))
+    child.start()
+    child.join()
+    return here.poll() and bool(here.recv())
+
+
+def _look_for_card(there: Connection) -> None:
+    from kvfence.checker.engines.gpu.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device import NoGpu
+
+    try:
+        CudaDevice().close()
+    except NoGpu:
+        there.send(False)
+    else:
+        there.send(True)

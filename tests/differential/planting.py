@@ -1,4 +1,4 @@
-"""Plants a fault in an engine: a piece of its source is replaced, in Python or in the C and CUDA it compiles."""
+"""Plants a fault in an engine: replaces a piece of its source, in Python, C or CUDA."""
 
 from __future__ import annotations
 

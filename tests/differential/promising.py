@@ -1,4 +1,4 @@
-"""The judge of promises: whether some fair run breaks one, by looking for a set of states to stay in for ever.
+"""The judge of promises: whether a fair run breaks one, that is, can stay in some set of states for ever.
 
 Written from the meaning of fairness, over plain sets, and held against trying every set of states where there
 are few.
@@ -27,7 +27,8 @@ class Judge:
         names = {(a.name, args): k for k, (a, args) in enumerate(run.instances)}
         self.fair = {k: a.fair for k, (a, _) in enumerate(run.instances) if a.fair}
         self.steps: list[list[tuple[int, int]]] = [
-            [(self.number[t.after], names[t.action, t.args]) for t in out if t.after in self.number] for out in taken
+            [(self.number[t.after], names[t.action, t.args]) for t in out if t.after in self.number]
+            for out in taken
         ]
         self.enabled = [{i for _, i in out} for out in self.steps]
         self.depth = [0] * len(self.states)
@@ -78,9 +79,7 @@ class Judge:
     def fair_home(self, places: set[int]) -> bool:
         """Whether a fair run can visit exactly these states again and again."""
         start = min(places)
-        if self.reach({start}, places) != places or any(
-            start not in self.reach({k}, places) for k in places
-        ):
+        if self.reach({start}, places) != places or any(start not in self.reach({k}, places) for k in places):
             return False
         taken = {i for k in places for y, i in self.steps[k] if y in places}
         return not any(self._owes(i, kind, places) and i not in taken for i, kind in self.fair.items())
@@ -134,7 +133,9 @@ def follow(judge: Judge, q: Pledge, path: Path) -> list[str]:
         if t is None:
             return []
         at.append(judge.number[t.after])
-        instances.append(next(k for k, (a, x) in enumerate(run.instances) if a.name == t.action and x == t.args))
+        instances.append(
+            next(k for k, (a, x) in enumerate(run.instances) if a.name == t.action and x == t.args)
+        )
     if path.loop is None or at[-1] != at[path.loop]:
         return [f"the run that breaks {q.name} does not repeat"]
     around = at[path.loop :]

@@ -1,4 +1,4 @@
-"""Machines as plain data: drawn, made smaller, judged directly, and printed as a machine file that engines run."""
+"""Machines as plain data, which is drawn, made smaller, judged directly, and printed as a machine file."""
 
 from __future__ import annotations
 
@@ -153,22 +153,25 @@ class Recipe:
         """The bounds of unbounded Ints that a run is given."""
         return {name: (lo, hi) for name, lo, hi in self.bounds}
 
-    def parts(self) -> tuple[Recipe, Recipe | None]:
-        """What the properties are about, and the noise."""
-        if not self.noise:
-            return self, None
-        mine = tuple(f for f in self.fields if f.name not in self.noise)
-        theirs = tuple(f for f in self.fields if f.name in self.noise)
+    def parts(self) -> tuple[Recipe, list[Recipe]]:
+        """What the properties are about, and each field of the noise with its own actions."""
         core = replace(
             self,
-            fields=mine,
+            fields=tuple(f for f in self.fields if f.name not in self.noise),
             actions=tuple(a for a in self.actions if a.name not in self.noise),
             noise=frozenset(),
         )
-        noise = Recipe(
-            self.sorts, self.enums, theirs, tuple(a for a in self.actions if a.name in self.noise)
-        )
-        return core, noise
+        beside = [
+            Recipe(
+                self.sorts,
+                self.enums,
+                (f,),
+                tuple(a for a in self.actions if a.body and a.body[0].name == f.name),
+            )
+            for f in self.fields
+            if f.name in self.noise
+        ]
+        return core, beside
 
 
 def nodes(e: Node) -> Iterator[Node]:
@@ -198,7 +201,15 @@ def roots(r: Recipe) -> Iterator[Node]:
 # Printing: a machine file.
 
 _SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_CALLS = {"and": "And", "or": "Or", "not": "Not", "implies": "Implies", "iff": "Iff", "if": "If", "isin": "IsIn"}
+_CALLS = {
+    "and": "And",
+    "or": "Or",
+    "not": "Not",
+    "implies": "Implies",
+    "iff": "Iff",
+    "if": "If",
+    "isin": "IsIn",
+}
 _WORDS = {"forall": "ForAll", "exists": "Exists", "count": "Count"}
 
 

@@ -1,4 +1,4 @@
-"""Makes a machine smaller as long as it shows the same difference: fewer parts, smaller sizes, plainer terms."""
+"""Makes a machine smaller while it shows the same difference: fewer parts, smaller sizes, simpler terms."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ def shrunk(r: Recipe, shows: Callable[[Recipe], bool], seconds: float) -> Recipe
 def _shows(shows: Callable[[Recipe], bool], r: Recipe) -> bool:
     try:
         return shows(r)
-    except Exception:  # noqa: BLE001 (a reduction may make no machine at all)
+    except Exception:
         return False
 
 
 def weight(r: Recipe) -> int:
     """How much there is to read."""
-    total = sum(10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.promises, *r.enums))
+    total = sum(
+        10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.promises, *r.enums)
+    )
     total += sum(sum(1 for _ in nodes(e)) + (0 if e.op in ("lit", "var") else 1) for e in roots(r))
     total += sum(4 + 3 * size for _, size in r.sorts) + sum(len(t.labels) for t in r.enums)
     total += sum(4 * len(a.params) + 4 * len(a.body) + (2 if a.fair else 0) for a in r.actions)
     total += 3 * len(r.ghosts) + 5 * len(r.bounds) + (3 if r.terminal is not None else 0)
     total += sum(4 * len(q.params) for q in r.promises)
     return total + sum(
-        5 * len(f.domain) + (f.value.ends(r.sizes)[1] - f.value.ends(r.sizes)[0]).bit_length() for f in r.fields if f.value.bounded
+        5 * len(f.domain) + (f.value.ends(r.sizes)[1] - f.value.ends(r.sizes)[0]).bit_length()
+        for f in r.fields
+        if f.value.bounded
     )
 
 
@@ -89,7 +93,9 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
         for part in ("when", "then"):
             e = getattr(q, part)
             for simpler in _simpler(e) if e is not None else ():
-                yield replace(r, promises=(*r.promises[:k], replace(q, **{part: simpler}), *r.promises[k + 1 :]))
+                yield replace(
+                    r, promises=(*r.promises[:k], replace(q, **{part: simpler}), *r.promises[k + 1 :])
+                )
         for j in range(len(q.params)):
             less = replace(q, params=(*q.params[:j], *q.params[j + 1 :]))
             yield replace(r, promises=(*r.promises[:k], less, *r.promises[k + 1 :]))
@@ -142,7 +148,9 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
         r,
         fields=tuple(x for x in r.fields if x is not f),
         actions=tuple(
-            replace(a, body=tuple(stmt(s) for s in a.body if s.kind not in ("set", "update") or s.name != name))
+            replace(
+                a, body=tuple(stmt(s) for s in a.body if s.kind not in ("set", "update") or s.name != name)
+            )
             for a in r.actions
         ),
         invariants=tuple(replace(p, expr=go(p.expr)) for p in r.invariants),

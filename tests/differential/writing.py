@@ -24,7 +24,11 @@ _MAKE = {
     "spacer": "Spacer(seconds=10.0, depth=3)",
     "smt": "Unbounded()",
 }
-_KERNELS = {"gpu-kernels": "HostDevice(1)", "gpu-kernels-2-threads": "HostDevice(2)", "gpu-kernels-symmetry": "HostDevice(1)"}
+_KERNELS = {
+    "gpu-kernels": "HostDevice(1)",
+    "gpu-kernels-2-threads": "HostDevice(2)",
+    "gpu-kernels-symmetry": "HostDevice(1)",
+}
 _HOMES = {
     "BMC": "kvfence.checker.engines.smt.bmc",
     "KInduction": "kvfence.checker.engines.smt.kinduction",
@@ -59,13 +63,16 @@ def test_text(seed: int, case: int, question: str, difference: Difference, r: Re
 
 
 def _test(question: str, r: Recipe) -> tuple[str, str]:
-    if question in ("build", "evaluate", "native-resumed") or question.startswith("gpu") and question not in _KERNELS:
+    if question in ("build", "evaluate", "native-resumed") or (
+        question.startswith("gpu") and question not in _KERNELS
+    ):
         return "", "\ndef test_the_machine_can_be_built() -> None:\n    assert build().finished()\n"
     a = Case(r).answer
     if question in _KERNELS:
         symmetric = ", symmetry=True" if question.endswith("symmetry") else ""
         engine = f"Gpu(device=lambda: {_KERNELS[question]}{symmetric})"
-        imports = "from kvfence.checker.engines.gpu import Gpu\nfrom kvfence.checker.engines.gpu.host import HostDevice\n"
+        imports = "from kvfence.checker.engines.gpu import Gpu\n"
+        imports += "from kvfence.checker.engines.gpu.host import HostDevice\n"
     else:
         engine = _MAKE[question]
         name = engine.partition("(")[0]
@@ -77,26 +84,37 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         lines.append(f'    r = {engine}.run(m{bounds}, until="first")')
     else:
         lines.append(f"    r = {engine}.run(m{bounds})")
-    lines += ["    for path in (*r.violated, *r.witnesses.values()):", "        follow(m, path)"]
+    lines.append(
+        "    wrong = [p for p in (*(f.path for f in r.findings.values()), r.deadlock) if p is not None]"
+    )
+    lines += ["    for path in (*wrong, *r.witnesses.values()):", "        follow(m, path)"]
     violated = {**a.violated, **({"deadlock": a.deadlock} if a.deadlock is not None else {})}
-    shown = "    found = {p.name: len(p) for p in r.violated}"
+    shown = "    found = {p.name: len(p) for p in wrong}"
     if question.startswith("liveness"):
         from promising import Judge
 
         judge = Judge(Case(r).direct)
         broken = {q.name: judge.broken(q)[0] for q in r.promises}
-        lines.append(f"    assert {{p.name for p in r.violated}} == {{n for n, b in {broken!r}.items() if b}}")
+        lines.append(f"    assert {{p.name for p in wrong}} == {{n for n, b in {broken!r}.items() if b}}")
     elif question in ("bmc", "kinduction", "spacer", "smt"):
         lines += [shown, f"    right = {violated!r}"]
         lines.append("    assert found.items() <= right.items()")
-        lines.append('    assert not any(f.name in right and f.verdict == "holds" for f in r.findings.values())')
+        lines.append(
+            '    assert not any(f.name in right and f.verdict == "holds" for f in r.findings.values())'
+        )
         if question == "bmc":
             lines.append("    assert {n for n, k in right.items() if k < r.depth} <= set(found)")
     elif question.endswith("-first"):
-        lines += [shown, f"    assert found.items() <= {violated!r}.items()", f"    assert bool(found) == {bool(violated)}"]
+        lines += [
+            shown,
+            f"    assert found.items() <= {violated!r}.items()",
+            f"    assert bool(found) == {bool(violated)}",
+        ]
     else:
         if not question.endswith("symmetry"):
-            lines.append(f"    assert (r.states, r.transitions, r.depth) == ({a.states}, {a.transitions}, {a.depth})")
+            lines.append(
+                f"    assert (r.states, r.transitions, r.depth) == ({a.states}, {a.transitions}, {a.depth})"
+            )
             lines.append(f"    assert r.coverage == {a.coverage!r}")
         lines += [shown, f"    assert found == {violated!r}", f"    assert r.goals == {a.goals!r}"]
         lines.append(f"    assert (r.stopped is not None) == {a.outside}")

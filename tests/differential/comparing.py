@@ -1,0 +1,519 @@
+"""What an engine says of a machine, held against the direct judge: every difference, each with its kind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from direct import Answer, Direct, State, Taken, judged
+from promising import Judge, follow
+from recipes import Recipe, build
+
+from kvfence.checker.engines import Explore, Interpret, Liveness, Native, Path, Result, Verdict
+from kvfence.checker.engines import explore as explore_module
+from kvfence.checker.engines import graph as graph_module
+from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu import host as gpu_host
+from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.native import build as compiling
+from kvfence.checker.engines.smt.bmc import BMC
+from kvfence.checker.engines.smt.kinduction import KInduction
+from kvfence.checker.engines.smt.spacer import Spacer
+from kvfence.checker.engines.smt.unbounded import Unbounded
+from kvfence.spec.language import Machine, SpecError, flat
+from kvfence.spec.language.evaluate import Evaluator
+
+SMALL = 3000  # states at most for what takes long for each
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``kind`` stays the same while a machine is made smaller; ``text`` says what differs."""
+
+    kind: str
+    text: str
+
+
+@dataclass
+class Case:
+    """A machine with what is known of it."""
+
+    recipe: Recipe
+    machine: Machine = field(init=False)
+    direct: Direct = field(init=False)
+    answer: Answer = field(init=False)
+
+    def __post_init__(self) -> None:
+        made = build(self.recipe)
+        assert isinstance(made, Machine)
+        self.machine, self.direct, self.answer = made, Direct(self.recipe), judged(self.recipe)
+
+    @property
+    def enough(self) -> int:
+        """More states than an engine can find that is right: a wrong one need not go on for ever."""
+        return self.answer.states + 20_000
+
+    @property
+    def verdict(self) -> str:
+        """violated, undetermined or holds, premises aside."""
+        a = self.answer
+        if a.violated or a.deadlock is not None:
+            return "violated"
+        missing = a.outside or not all(a.coverage.values()) or None in a.goals.values()
+        return "undetermined" if missing else "holds"
+
+
+Compared = list[Difference]
+
+
+def quietly(_: str) -> None:
+    """Takes the notes of engines."""
+
+
+@contextmanager
+def compiled_quickly(one_lane: bool) -> Iterator[None]:
+    """Compiles without optimizing; with one lane also without the headers of vector instructions."""
+    old, old_host = compiling.FLAGS, gpu_host.FLAGS
+    compiling.FLAGS = (*old, "-O0", *(["-DONE_LANE"] if one_lane else []))  # type: ignore[assignment]
+    gpu_host.FLAGS = (*old_host, "-O0")  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        compiling.FLAGS, gpu_host.FLAGS = old, old_host
+
+
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """A cache of compiled machines that is gone afterwards."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["XDG_CACHE_HOME"]
+            else:
+                os.environ["XDG_CACHE_HOME"] = before
+
+
+# What is asked. Each question takes a case and gives the differences.
+
+
+def interpreted(c: Case) -> Compared:
+    """The interpreter."""
+    return explored(c, Interpret().run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
+
+
+def in_numpy(chunk: int) -> Callable[[Case], Compared]:
+    """The explorer, expanding ``chunk`` states at a time."""
+
+    def ask(c: Case) -> Compared:
+        return explored(c, Explore(chunk).run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
+
+    return ask
+
+
+def in_c(threads: int, one_lane: bool) -> Callable[[Case], Compared]:
+    """The native engine."""
+
+    def ask(c: Case) -> Compared:
+        with compiled_quickly(one_lane):
+            r = Native(threads=threads, note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=c.enough
+            )
+        return [*expect("engine", "native", r.engine), *explored(c, r)]
+
+    return ask
+
+
+def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case], Compared]:
+    """An engine that stops at the first violation."""
+
+    def ask(c: Case) -> Compared:
+        with compiled_quickly(one_lane):
+            r = make().run(c.machine, bounds=c.recipe.limits, max_states=c.enough, until="first")
+        return first(c, r)
+
+    return ask
+
+
+def resumed(c: Case) -> Compared:
+    """The native engine, stopped half way, and again from its checkpoint."""
+    with compiled_quickly(True), tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder:
+        for most in (max(1, c.answer.states // 2), c.enough):
+            r = Native(checkpoint=folder + "/kept", note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=most
+            )
+    return explored(c, r)
+
+
+def up_to_renaming(c: Case) -> Compared:
+    """The native engine with symmetry."""
+    with compiled_quickly(True):
+        r = Native(symmetry=True, note=quietly).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
+    return reduced(c, r)
+
+
+def on_gpu(threads: int, symmetry: bool, card: bool) -> Callable[[Case], Compared]:
+    """The GPU engine: its kernels as C++, or on a card."""
+
+    def ask(c: Case) -> Compared:
+        device = None if card else lambda: HostDevice(threads)
+        with compiled_quickly(True):
+            r = Gpu(device=device, symmetry=symmetry, note=quietly).run(
+                c.machine, bounds=c.recipe.limits, max_states=c.enough
+            )
+        wrong = expect("engine", "gpu", r.engine)
+        return [*wrong, *(reduced(c, r) if symmetry else explored(c, r))]
+
+    return ask
+
+
+def promised(python: bool) -> Callable[[Case], Compared]:
+    """Promises about whole runs, on a graph found in Python or in C."""
+
+    def ask(c: Case) -> Compared:
+        with compiled_quickly(True), pytest_free_patch(graph_module, "Model", _refused if python else None):
+            r = Liveness().run(c.machine, max_states=c.enough)
+        return liveness(c, r)
+
+    return ask
+
+
+def _refused(*_: object) -> None:
+    raise compiling.CannotCompile("in Python")
+
+
+@contextmanager
+def pytest_free_patch(module: Any, name: str, value: object | None) -> Iterator[None]:
+    """``module.name`` replaced for a while, unless there is nothing to put there."""
+    old = getattr(module, name)
+    if value is not None:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, old)
+
+
+def bounded(depth: int) -> Callable[[Case], Compared]:
+    """Bounded model checking."""
+
+    def ask(c: Case) -> Compared:
+        return searched(c, BMC(depth, seconds=4.0).run(c.machine), complete=True)
+
+    return ask
+
+
+def by_induction(c: Case) -> Compared:
+    """k-induction."""
+    return searched(c, KInduction(4, seconds=4.0).run(c.machine), complete=False)
+
+
+def by_spacer(c: Case) -> Compared:
+    """Spacer."""
+    return searched(c, Spacer(seconds=4.0, depth=3).run(c.machine), complete=False)
+
+
+def for_any_size(c: Case) -> Compared:
+    """Proofs for sorts of any size: what is claimed must hold at the sizes that are tried."""
+    r = Unbounded(seconds=0.3, search_seconds=1.0).run(c.machine)
+    out = []
+    held = {f.name for f in r.findings.values() if f.verdict is Verdict.holds}
+    live = r.deadlock is None and r.stopped is None and r.proof is not None and "deadlock" not in r.proof.open
+    sorts = list(c.recipe.sizes)
+    for sizes in itertools.product((1, 2, 3), repeat=len(sorts)):
+        run = Direct(c.recipe, dict(zip(sorts, sizes, strict=True)), bounded=False)
+        if not run.starts_in_range():
+            continue
+        answer, _, _ = run.explore(250)
+        for name in held & set(answer.violated):
+            text = f"{name} is claimed for any size; it is violated after {answer.violated[name]} steps"
+            out.append(Difference("any size", f"{text} at {run.sizes}"))
+        if live and answer.deadlock is not None:
+            out.append(Difference("any size", f"no deadlock is claimed, and there is one at {run.sizes}"))
+    found = {f.name: f.path for f in r.findings.values() if f.verdict is Verdict.violated}
+    whole = unbounded_answer(c, 8)
+    for name, path in found.items():
+        out += length(name, whole.violated.get(name), path, whole.cut)
+        out += replayed(c, path, name)
+    return out
+
+
+def evaluated(c: Case) -> Compared:
+    """The evaluator, which explains and replays single steps."""
+    e = Evaluator(_layout(c.machine), c.recipe.sizes)
+    out: Compared = []
+    core, _ = c.recipe.parts()
+    del core
+    _, number, steps = c.direct.explore(40)
+    for state, taken in list(zip(number, steps, strict=False))[:40]:
+        by_step = {(t.action, t.args): t for t in taken}
+        for action, args in c.direct.instances:
+            a = c.machine.actions[action.name]
+            env = {p.uid: x for p, x in zip(a.params, args, strict=True)}
+            can = all(e.value(g.expr, state, env) for g in a.guards)
+            t = by_step.get((action.name, args))
+            out += expect("evaluator", t is not None, can)
+            if t is not None and can:
+                out += expect("evaluator", t.after, e.after(a, state, env))
+                failing = {k.name for k in a.checks if not e.value(k.expr, state, env)}
+                out += expect("evaluator", {n for n in t.failing if not n.startswith("range of ")}, failing)
+        for p in (*c.machine.invariants.values(), *c.machine.goals.values()):
+            own = next(q for q in (*c.recipe.invariants, *c.recipe.goals) if q.name == p.name)
+            out += expect("evaluator", c.direct.holds(own.expr, state), bool(e.value(p.expr, state, {})))
+        if out:
+            return out[:3]
+    return out
+
+
+def _layout(machine: Machine) -> Any:
+    from kvfence.spec.language import ground
+
+    return ground(machine).layout
+
+
+# Holding results against answers.
+
+
+def expect(kind: str, wanted: object, found: object, of: str = "") -> Compared:
+    """A difference if two things are not equal."""
+    return (
+        [] if wanted == found else [Difference(kind, f"{of or kind} should be {wanted!r} and is {found!r}")]
+    )
+
+
+def explored(c: Case, r: Result) -> Compared:
+    """A result of exploring everything."""
+    a = c.answer
+    out = expect("states", a.states, r.states) + expect("transitions", a.transitions, r.transitions)
+    out += expect("depth", a.depth, r.depth) + expect("coverage", a.coverage, r.coverage)
+    return out + conditions(c, r)
+
+
+def conditions(c: Case, r: Result) -> Compared:
+    """The verdicts of a result, the lengths of its paths, and the paths themselves."""
+    a = c.answer
+    out = expect("goals", a.goals, r.goals)
+    out += expect("stopped", a.outside, r.stopped is not None, "whether it stopped early")
+    wanted = {p.name for p in (*c.recipe.invariants, *c.recipe.lemmas)} | set(a.violated)
+    out += expect("conditions", set(), wanted - set(r.findings), "conditions left out")
+    for f in r.findings.values():
+        out += length(f.name, a.violated.get(f.name), f.path, False)
+        out += expect("verdict", f.name in a.violated, f.verdict is Verdict.violated, f"{f.name} violated")
+        if f.verdict is Verdict.holds:
+            out += expect("verdict", False, a.outside, f"{f.name} holds though the search is incomplete")
+        out += replayed(c, f.path, f.name)
+    out += length("deadlock", a.deadlock, r.deadlock, False) + replayed(c, r.deadlock, "deadlock")
+    for name, depth in r.goals.items():
+        path = r.witnesses.get(name)
+        out += length(f"witness of {name}", depth, path, False) + replayed(c, path, name)
+    return out + overall(c, r)
+
+
+def overall(c: Case, r: Result) -> Compared:
+    """The verdict on the whole machine."""
+    wanted = c.verdict
+    if wanted == "holds" and r.vacuous:
+        wanted = "undetermined"
+    return expect("overall verdict", wanted, str(r.verdict))
+
+
+def first(c: Case, r: Result) -> Compared:
+    """A result of a search up to the first violation."""
+    lengths = {
+        **c.answer.violated,
+        **({"deadlock": c.answer.deadlock} if c.answer.deadlock is not None else {}),
+    }
+    found = {p.name: len(p) for p in r.violated}
+    out = expect("first violation", bool(lengths), bool(found), "whether something is violated")
+    if lengths and found:
+        out += expect("first violation", min(lengths.values()), min(found.values()), "the shortest path")
+    for p in r.violated:
+        out += length(p.name, lengths.get(p.name), p, False) + replayed(c, p, p.name)
+    return out
+
+
+def reduced(c: Case, r: Result) -> Compared:
+    """A result up to renaming: the same verdicts, and as many states as there are classes of states."""
+    out = expect("depth", c.answer.depth, r.depth) + conditions(c, r)
+    core, noise = c.recipe.parts()
+    run = Direct(core)
+    group = list(renamings(run, r.symmetry))
+    answer, number, steps = run.explore(SMALL)
+    if answer.cut or len(group) * len(number) > 12_000:
+        return out
+    beside = c.answer.states // answer.states
+    least: dict[State, int] = {}
+    for k, state in enumerate(number):
+        least.setdefault(min(rename(state) for rename in group), k)
+    out += expect("symmetry", len(least) * beside, r.states, "the number of classes of states")
+    if not noise:
+        out += expect(
+            "symmetry", sum(len(steps[k]) for k in least.values()), r.transitions, "steps of classes"
+        )
+    return out
+
+
+def renamings(run: Direct, sorts: Sequence[str]) -> Iterator[Callable[[State], State]]:
+    """Every renaming of the elements of some sorts, as what it does to a state."""
+    place = {(f.name, at): k for k, (f, at) in enumerate(run.cells)}
+    sizes = [range(run.sizes[s]) for s in sorts]
+    for each in itertools.product(*(itertools.permutations(s) for s in sizes)):
+        to = dict(zip(sorts, each, strict=True))
+
+        def moved(t: Any, x: int, to: dict[str, tuple[int, ...]] = to) -> int:
+            return to[t.name][x] if t.kind == "sort" and t.name in to else x
+
+        where = [
+            place[f.name, tuple(moved(t, i) for t, i in zip(f.domain, at, strict=True))]
+            for f, at in run.cells
+        ]
+        values = [to.get(f.value.name) if f.value.kind == "sort" else None for f, _ in run.cells]
+
+        def rename(
+            state: State, where: list[int] = where, values: list[tuple[int, ...] | None] = values
+        ) -> State:
+            out = list(state)
+            for k, x in enumerate(state):
+                by = values[k]
+                out[where[k]] = by[x] if by else x
+            return tuple(out)
+
+        yield rename
+
+
+def unbounded_answer(c: Case, depth: int) -> Answer:
+    """What there is to find within so many steps when unbounded Ints take every value."""
+    if not c.recipe.bounds:
+        return c.answer
+    return Direct(c.recipe, bounded=False).explore(SMALL * 4, depth)[0]
+
+
+def searched(c: Case, r: Result, *, complete: bool) -> Compared:
+    """A result of a search of some depth: shortest paths to what is violated, and no false "holds"."""
+    depth = r.depth
+    a = unbounded_answer(c, max(depth, 12))
+    late = r.stopped is not None and "time" in r.stopped  # a level may have been asked about in part
+    out: Compared = []
+    found = {f.name: f.path for f in r.findings.values()}
+    found["deadlock"] = r.deadlock
+    for name, path in found.items():
+        wanted = a.deadlock if name == "deadlock" else a.violated.get(name)
+        extra = 1 if "." in name or name.startswith("range of ") else 0
+        if path is not None:
+            out += length(name, wanted, path, a.cut) + replayed(c, path, name)
+        elif wanted is not None and not late and complete and wanted - extra <= depth:
+            out.append(
+                Difference("missed", f"{name} is violated after {wanted} steps, searched to depth {depth}")
+            )
+    for f in r.findings.values():
+        if f.verdict is Verdict.holds and f.name in a.violated:
+            out.append(
+                Difference(
+                    "holds", f"{f.name} is said to hold, and is violated after {a.violated[f.name]} steps"
+                )
+            )
+        out += expect("verdict", f.path is not None, f.verdict is Verdict.violated, f"{f.name} violated")
+    if r.verdict is Verdict.holds and (a.violated or a.deadlock is not None):
+        out.append(Difference("holds", "the machine is said to hold, and something is violated"))
+    if complete and not late:
+        for name, goal in a.goals.items():
+            if goal is not None and goal <= depth:
+                out += expect("goals", goal, r.goals.get(name), f"goal {name}")
+    for name, goal in r.goals.items():
+        if goal is not None and not a.cut:
+            out += expect("goals", a.goals[name], goal, f"goal {name}")
+        out += replayed(c, r.witnesses.get(name), name)
+    return out
+
+
+def length(name: str, wanted: int | None, path: Path | None, cut: bool) -> Compared:
+    """The length of a shortest path, None where there is none."""
+    found = None if path is None else len(path)
+    if cut and wanted is None:
+        return []
+    return expect("length", wanted, found, f"the path to {name}")
+
+
+def replayed(c: Case, path: Path | None, name: str) -> Compared:
+    """Take a path step by step, and look whether it shows what it is said to show."""
+    if path is None:
+        return []
+    run = c.direct
+    out = expect("path", run.shown(run.initial), flat(path.initial), f"the start of the path to {name}")
+    state, last, before = run.initial, None, run.initial
+    for k, step in enumerate(path.steps):
+        last = next(
+            (t for t in run.successors(state) if t.action == step.action and run.shown_args(t) == step.args),
+            None,
+        )
+        if last is None:
+            return [*out, Difference("path", f"step {k + 1} of the path to {name}, {step}, cannot be taken")]
+        out += expect(
+            "path", run.shown(last.after), flat(step.after), f"the state after step {k + 1} to {name}"
+        )
+        if (last.out_of_range) and k + 1 < len(path.steps):
+            out.append(Difference("path", f"step {k + 1} of the path to {name} leaves a range"))
+        before, state = state, last.after
+    del before
+    return out if path.loop is not None else out + _shows(c, state, last, name)
+
+
+def _shows(c: Case, state: State, last: Taken | None, name: str) -> Compared:
+    run, r = c.direct, c.recipe
+    known = {p.name: (p.expr, False) for p in (*r.invariants, *r.lemmas)} | {
+        g.name: (g.expr, True) for g in r.goals
+    }
+    if name == "deadlock":
+        stuck = not run.successors(state) and (r.terminal is None or not run.holds(r.terminal, state))
+        return expect("path", True, stuck, "a deadlock at the end of its path")
+    if name in known:
+        e, wanted = known[name]
+        return expect("path", wanted, run.holds(e, state), f"{name} at the end of its path")
+    fails = last is not None and name in last.failing
+    return expect("path", True, fails, f"{name} failing at the end of its path")
+
+
+def liveness(c: Case, r: Result) -> Compared:
+    """Promises, against the judge of promises."""
+    if c.answer.outside or any(n.startswith("range of ") for n in c.answer.violated):
+        return []
+    judge = Judge(c.direct)
+    out: Compared = []
+    for q in c.recipe.promises:
+        f = r.findings[q.name]
+        broken, when = judge.broken(q)
+        out += expect("promise", broken, f.verdict is Verdict.violated, f"{q.name} broken")
+        out += expect("promise", when, r.premises.get(q.name), f"the depth at which {q.name} is first owed")
+        if f.path is not None:
+            out += replayed(c, f.path, q.name)
+            out += [Difference("promise", text) for text in follow(judge, q, f.path)]
+    return out
+
+
+# Asking.
+
+Question = Callable[[Case], Compared]
+
+
+def ask(question: Question, c: Case) -> Compared:
+    """The differences; an exception of an engine is one, too."""
+    try:
+        return question(c)
+    except SpecError as error:
+        return [Difference("refused", f"SpecError: {error}")]
+    except Exception as error:
+        import traceback
+
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return [Difference("error", f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})")]
+
+
+__all__ = ["Case", "Difference", "ask", "explore_module"]

@@ -1,0 +1,328 @@
+"""Machines as plain data, which is drawn, made smaller, judged directly, and printed as a machine file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+Bound = int | tuple[str, int]  # a number, or the size of a sort plus a number
+
+
+@dataclass(frozen=True)
+class T:
+    """A type: ``kind`` is bool, int, enum or sort. An int without bounds has None for both."""
+
+    kind: str
+    name: str = ""
+    lo: Bound | None = None
+    hi: Bound | None = None
+    labels: tuple[str, ...] = ()
+
+    def ends(self, sizes: dict[str, int]) -> tuple[int, int]:
+        """Smallest and largest value at these sizes; of a bounded type."""
+        if self.kind == "bool":
+            return 0, 1
+        if self.kind == "enum":
+            return 0, len(self.labels) - 1
+        if self.kind == "sort":
+            return 0, sizes[self.name] - 1
+        assert self.lo is not None
+        assert self.hi is not None
+        return _end(self.lo, sizes), _end(self.hi, sizes)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a smallest and a largest value."""
+        return self.kind != "int" or self.lo is not None
+
+    def same(self, other: T) -> bool:
+        """Whether values of the two may be compared and assigned."""
+        return self.kind == other.kind and (self.kind == "int" or self.name == other.name)
+
+    def shown(self, value: int) -> bool | int | str:
+        """A value the way views show it."""
+        return bool(value) if self.kind == "bool" else self.labels[value] if self.kind == "enum" else value
+
+
+def _end(b: Bound, sizes: dict[str, int]) -> int:
+    return b if isinstance(b, int) else sizes[b[0]] + b[1]
+
+
+BOOL = T("bool")
+INT = T("int")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An expression. ``data``: the value of a ``lit``, the name of a ``var``, the field of a ``read``, …
+
+    ``forall``, ``exists`` and ``count`` have their variables, (name, type) each, in ``data``.
+    """
+
+    op: str
+    type: T
+    args: tuple[Node, ...] = ()
+    data: object = None
+
+
+def lit(t: T, value: int) -> Node:
+    """A constant."""
+    return Node("lit", t, (), value)
+
+
+TRUE, FALSE = lit(BOOL, 1), lit(BOOL, 0)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A function of the state; ``init`` is over the variables i0, i1, …"""
+
+    name: str
+    domain: tuple[T, ...]
+    value: T
+    init: Node
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """``require`` or ``check`` (``name`` is the id); ``set`` or ``update`` of the field ``name``.
+
+    ``index`` has the indices of a ``set``, ``over`` the variables of an ``update``.
+    """
+
+    kind: str
+    expr: Node
+    name: str = ""
+    index: tuple[Node, ...] = ()
+    over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action with its parameters, (name, type) each."""
+
+    name: str
+    fair: str | None
+    params: tuple[tuple[str, T], ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Prop:
+    """An invariant, a lemma (id LEMMA), or a goal (id GOAL)."""
+
+    id: str
+    name: str
+    expr: Node
+
+
+@dataclass(frozen=True)
+class Pledge:
+    """A promise about whole runs; ``when`` None is the beginning of a run."""
+
+    name: str
+    params: tuple[tuple[str, T], ...]
+    when: Node | None
+    then: Node
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A machine. ``noise`` names fields and actions that have nothing to do with the others."""
+
+    sorts: tuple[tuple[str, int], ...]
+    enums: tuple[T, ...]
+    fields: tuple[Field, ...]
+    actions: tuple[Action, ...]
+    invariants: tuple[Prop, ...] = ()
+    lemmas: tuple[Prop, ...] = ()
+    goals: tuple[Prop, ...] = ()
+    terminal: Node | None = None
+    promises: tuple[Pledge, ...] = ()
+    ghosts: tuple[str, ...] = ()
+    bounds: tuple[tuple[str, int, int], ...] = ()
+    noise: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the sorts."""
+        return dict(self.sorts)
+
+    @property
+    def limits(self) -> dict[str, tuple[int, int]]:
+        """The bounds of unbounded Ints that a run is given."""
+        return {name: (lo, hi) for name, lo, hi in self.bounds}
+
+    def parts(self) -> tuple[Recipe, list[Recipe]]:
+        """What the properties are about, and each field of the noise with its own actions."""
+        core = replace(
+            self,
+            fields=tuple(f for f in self.fields if f.name not in self.noise),
+            actions=tuple(a for a in self.actions if a.name not in self.noise),
+            noise=frozenset(),
+        )
+        beside = [
+            Recipe(
+                self.sorts,
+                self.enums,
+                (f,),
+                tuple(a for a in self.actions if a.body and a.body[0].name == f.name),
+            )
+            for f in self.fields
+            if f.name in self.noise
+        ]
+        return core, beside
+
+
+def nodes(e: Node) -> Iterator[Node]:
+    """Every node of an expression."""
+    yield e
+    for a in e.args:
+        yield from nodes(a)
+
+
+def roots(r: Recipe) -> Iterator[Node]:
+    """Every expression of a machine."""
+    yield from (f.init for f in r.fields)
+    for a in r.actions:
+        for s in a.body:
+            yield s.expr
+            yield from s.index
+    for p in (*r.invariants, *r.lemmas, *r.goals):
+        yield p.expr
+    if r.terminal is not None:
+        yield r.terminal
+    for q in r.promises:
+        if q.when is not None:
+            yield q.when
+        yield q.then
+
+
+# Printing: a machine file.
+
+_SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_CALLS = {
+    "and": "And",
+    "or": "Or",
+    "not": "Not",
+    "implies": "Implies",
+    "iff": "Iff",
+    "if": "If",
+    "isin": "IsIn",
+}
+_WORDS = {"forall": "ForAll", "exists": "Exists", "count": "Count"}
+
+
+def type_text(t: T) -> str:
+    """A type as a machine file writes it."""
+    if t.kind == "bool":
+        return "Bool"
+    if t.kind == "int":
+        return "Int()" if t.lo is None else f"Int({_bound(t.lo)}, {_bound(t.hi)})"
+    return f"{t.kind}_{t.name}"
+
+
+def _bound(b: Bound | None) -> str:
+    if isinstance(b, tuple):
+        more = f" {'+' if b[1] > 0 else '-'} {abs(b[1])}" if b[1] else ""
+        return f'lambda sizes: sizes["{b[0]}"]{more}'
+    return str(b)
+
+
+def expr_text(e: Node) -> str:
+    """An expression as a machine file writes it."""
+    a = [expr_text(x) for x in e.args]
+    if e.op == "lit":
+        assert isinstance(e.data, int)
+        if e.type.kind == "enum":
+            return f"enum_{e.type.name}.{e.type.labels[e.data]}"
+        return str(bool(e.data)) if e.type.kind == "bool" else str(e.data)
+    if e.op == "var":
+        return str(e.data)
+    if e.op == "read":
+        return f"s.{e.data}[{', '.join(a)}]" if a else f"s.{e.data}"
+    if e.op == "get":
+        index = a[0] if len(a) == 2 else f"({', '.join(a[:-1])})"
+        return f"s.{e.data}.get({index}, {a[-1]})"
+    if e.op == "index":
+        return f"Index({a[0]})"
+    if e.op in _SIGNS:
+        return f"({a[0]} {_SIGNS[e.op]} {a[1]})"
+    if e.op in _WORDS:
+        over = _variables(e)
+        types = ", ".join(type_text(t) for _, t in over)
+        return f"{_WORDS[e.op]}({types}, lambda {', '.join(n for n, _ in over)}: {a[0]})"
+    return f"{_CALLS[e.op]}({', '.join(a)})"
+
+
+def _variables(e: Node) -> tuple[tuple[str, T], ...]:
+    assert isinstance(e.data, tuple)
+    return e.data
+
+
+HEAD = """from kvfence.spec.language import (
+    And, Bool, Count, Enum, Exists, Expr, ForAll, If, Iff, Implies, Index, Int, IsIn, Machine, Not, Or, State,
+)
+"""
+
+
+def machine_text(r: Recipe) -> str:
+    """The machine as a file with a function ``build``."""
+    out = [HEAD, "", "def build() -> Machine:", '    m = Machine("drawn", "Drawn at random.")']
+    add = out.append
+    for name, size in r.sorts:
+        add(f'    sort_{name} = m.sort("{name}", default={size})')
+    for t in r.enums:
+        add(f'    enum_{t.name} = Enum("{t.name}", "{" ".join(t.labels)}")')
+    for f in r.fields:
+        over = ", ".join(f"i{k}" for k in range(len(f.domain)))
+        init = f"lambda {over}: {expr_text(f.init)}" if f.domain else expr_text(f.init)
+        domain = "".join(f", {type_text(t)}" for t in f.domain)
+        add(f'    m.function("{f.name}"{domain}, value={type_text(f.value)}, init={init})')
+    for name in r.ghosts:
+        add(f'    m.ghost("{name}", why="it records what happens")')
+    for a in r.actions:
+        params = "".join(f", {n}={type_text(t)}" for n, t in a.params)
+        add("")
+        add(f"    @m.action(fair={a.fair!r}{params})")
+        add(f"    def {a.name}(s: State{''.join(f', {n}: Expr' for n, _ in a.params)}) -> None:")
+        out += ["        " + _statement(x) for x in a.body] or ["        pass"]
+    for p in (*r.invariants, *r.lemmas, *r.goals):
+        head = {"LEMMA": "m.lemma", "GOAL": "m.goal"}.get(p.id, f'm.invariant("{p.id}")')
+        add("")
+        add(f"    @{head}")
+        add(f"    def {p.name}(s: State) -> Expr:")
+        out += ['        """Drawn."""', f"        return {expr_text(p.expr)}"]
+    if r.terminal is not None:
+        out += ["", f"    m.terminal(lambda s: {expr_text(r.terminal)})"]
+    for q in r.promises:
+        names = "".join(f", {n}" for n, _ in q.params)
+        params = "".join(f", {n}={type_text(t)}" for n, t in q.params)
+        then = f"lambda s{names}: {expr_text(q.then)}"
+        if q.when is None:
+            add(f'    m.eventually("{q.name}", {then}{params})')
+        else:
+            add(f'    m.leads_to("{q.name}", lambda s{names}: {expr_text(q.when)}, {then}{params})')
+    out += ["    return m", ""]
+    return "\n".join(out)
+
+
+def _statement(x: Stmt) -> str:
+    e = expr_text(x.expr)
+    if x.kind == "require":
+        return f"s.require({e})"
+    if x.kind == "check":
+        return f's.check("{x.name}", {e}, "drawn")'
+    if x.kind == "update":
+        return f"s.{x.name}.update(lambda {', '.join(x.over)}: {e})"
+    index = ", ".join(expr_text(i) for i in x.index)
+    return f"s.{x.name}[{index}] = {e}" if index else f"s.{x.name} = {e}"
+
+
+def build(r: Recipe) -> object:
+    """The machine of a recipe, from its text."""
+    scope: dict[str, object] = {}
+    exec(compile(machine_text(r), "<drawn>", "exec"), scope)
+    made = scope["build"]
+    assert callable(made)
+    return made()

@@ -1,0 +1,209 @@
+"""Makes a machine smaller while it shows the same difference: fewer parts, smaller sizes, simpler terms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, lit, nodes, roots
+
+
+def shrunk(r: Recipe, shows: Callable[[Recipe], bool], seconds: float) -> Recipe:
+    """The smallest machine found within some seconds that still shows what ``r`` does."""
+    deadline = time.perf_counter() + seconds
+    going = True
+    while going:
+        going = False
+        for smaller in reductions(r):
+            if time.perf_counter() > deadline:
+                return r
+            if weight(smaller) < weight(r) and _shows(shows, smaller):
+                r, going = smaller, True
+                break
+    return r
+
+
+def _shows(shows: Callable[[Recipe], bool], r: Recipe) -> bool:
+    try:
+        return shows(r)
+    except Exception:
+        return False
+
+
+def weight(r: Recipe) -> int:
+    """How much there is to read."""
+    total = sum(
+        10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.promises, *r.enums)
+    )
+    total += sum(sum(1 for _ in nodes(e)) + (0 if e.op in ("lit", "var") else 1) for e in roots(r))
+    total += sum(4 + 3 * size for _, size in r.sorts) + sum(len(t.labels) for t in r.enums)
+    total += sum(4 * len(a.params) + 4 * len(a.body) + (2 if a.fair else 0) for a in r.actions)
+    total += 3 * len(r.ghosts) + 5 * len(r.bounds) + (3 if r.terminal is not None else 0)
+    total += sum(4 * len(q.params) for q in r.promises)
+    return total + sum(
+        5 * len(f.domain) + (f.value.ends(r.sizes)[1] - f.value.ends(r.sizes)[0]).bit_length()
+        for f in r.fields
+        if f.value.bounded
+    )
+
+
+def reductions(r: Recipe) -> Iterator[Recipe]:
+    """Smaller machines, the much smaller ones first; not all of them are machines."""
+    if r.noise:
+        yield r.parts()[0]
+    for what in ("promises", "invariants", "lemmas", "goals", "actions", "ghosts"):
+        parts = getattr(r, what)
+        for some in _fewer(parts):
+            yield replace(r, **{what: some})
+    if r.terminal is not None:
+        yield replace(r, terminal=None)
+        yield replace(r, terminal=TRUE)
+    for f in r.fields:
+        gone = _without_field(r, f.name)
+        if gone is not None:
+            yield gone
+    for name, size in r.sorts:
+        if size > 1:
+            yield replace(r, sorts=tuple((n, s - 1 if n == name else s) for n, s in r.sorts))
+        if not any(name in (t.name, t.lo, t.hi) for t in _types(r)) and not any(
+            isinstance(b, tuple) and b[0] == name for t in _types(r) for b in (t.lo, t.hi)
+        ):
+            yield replace(r, sorts=tuple(x for x in r.sorts if x[0] != name))
+    for t in r.enums:
+        if not any(x.kind == "enum" and x.name == t.name for x in _types(r)):
+            yield replace(r, enums=tuple(x for x in r.enums if x is not t))
+    for k, a in enumerate(r.actions):
+        for smaller in _actions(a):
+            yield replace(r, actions=(*r.actions[:k], smaller, *r.actions[k + 1 :]))
+    for k, f in enumerate(r.fields):
+        for e in _simpler(f.init):
+            yield replace(r, fields=(*r.fields[:k], replace(f, init=e), *r.fields[k + 1 :]))
+        for t in _narrower(f.value):
+            yield replace(r, fields=(*r.fields[:k], replace(f, value=t), *r.fields[k + 1 :]))
+    for what in ("invariants", "lemmas", "goals"):
+        parts = getattr(r, what)
+        for k, p in enumerate(parts):
+            for e in _simpler(p.expr):
+                yield replace(r, **{what: (*parts[:k], replace(p, expr=e), *parts[k + 1 :])})
+    if r.terminal is not None:
+        for e in _simpler(r.terminal):
+            yield replace(r, terminal=e)
+    for k, q in enumerate(r.promises):
+        for part in ("when", "then"):
+            e = getattr(q, part)
+            for simpler in _simpler(e) if e is not None else ():
+                yield replace(
+                    r, promises=(*r.promises[:k], replace(q, **{part: simpler}), *r.promises[k + 1 :])
+                )
+        for j in range(len(q.params)):
+            less = replace(q, params=(*q.params[:j], *q.params[j + 1 :]))
+            yield replace(r, promises=(*r.promises[:k], less, *r.promises[k + 1 :]))
+
+
+def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+    if len(parts) > 2:
+        half = len(parts) // 2
+        yield parts[:half]
+        yield parts[half:]
+    for k in range(len(parts)):
+        yield (*parts[:k], *parts[k + 1 :])
+
+
+def _types(r: Recipe) -> Iterator[T]:
+    for f in r.fields:
+        yield from f.domain
+        yield f.value
+    for a in r.actions:
+        yield from (t for _, t in a.params)
+    for q in r.promises:
+        yield from (t for _, t in q.params)
+    for root in roots(r):
+        for n in nodes(root):
+            yield n.type
+            if n.op in ("forall", "exists", "count"):
+                assert isinstance(n.data, tuple)
+                yield from (t for _, t in n.data)
+
+
+def _without_field(r: Recipe, name: str) -> Recipe | None:
+    """The machine without a field: reads give its initial constant, assignments are left out."""
+    f = next(f for f in r.fields if f.name == name)
+    if f.value.kind == "sort":
+        return None
+    value = next((n for n in nodes(f.init) if n.op == "lit" and n.type.same(f.value)), None)
+    if value is None:
+        return None
+    stand_in = lit(INT if f.value.kind == "int" else f.value, int(str(value.data)))
+
+    def go(e: Node) -> Node:
+        if e.op in ("read", "get") and e.data == name:
+            return stand_in
+        return replace(e, args=tuple(map(go, e.args)))
+
+    def stmt(s: Stmt) -> Stmt:
+        return replace(s, expr=go(s.expr), index=tuple(map(go, s.index)))
+
+    return replace(
+        r,
+        fields=tuple(x for x in r.fields if x is not f),
+        actions=tuple(
+            replace(
+                a, body=tuple(stmt(s) for s in a.body if s.kind not in ("set", "update") or s.name != name)
+            )
+            for a in r.actions
+        ),
+        invariants=tuple(replace(p, expr=go(p.expr)) for p in r.invariants),
+        lemmas=tuple(replace(p, expr=go(p.expr)) for p in r.lemmas),
+        goals=tuple(replace(p, expr=go(p.expr)) for p in r.goals),
+        terminal=None if r.terminal is None else go(r.terminal),
+        promises=tuple(
+            replace(q, when=None if q.when is None else go(q.when), then=go(q.then)) for q in r.promises
+        ),
+        ghosts=tuple(g for g in r.ghosts if g != name),
+        bounds=tuple(b for b in r.bounds if b[0] != name),
+        noise=r.noise - {name},
+    )
+
+
+def _actions(a: Action) -> Iterator[Action]:
+    for body in _fewer(a.body):
+        yield replace(a, body=body)  # type: ignore[arg-type]
+    if a.fair:
+        yield replace(a, fair=None)
+    for k in range(len(a.params)):
+        yield replace(a, params=(*a.params[:k], *a.params[k + 1 :]))
+    for k, s in enumerate(a.body):
+        for e in _simpler(s.expr):
+            yield replace(a, body=(*a.body[:k], replace(s, expr=e), *a.body[k + 1 :]))
+        for j, i in enumerate(s.index):
+            for e in _simpler(i):
+                index = (*s.index[:j], e, *s.index[j + 1 :])
+                yield replace(a, body=(*a.body[:k], replace(s, index=index), *a.body[k + 1 :]))
+
+
+def _narrower(t: T) -> Iterator[T]:
+    if t.kind == "int" and isinstance(t.lo, int) and isinstance(t.hi, int):
+        for hi in {t.lo + 1, (t.lo + t.hi) // 2, t.hi - 1}:
+            if t.lo <= hi < t.hi:
+                yield replace(t, hi=hi)
+
+
+def _simpler(e: Node) -> Iterator[Node]:
+    """Terms of the same type: constants, then parts of the term, then the term with a part made simpler."""
+    if e.type.kind == "bool" and e.op != "lit":
+        yield TRUE
+        yield FALSE
+    if e.type.kind == "int" and e.op != "lit":
+        yield from (lit(INT, v) for v in (0, 1))
+    if e.type.kind == "enum" and e.op != "lit":
+        yield lit(e.type, 0)
+    for n in nodes(e):
+        if n is not e and n.type.same(e.type):
+            yield n
+    if e.op in ("and", "or") and len(e.args) > 2:
+        for k in range(len(e.args)):
+            yield replace(e, args=(*e.args[:k], *e.args[k + 1 :]))
+    for k, a in enumerate(e.args):
+        for simpler in _simpler(a):
+            yield replace(e, args=(*e.args[:k], simpler, *e.args[k + 1 :]))

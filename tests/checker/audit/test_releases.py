@@ -178,12 +178,16 @@ def test_a_wheel_that_unpacks_to_too_much_is_refused(made: Made, monkeypatch: py
     ("lie", "told"),
     [
         ({"range_header": lambda told: told.replace("bytes 0", "bytes 1")}, "another piece"),
+        (
+            {"range_header": lambda told: told.replace("-", "-1") if "0-0/" not in told else told},
+            "another piece",
+        ),
         ({"range_header": lambda told: told.replace("/", "/1")}, "serves 1"),
         ({"range_header": lambda _: ""}, "another piece"),
         ({"body": lambda body: body[: len(body) // 2]}, "cannot be reached"),
         ({"body": lambda body: body if len(body) == 1 else body[::-1]}, "the wheel is broken"),
     ],
-    ids=["other place", "other size", "no Content-Range", "truncated", "other bytes"],
+    ids=["other place", "other length", "other size", "no Content-Range", "truncated", "other bytes"],
 )
 def test_a_server_that_sends_something_else_is_told(made: Made, lie: dict[str, Any], told: str) -> None:
     made.add(NAME, wheel_of(plain()))

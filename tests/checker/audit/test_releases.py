@@ -202,6 +202,13 @@ def test_a_wheel_of_another_sha256_than_stated_is_refused_where_all_of_it_is_fet
     assert f"the package index states {'0' * 64}" in refused()
 
 
+def test_a_whole_wheel_that_ends_early_is_told(made: Made) -> None:
+    made.ranges = False
+    made.body = lambda body: body[:-9]
+    made.add(NAME, wheel_of(plain()), hashes={})
+    assert "cannot be reached: IncompleteRead" in refused()
+
+
 def test_a_wheel_that_is_listed_and_not_there_is_told(made: Made) -> None:
     made.add(NAME, wheel_of(plain()), url="../../files/gone.whl")
     assert "lists it, and does not serve it" in refused()
@@ -223,6 +230,9 @@ def test_redirections_are_followed_without_the_password_and_never_to_http(
     monkeypatch.setattr(releases, "of_pip", lambda patience: Index({"index-url": url}, patience))
     fetch("9.9.9")
     assert made.authorizations[0] == ("/simple/vllm/", "Basic bWU6c2VjcmV0")
+    assert {told for path, told in made.authorizations if path.startswith("/files/")} == {
+        "Basic bWU6c2VjcmV0"
+    }
     assert {told for path, told in made.authorizations if path.startswith("/moved/")} == {None}
     request = urllib.request.Request("https://127.0.0.1/a")
     with pytest.raises(CannotRun, match="from https to http"):

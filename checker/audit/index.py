@@ -68,6 +68,7 @@ class Index:
         indexes = [*settings.get("index-url", "").split(), *settings.get("extra-index-url", "").split()]
         self.indexes = [] if nowhere else [url.rstrip("/") for url in indexes]
         self.links = settings.get("find-links", "").split()
+        self._users = {_host(url): _user(url) for url in [*self.indexes, *self.links]}
         self._trusted = set(settings.get("trusted-host", "").split())
         given = settings.get("proxy")
         proxy = urllib.request.ProxyHandler({"http": given, "https": given} if given else None)
@@ -122,7 +123,8 @@ class Index:
         request = urllib.request.Request(
             _without_user(url), headers={"Accept-Encoding": "identity", **headers}
         )
-        if user := _user(url):
+        # Who asks for the list asks for its files, where these are on the same host.
+        if user := self._users.get(_host(url)) or _user(url):
             # Not sent on to where a redirection leads.
             request.add_unredirected_header("Authorization", user)
         opener = (
@@ -234,6 +236,10 @@ def shown(url: str) -> str:
 def _reason(error: BaseException) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return " ".join(str(reason).split()) or type(reason).__name__
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _without_user(url: str) -> str:

@@ -20,7 +20,7 @@ from kvfence.checker.audit.case import Case
 from kvfence.checker.audit.judge import Judge, without_numbers
 from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.rig_end import End
-from kvfence.checker.audit.rig_engine import CUDA_USERS, NotInThisRelease, the
+from kvfence.checker.audit.rig_engine import CUDA_USERS, NotInThisRelease, model_config, the
 from kvfence.checker.audit.rig_loop import Engine
 from kvfence.checker.audit.virtual_cuda import install
 from kvfence.checker.audit.virtual_device import Deadlock, order_header
@@ -70,6 +70,8 @@ class Rig:
 
         self.instrument = instrument
         self.release = str(getattr(the(""), "__version__", "unknown"))
+        # vLLM looks at a model in a process of its own the first time: seconds, which no case has to spare.
+        model_config()
 
     def run(self, ask: Ask) -> Outcome:
         """Runs one case."""

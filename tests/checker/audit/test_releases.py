@@ -178,12 +178,16 @@ def test_a_wheel_that_unpacks_to_too_much_is_refused(made: Made, monkeypatch: py
     ("lie", "told"),
     [
         ({"range_header": lambda told: told.replace("bytes 0", "bytes 1")}, "another piece"),
+        (
+            {"range_header": lambda told: told.replace("-", "-1") if "0-0/" not in told else told},
+            "another piece",
+        ),
         ({"range_header": lambda told: told.replace("/", "/1")}, "serves 1"),
         ({"range_header": lambda _: ""}, "another piece"),
         ({"body": lambda body: body[: len(body) // 2]}, "cannot be reached"),
         ({"body": lambda body: body if len(body) == 1 else body[::-1]}, "the wheel is broken"),
     ],
-    ids=["other place", "other size", "no Content-Range", "truncated", "other bytes"],
+    ids=["other place", "other length", "other size", "no Content-Range", "truncated", "other bytes"],
 )
 def test_a_server_that_sends_something_else_is_told(made: Made, lie: dict[str, Any], told: str) -> None:
     made.add(NAME, wheel_of(plain()))
@@ -196,6 +200,13 @@ def test_a_wheel_of_another_sha256_than_stated_is_refused_where_all_of_it_is_fet
     made.ranges = False
     made.add(NAME, wheel_of(plain()), hashes={"sha256": "0" * 64})
     assert f"the package index states {'0' * 64}" in refused()
+
+
+def test_a_whole_wheel_that_ends_early_is_told(made: Made) -> None:
+    made.ranges = False
+    made.body = lambda body: body[:-9]
+    made.add(NAME, wheel_of(plain()), hashes={})
+    assert "cannot be reached: IncompleteRead" in refused()
 
 
 def test_a_wheel_that_is_listed_and_not_there_is_told(made: Made) -> None:
@@ -219,6 +230,9 @@ def test_redirections_are_followed_without_the_password_and_never_to_http(
     monkeypatch.setattr(releases, "of_pip", lambda patience: Index({"index-url": url}, patience))
     fetch("9.9.9")
     assert made.authorizations[0] == ("/simple/vllm/", "Basic bWU6c2VjcmV0")
+    assert {told for path, told in made.authorizations if path.startswith("/files/")} == {
+        "Basic bWU6c2VjcmV0"
+    }
     assert {told for path, told in made.authorizations if path.startswith("/moved/")} == {None}
     request = urllib.request.Request("https://127.0.0.1/a")
     with pytest.raises(CannotRun, match="from https to http"):

@@ -10,6 +10,10 @@ import numpy as np
 from kvfence.spec.events import PACKED_FIELDS, Event
 from kvfence.spec.packed import WIDE, Numbers, ints, pack
 
+LONGEST_LINE: Final = 20 * 2**20
+"""Bytes of an event in a file, at most."""
+LONGEST_HEADER: Final = 64 * 2**20
+"""Bytes of a header, at most: snapshots of large pools are long."""
 READABLE: Final = 16
 """Numbers that are written as a list; more are packed."""
 

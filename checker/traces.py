@@ -19,7 +19,7 @@ import numpy as np
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.monitor.wellformed import problem_of_event, problem_of_header
 from kvfence.checker.outputs import Output, OutputError
-from kvfence.checker.packing import packed
+from kvfence.checker.packing import LONGEST_HEADER, LONGEST_LINE, packed
 from kvfence.checker.zstd_frames import MAGIC, DamagedError, EndsEarlyError, unpacked
 from kvfence.spec.events import FORMAT, OLDEST, VERSION, Event, Header, listed
 from kvfence.spec.order import FORMAT as ORDER_FORMAT
@@ -27,8 +27,6 @@ from kvfence.spec.order import FORMAT as ORDER_FORMAT
 if TYPE_CHECKING:
     from typing import Self
 
-LONGEST_LINE: Final = 20 * 2**20  # bytes of an event
-LONGEST_HEADER: Final = 64 * 2**20  # bytes; snapshots of large pools are long
 STANDARD_INPUT: Final = Path("-")
 _CHUNK: Final = 2**16  # bytes read, decoded and judged at a time: few enough to stay in the cache
 _BUFFER: Final = 2**17  # bytes kept before they are written

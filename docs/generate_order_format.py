@@ -12,7 +12,7 @@ import typing
 import msgspec
 from generate_trace_format import fields, notes
 
-from kvfence.checker.traces import LONGEST_HEADER, LONGEST_LINE
+from kvfence.checker.packing import LONGEST_HEADER, LONGEST_LINE
 from kvfence.spec import order
 
 INTRODUCTION = """\
@@ -23,9 +23,9 @@ INTRODUCTION = """\
 An order trace tells which thread started what on which stream of a device, which memory it touches, and what
 waits for what: `kvfence races TRACE` finds accesses that nothing orders. `kvfence replay --record-order FILE`
 writes one; so can any connector. It is a text file of JSON lines in UTF-8, compressed with zstd if its name
-ends in `.zst`: a sequence of frames, each with a checksum. A line may have {event} MiB, the header {header} MiB.
-Fields with a default may be left out. A reader refuses fields and events that it does not know, and other
-versions.
+ends in `.zst`: a sequence of frames, each with a checksum. A line may have {event} MiB, the header
+{header} MiB. Fields with a default may be left out. A reader refuses fields and events that it does not know,
+and other versions.
 
 This is version {version}.
 """

@@ -14,7 +14,7 @@ import typing
 import msgspec
 import trace_examples
 
-from kvfence.checker.traces import LONGEST_HEADER, LONGEST_LINE
+from kvfence.checker.packing import LONGEST_HEADER, LONGEST_LINE
 from kvfence.spec import catalog, events, snapshot
 
 INTRODUCTION = """\

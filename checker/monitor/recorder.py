@@ -19,8 +19,7 @@ import msgspec
 
 from kvfence.checker.monitor.books import Books
 from kvfence.checker.monitor.snapshots import snapshot_of
-from kvfence.checker.packing import packed
-from kvfence.checker.traces import LONGEST_LINE
+from kvfence.checker.packing import LONGEST_LINE, packed
 from kvfence.spec.events import Event, Header
 
 if TYPE_CHECKING:

@@ -403,5 +403,5 @@ def traced(make: Callable[[], Machine], root: Path, *, renamed: dict[str, str] |
         if shown is None:
             shown = str(resolved.relative_to(root)) if resolved.is_relative_to(root) else resolved.name
         lines[shown] = numbers
-        sources[shown] = resolved.read_text(encoding="utf-8").splitlines()
+        sources[shown] = resolved.read_text(encoding="utf-8", errors="replace").splitlines()
     return Built(machine, lines, sources)

@@ -32,7 +32,7 @@ def test_every_format_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["review", "sound", "sound", "--html", str(tmp_path / "no" / "page.html")]) == 2
-    assert "page.html: cannot be written" in capsys.readouterr().err
+    assert "page.html: cannot be created" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("design", ["free_on_abort", "barrier_with_any"])

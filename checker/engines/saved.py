@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kvfence.checker.engines.native.library import Sight
+if TYPE_CHECKING:
+    from kvfence.checker.engines.native.library import Sight
 
 FORMAT = 2
 DIGEST = 32  # hexadecimal digits of a SHA-256 that are kept
@@ -35,6 +36,8 @@ class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sight(self) -> Sight:
         """As it was seen. ValueError for words that are no numbers."""
+        from kvfence.checker.engines.native.library import Sight  # the engine imports this file
+
         return Sight(tuple(int(w, 16) for w in self.state), self.depth, self.instance)
 
 

@@ -59,7 +59,7 @@ class Params(ctypes.Structure):
                 *("targets", "target_count", "target_filter"),
                 *("rank", "ranks", "boxes", "box_room", "box_slack", "sent"),
                 *("seed", "steps", "walks"),
-                *("start", "block"),
+                "block",
                 *("worker", "workers"),
             )
         ),

@@ -98,6 +98,7 @@ class Expansion:
         self._full: Full | None = None
         self.first = np.empty(0, np.uint64)
         self.upload_room = max(1024, min(UPLOAD, self.memory.budget // UPLOAD_SHARE // (8 * self.key_words)))
+        self.levels.block = sums.block_of(self.key_words * self.upload_room)
         try:
             self.counters = self.memory.take(8 * self._counted)
             self.levels.scratch = self.memory.take(sums.BYTES)
@@ -105,7 +106,7 @@ class Expansion:
             self.closed = self.memory.take(properties)
             self.trace_closed = self.memory.take(checks + 1)
             self.targets = self.memory.take(8 * self.key_words * self.most_sights)
-            self.upload = self.memory.take(8 * self.key_words * self.upload_room)
+            self.upload = self.memory.take(8 * (self.key_words * self.upload_room + 2 * self.levels.block))
             self.sent = 0
             if self.ranks.count > 1 and self.key_words == 1:
                 self.sent = self.memory.take(8 << SENT_LOG2)
@@ -195,7 +196,9 @@ class Expansion:
         """Expand ``count`` states of a piece from ``at`` on, or fewer; how many."""
         if not piece.segment.address:
             count = min(count, self.upload_room)
-            self.levels.copy_back(Piece(piece.segment, piece.start + at, count), self.upload)
+            there = self.levels.copy_back(Piece(piece.segment, piece.start + at, count), self.upload)
+        else:
+            there = piece.segment.address + 8 * self.key_words * (piece.start + at)
         slack = self._slack(count)
         segment, limit = self._room(slack, count)
         self.device.clear(self.counters, 16)
@@ -203,9 +206,8 @@ class Expansion:
         if self.ranks.count > 1:
             boxes = self._boxes[self._which]
             self.device.clear(self.counters + 8 * C_BOXES, 8 * self.ranks.count)
-        there = piece.segment.address + 8 * self.key_words * (piece.start + at)
         params = self.params(
-            into=there if piece.segment.address else self.upload,
+            into=there,
             in_count=count,
             out=segment.address + 8 * self.key_words * segment.used,
             out_limit=limit,

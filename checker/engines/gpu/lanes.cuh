@@ -136,7 +136,7 @@ typedef struct {
   u64 box_room, box_slack;
   u64 *sent; /* keys sent lately; 2^SENT_LOG2 of them, or NULL */
   u64 seed, steps, walks; /* random walks: how many, and how long each */
-  u64 start, block; /* sums: number of the first word in its segment, and how many words share a sum */
+  u64 block; /* sums: how many words share one, a multiple of SUM_RUN */
   u64 worker, workers; /* without CUDA: which of how many calls this is */
 } Params;
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kvfence.checker.engines.gpu import sums
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
@@ -17,14 +19,15 @@ FEWEST = 8  # times the states that one launch may add: a segment for which othe
 class Segment:
     """Room for so many states. ``address`` is 0 once it left the device; ``kept`` is its copy's number.
 
-    ``sums`` are those of the copy.
+    ``starts`` are the first states of its pieces, each of one level, and ``sums`` those of their copies.
     """
 
     address: int
     room: int
     used: int = 0
     kept: int | None = None
-    sums: sums.Sums | None = None
+    starts: list[int] = field(default_factory=list)
+    sums: list[sums.Sums] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Levels:
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
         self.expanded = 0  # pieces of the last level but one that are not needed any more
-        self.scratch = 0  # memory of the device in which sums are computed
+        self.scratch = 0  # memory of the device in which sums are computed,
+        self.block = sums.RUN  # each of so many words
         self.save_first: Callable[[], None] | None = None  # called before states are let go
 
     @property
@@ -121,6 +125,7 @@ class Levels:
             level[-1] = Piece(segment, level[-1].start, level[-1].count + count)
         else:
             level.append(Piece(segment, segment.used, count))
+            segment.starts.append(segment.used)
         segment.used += count
 
     def make_space(self, nbytes: int, *, even_new: bool = True) -> bool:
@@ -158,15 +163,17 @@ class Levels:
     def _move(self, s: Segment) -> bool:
         """Move a segment to the host, if there is room."""
         if s.used:
-            words = self.words * s.used
-            block = sums.block_of(words)
-            found = sums.on_device(self.memory.device, self.scratch, s.address, 0, words, block)
-            s.sums = sums.Sums(words, block, found[:-1])
-            s.kept = self.store.keep(s.address, 8 * words)
+            s.sums = [self._sums(s, *ends) for ends in pairwise([*s.starts, s.used])]
+            s.kept = self.store.keep(s.address, 8 * self.words * s.used)
             if s.kept is None:
                 return False
         self._leave(s)
         return True
+
+    def _sums(self, s: Segment, start: int, end: int) -> sums.Sums:
+        words, address = self.words * (end - start), s.address + 8 * self.words * start
+        found = sums.on_device(self.memory.device, self.scratch, address, words, self.block)
+        return sums.Sums(words, self.block, found)
 
     def _leave(self, s: Segment) -> None:
         self.memory.give(s.address)
@@ -189,23 +196,31 @@ class Levels:
 
     def states(self, piece: Piece) -> Words:
         """The keys of a piece, one after another, on the host. DamagedStates."""
-        first, size = self.words * piece.start, self.words * piece.count
-        if piece.segment.kept is not None:
-            found = self.store.look(piece.segment.kept, 8 * first, 8 * size)
-            if piece.segment.sums is not None and size:
-                piece.segment.sums.check(first, sums.on_host(found, first, piece.segment.sums.block))
-            return found
-        return self.memory.device.read(piece.segment.address + 8 * first, size)
+        kept, first, size = piece.segment.kept, self.words * piece.start, self.words * piece.count
+        if kept is None or not size:
+            return self.memory.device.read(piece.segment.address + 8 * first, size)
+        known, base, begin, count = self._around(piece)
+        found = self.store.look(kept, 8 * (base + begin), 8 * count)
+        known.check(begin, sums.on_host(found, self.block))
+        return found[first - base - begin :][:size]
 
-    def copy_back(self, piece: Piece, address: int) -> None:
-        """Copy a piece that left the device back to it. DamagedStates."""
+    def copy_back(self, piece: Piece, address: int) -> int:
+        """Copy a piece that left the device back to it, with what shares sums with it. DamagedStates.
+
+        There must be room for two blocks more than the piece. Where the piece begins.
+        """
         assert piece.segment.kept is not None, "these states were let go"
-        first, size = self.words * piece.start, self.words * piece.count
-        self.store.copy_back(piece.segment.kept, 8 * first, 8 * size, address)
-        if piece.segment.sums is not None and size:
-            block = piece.segment.sums.block
-            found = sums.on_device(self.memory.device, self.scratch, address, first, size, block)
-            piece.segment.sums.check(first, found)
+        known, base, begin, count = self._around(piece)
+        self.store.copy_back(piece.segment.kept, 8 * (base + begin), 8 * count, address)
+        found = sums.on_device(self.memory.device, self.scratch, address, count, self.block)
+        known.check(begin, found)
+        return address + 8 * (self.words * piece.start - base - begin)
+
+    def _around(self, piece: Piece) -> tuple[sums.Sums, int, int, int]:
+        """Sums of the level's piece that holds this one, where that begins in the segment, and the blocks."""
+        k = bisect_right(piece.segment.starts, piece.start) - 1
+        known, base = piece.segment.sums[k], self.words * piece.segment.starts[k]
+        return known, base, *known.around(self.words * piece.start - base, self.words * piece.count)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -205,13 +205,11 @@ KERNEL(judge_level) {
 
 /* Sums of words that are about to leave the device, or have come back, block by block. */
 KERNEL(sum_words) {
-  const u64 end = p.start + p.in_count, first = p.start / SUM_RUN;
-  const u64 runs = (end - 1) / SUM_RUN + 1 - first;
+  const u64 runs = (p.in_count + SUM_RUN - 1) / SUM_RUN;
   for (u64 r = FIRST_THREAD; r < runs; r += ALL_THREADS) {
-    u64 from = (first + r) * SUM_RUN, to = from + SUM_RUN, sum = 0;
-    if (from < p.start) from = p.start;
-    if (to > end) to = end;
-    for (u64 i = from; i < to; i++) sum += mix(p.in[i - p.start]);
-    add_to(p.out + (from / p.block - p.start / p.block), sum);
+    const u64 from = r * SUM_RUN, to = from + SUM_RUN < p.in_count ? from + SUM_RUN : p.in_count;
+    u64 sum = 0;
+    for (u64 i = from; i < to; i++) sum += mix(p.in[i]);
+    add_to(p.out + from / p.block, sum);
   }
 }

@@ -211,8 +211,7 @@ class Search(Expansion):
                 continue
             for at in range(0, piece.count, self.upload_room):
                 n = min(self.upload_room, piece.count - at)
-                self.levels.copy_back(Piece(piece.segment, piece.start + at, n), self.upload)
-                yield self.upload, n
+                yield self.levels.copy_back(Piece(piece.segment, piece.start + at, n), self.upload), n
 
     def _again(self, depth: int) -> None:
         """Search again up to a level whose states were let go; what was found stays."""

@@ -13,8 +13,9 @@ import numpy as np
 from kvfence.checker.engines.gpu.device import Device, Params, Words
 
 RUN = 256  # words that a thread adds up; ``SUM_RUN`` of search.cuh
-MOST = 256  # sums of a segment,
-BYTES = 8 * (MOST + 1)  # which are computed here
+SHARE = 16  # a block is one part in so many of what is copied back at a time
+MOST = 256  # blocks summed up by one launch,
+BYTES = 8 * MOST  # and the memory of the device that their sums take
 
 
 class DamagedStates(OSError):  # noqa: N818 (a reason to stop)
@@ -27,65 +28,48 @@ class DamagedStates(OSError):  # noqa: N818 (a reason to stop)
         return str(self.strerror)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sums:
-    """The sums of the blocks of a segment of so many words.
-
-    A part of the segment that is compared may begin or end within a block: where the next part begins there,
-    the block is compared then, and else it is not.
-    """
+    """The sums of so many words, ``block`` of which share one."""
 
     words: int
     block: int
     blocks: Words
-    open: tuple[int, Words] | None = None
-    """Where the part before ended within a block, and the sum of that block up to there."""
+
+    def around(self, first: int, count: int) -> tuple[int, int]:
+        """The whole blocks that hold ``count`` words from ``first`` on: the first word, and how many."""
+        begin = first // self.block * self.block
+        return begin, min(-(-(first + count) // self.block) * self.block, self.words) - begin
 
     def check(self, first: int, found: Words) -> None:
-        """Compare the sums of words from ``first`` on, block by block. DamagedStates."""
-        end, found = first + int(found[-1]), found[:-1].copy()
-        whole = first % self.block == 0
-        if not whole and self.open is not None and self.open[0] == first:
-            found[:1] += self.open[1]
-            whole = True
-        over = end == self.words or end % self.block == 0
+        """Compare the sums of whole blocks, the first of which begins at word ``first``. DamagedStates."""
         at = first // self.block
-        compared = slice(0 if whole else 1, len(found) if over else len(found) - 1)
-        if not np.array_equal(found[compared], self.blocks[at : at + len(found)][compared]):
+        if not np.array_equal(found, self.blocks[at : at + len(found)]):
             raise DamagedStates
-        self.open = None if over or not (whole or len(found) > 1) else (end, found[-1:])
 
 
 def block_of(words: int) -> int:
-    """How many words of a segment share a sum."""
-    return -(-words // MOST // RUN) * RUN or RUN
+    """How many words share a sum where so many are copied back at a time."""
+    return max(1, words // SHARE // RUN) * RUN
 
 
-def on_device(device: Device, scratch: int, address: int, first: int, words: int, block: int) -> Words:
-    """The sums of words that lie on the device, ``first`` being the number of the first in its segment.
-
-    The last entry is the number of words. ``scratch`` has room for ``BYTES``.
-    """
-    count = (first + words - 1) // block + 1 - first // block
-    device.clear(scratch, 8 * count)
-    runs = (first + words - 1) // RUN + 1 - first // RUN
-    params = Params(into=address, in_count=words, out=scratch, start=first, block=block)
-    device.launch("sum_words", params, runs)
-    return np.append(device.read(scratch, count), np.uint64(words))
-
-
-def on_host(data: Words, first: int, block: int) -> Words:
-    """The same for words on the host."""
-    count = (first + len(data) - 1) // block + 1 - first // block
-    begins = np.maximum((first // block + np.arange(count)) * block - first, 0)
-    return np.append(np.add.reduceat(_mixed(data), begins), np.uint64(len(data)))
+def on_device(device: Device, scratch: int, address: int, words: int, block: int) -> Words:
+    """The sums of words that lie on the device, block by block. ``scratch`` has room for ``BYTES``."""
+    out = []
+    for first in range(0, words, MOST * block):
+        n = min(MOST * block, words - first)
+        device.clear(scratch, BYTES)
+        params = Params(into=address + 8 * first, in_count=n, out=scratch, block=block)
+        device.launch("sum_words", params, -(-n // RUN))
+        out.append(device.read(scratch, -(-n // block)))
+    return np.concatenate(out)
 
 
-def _mixed(data: Words) -> Words:
-    """``mix`` of table.cuh."""
-    h = data ^ (data >> np.uint64(32))
+def on_host(data: Words, block: int) -> Words:
+    """The same of words on the host."""
+    h = data ^ (data >> np.uint64(32))  # ``mix`` of table.cuh
     h *= np.uint64(0x9E3779B97F4A7C15)
     h ^= h >> np.uint64(29)
     h *= np.uint64(0xBF58476D1CE4E5B9)
     h ^= h >> np.uint64(32)
-    return h
+    return np.asarray(np.add.reduceat(h, np.arange(0, len(data), block)), np.uint64)

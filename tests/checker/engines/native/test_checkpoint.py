@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -58,6 +62,28 @@ def test_a_run_killed_at_once_goes_on_to_the_same_answer(kvlife: Build, tmp_path
     assert sum(saved["levels"]) < whole.states
     resumed = Native(threads=2, checkpoint=folder).run(kvlife(FAULTY), SIZES)
     assert plain(resumed) == plain(whole)
+
+
+def test_a_run_killed_at_any_moment_again_and_again_comes_to_the_same_answer(
+    kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Children that write a checkpoint whenever they can are killed after a few milliseconds each."""
+    machine, chance = kvlife(FAULTY), random.Random(15)
+    whole = plain(Native().run(machine, SIZES))
+    monkeypatch.setattr(engine, "SLICE", 0.0)
+    notes: list[str] = []
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                Native(checkpoint=tmp_path, checkpoint_every=0.0, note=notes.append).run(machine, SIZES)
+            os._exit(0)
+        time.sleep(chance.uniform(0.05, 0.25))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    monkeypatch.undo()
+    assert plain(Native(checkpoint=tmp_path, note=notes.append).run(machine, SIZES)) == whole
+    assert notes == []
 
 
 def interrupted(kvlife: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> Result:
@@ -188,3 +214,34 @@ def test_a_large_run_killed_half_way_goes_on_to_the_known_counts(kvlife: Build, 
         kvlife(), {"Block": 5, "Request": 3}
     )
     assert (r.states, r.transitions, r.depth) == (103_526_400, 943_108_680, 33)
+
+
+@pytest.mark.slow
+def test_a_bundled_machine_killed_half_way_and_damaged_comes_to_the_known_counts(tmp_path: Path) -> None:
+    """The transfer machine, a run of many checkpoints that was killed: one bit of its states is flipped."""
+    kvfence = str(Path(sys.executable).with_name("kvfence"))
+    command = [kvfence, "verify", "--machine", "transfer", "--format", "json"]
+    kept, chance = tmp_path / "kept", random.Random(15)
+    states = kept / "transfer" / "states"
+    running = subprocess.Popen([*command, "--checkpoint", str(kept)], stdout=subprocess.DEVNULL)
+    while not states.exists() or states.stat().st_size < 200_000_000:
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.kill()
+    running.wait()
+    for attempt in range(3):
+        folder = tmp_path / f"damaged-{attempt}"
+        shutil.copytree(kept, folder)
+        with (folder / "transfer" / "states").open("r+b") as file:
+            at = chance.randrange(states.stat().st_size)
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ (1 << chance.randrange(8))]))
+        again = [*command, "--checkpoint", str(folder)]
+        done = subprocess.run(again, capture_output=True, text=True, check=False)
+        shutil.rmtree(folder)
+        if done.returncode != 2:
+            assert done.returncode == 0
+            assert '"states": 24221770' in done.stdout
+            assert '"transitions": 183619689' in done.stdout

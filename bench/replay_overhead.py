@@ -23,7 +23,7 @@ def seconds(workload: Path, options: dict[str, object], judge: bool) -> tuple[fl
     gc.collect()
     start = time.process_time()
     found = replay(workload, options, judge=judge)
-    if found.verdict != "holds" or found.run is None:
+    if found.verdict == "violated" or found.run is None or found.why == "interrupted":
         raise SystemExit(f"the replay does not hold: {found.violations or found.broke}")
     return time.process_time() - start, found.events
 

@@ -446,7 +446,7 @@ def run(arguments: Sequence[str]) -> int:
         if interrupts.pressed():
             told = f"interrupted: what was found until then is told (exit code {INTERRUPTED})"
             code, line = INTERRUPTED, told if code in EXIT_CODES.values() else interrupts.AT_ONCE
-        elif in_threads and code != FAILED:
+        elif in_threads and code in EXIT_CODES.values():
             code, line = FAILED, failures.told(in_threads[0], arguments)
         if (trouble := failures.of_output()) is not None:
             code, line = _untold(trouble, arguments, code)

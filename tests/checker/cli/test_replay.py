@@ -1,6 +1,7 @@
 """``kvfence replay``: exit codes, the same facts in text and JSON, one line for what cannot be replayed."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -58,11 +59,55 @@ def test_metrics_of_a_replay_are_what_its_report_says(
     assert "such.prom" in err
 
 
-def test_without_assertions_nothing_is_said_about_invariants(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = answer([str(SAMPLE), *SMALL, "--no-assert"], capsys)
-    assert code == 0
-    assert "Events were not judged" in text
+@pytest.mark.parametrize("design", ["sound", "register_before_landing", "free_on_preempt"])
+def test_a_run_without_assertions_is_not_judged(design: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [str(SAMPLE), *SMALL, "--no-assert", "--design", design]
+    code, text, _ = answer(asked, capsys)
+    assert code == 3
+    words = " ".join(text.split())
+    assert f"{design}: not judged. Events were not judged, as --no-assert says." in words
+    assert re.search(
+        r"contents of [1-9][0-9,]* blocks read in full and [0-9,]+ as a sample were compared", words
+    )
+    assert "holds" not in text
+    assert "expose" not in text
     assert "PIN" not in text
+    code, text, _ = answer([*asked, "--format", "json"], capsys)
+    found = json.loads(text)
+    assert (code, found["verdict"], found["why"], found["checks"]) == (3, "undetermined", "not judged", {})
+
+
+def test_a_run_that_breaks_down_is_a_violation_without_assertions_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["--no-assert", "--design", "over_pop", "--requests", "100", "--gpu-blocks", "1000"]
+    code, text, _ = answer([str(SAMPLE), *asked], capsys)
+    assert code == 1
+    assert "over_pop: violated. It did not survive this traffic." in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [str(SAMPLE), "--design", "store_without_barrier"],
+        [str(SAMPLE), "--design", "no_such_design"],
+        [str(SAMPLE), "--block-size", "0"],
+        [str(SAMPLE), "--requests", "0"],
+        ["no such file.jsonl"],
+        ["/dev/null"],
+    ],
+)
+def test_a_refused_run_leaves_no_file_and_changes_none(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "old.jsonl"
+    old.write_text("kept")
+    new = [tmp_path / name for name in ("order.jsonl", "metrics.prom")]
+    outputs = ["--record", str(old), "--record-order", str(new[0]), "--metrics", str(new[1])]
+    code, out, err = answer([*arguments, *outputs], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
+    assert old.read_text() == "kept"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_bounds_that_are_given_count_too() -> None:
 
 
 def unread() -> Machine:
-    """False after 12 steps, in a machine with a cell that nothing reads and that is wider than what is read."""
+    """False after 12 steps; a cell that nothing reads is wider than what is read."""
     m = Machine("unread")
     m.function("z", value=Int(0, 255), init=0)
     m.function("n", value=Int(0, 14), init=0)
@@ -262,7 +262,7 @@ def test_a_review_explores_with_numbers_of_any_length(own: str) -> None:
     other = Path(own).with_name("other.py")
     other.write_text(FILE.replace("s.w[b] >= 0", "s.w[b] < 2**70"), encoding="utf-8")
     (machine,) = review(own, str(other), proving=None).machines
-    assert [(row.invariant, row.effect) for row in machine.invariants][0] == ("CONSERVE", "worse")
+    assert next((row.invariant, row.effect) for row in machine.invariants) == ("CONSERVE", "worse")
     assert machine.base is not None
     assert machine.base.engine == "interpret"
 

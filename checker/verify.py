@@ -239,9 +239,9 @@ def verify(
         ) -> Result:
             result = runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
             if result.overflow and may_change:
-                once(f"{built.name}: {beyond_words(result)}")
-                result = Interpret().run(built, own, until=mode, memory=memory, progress=report)
                 notes[built.name] = beyond_words(result)
+                once(f"{built.name}: {notes[built.name]}")
+                result = Interpret().run(built, own, until=mode, memory=memory, progress=report)
             return result
 
         # what breaks safety may buy progress, and the other way round: then all verdicts are wanted

@@ -94,7 +94,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
     ``left_out``: steps of the path as it was found that turned out not to matter. ``loop``, of a run that
     breaks a promise: the steps after the first so many are taken again and again; if there are none, nothing
-    more happens, which the trace events ``idle`` tell.
+    more happens, which the trace events ``idle`` tell. ``untold``: why the steps could not be told as events.
     """
 
     machine: str
@@ -110,6 +110,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     left_out: int = 0
     loop: int | None = None
     idle: tuple[Event, ...] = ()
+    untold: str = ""
 
     @property
     def trace(self) -> Iterator[Event]:

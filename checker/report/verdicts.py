@@ -195,6 +195,8 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
             [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
         )
     lines += _diagnosed(example, width)
+    if example.untold:
+        lines.append(paragraph(f"Not told as a trace: {example.untold}.", width=width, hanging="    "))
     return "\n".join(lines).rstrip()
 
 

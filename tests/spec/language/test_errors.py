@@ -56,12 +56,12 @@ def wrong(text: str) -> Callable[[Fault], Fault]:
 
 
 @wrong("is symbolic, so sets and dicts cannot look it up")
-def in_a_set(s: State, r: Expr, b: Expr) -> None:
+def in_a_set(s: State, r: Expr, _b: Expr) -> None:
     s.require(s.phase[r] in {Phase.waiting, Phase.running})  # wrong
 
 
 @wrong("is symbolic, so sets and dicts cannot look it up")
-def in_a_dict(s: State, r: Expr, b: Expr) -> None:
+def in_a_dict(s: State, r: Expr, _b: Expr) -> None:
     s.n = {Phase.waiting: 1}.get(s.phase[r], 0)  # wrong
 
 
@@ -71,24 +71,24 @@ def a_parameter_as_key(s: State, r: Expr, b: Expr) -> None:
 
 
 @wrong("is symbolic, so sets and dicts cannot look it up")
-def a_number_in_a_set(s: State, r: Expr, b: Expr) -> None:
+def a_number_in_a_set(s: State, _r: Expr, _b: Expr) -> None:
     s.require(s.n in {1, 2})  # wrong
 
 
 @wrong("has no truth value yet")
-def in_a_list(s: State, r: Expr, b: Expr) -> None:
+def in_a_list(s: State, _r: Expr, _b: Expr) -> None:
     s.require(s.n in [1, 2])  # wrong
 
 
 @wrong("has no truth value yet")
-def matched(s: State, r: Expr, b: Expr) -> None:
+def matched(s: State, _r: Expr, _b: Expr) -> None:
     match s.n:
         case 1:  # wrong
             s.n = 2
 
 
 @wrong("has no truth value yet")
-def the_greater(s: State, r: Expr, b: Expr) -> None:
+def the_greater(s: State, _r: Expr, _b: Expr) -> None:
     s.n = max(s.n, 2)  # wrong
 
 
@@ -98,42 +98,42 @@ def any_of_them(s: State, r: Expr, b: Expr) -> None:
 
 
 @wrong("so its value has no text")
-def its_text(s: State, r: Expr, b: Expr) -> None:
+def its_text(s: State, r: Expr, _b: Expr) -> None:
     s.require(str(s.phase[r]) == "waiting")  # wrong
 
 
 @wrong("so its value has no text")
-def its_format(s: State, r: Expr, b: Expr) -> None:
+def its_format(s: State, _r: Expr, _b: Expr) -> None:
     s.require(f"{s.n}" == "1")  # wrong
 
 
 @wrong("it has no number yet")
-def as_int(s: State, r: Expr, b: Expr) -> None:
+def as_int(s: State, _r: Expr, _b: Expr) -> None:
     s.n = int(s.n)  # wrong
 
 
 @wrong("it has no number yet")
-def up_to(s: State, r: Expr, b: Expr) -> None:
+def up_to(s: State, _r: Expr, b: Expr) -> None:
     s.require(*(s.cached[b] for _ in range(s.n)))  # wrong
 
 
 @wrong("it has no elements; quantify")
-def how_many(s: State, r: Expr, b: Expr) -> None:
+def how_many(s: State, _r: Expr, _b: Expr) -> None:
     s.n = len(s.cached)  # wrong
 
 
 @wrong("numbers are only added and subtracted")
-def times(s: State, r: Expr, b: Expr) -> None:
+def times(s: State, _r: Expr, _b: Expr) -> None:
     s.n = 2 * s.n  # wrong
 
 
 @wrong("so it has no index")
-def index_of_a_variable(s: State, r: Expr, b: Expr) -> None:
+def index_of_a_variable(s: State, _r: Expr, b: Expr) -> None:
     s.require(s.n[b] == 1)  # wrong
 
 
 @wrong("the id DEADLOCK is kvfence's own")
-def an_id_of_ours(s: State, r: Expr, b: Expr) -> None:
+def an_id_of_ours(s: State, _r: Expr, b: Expr) -> None:
     s.check("DEADLOCK", s.cached[b])  # wrong
 
 
@@ -541,11 +541,10 @@ def test_what_is_judged_has_a_name_of_its_own(kind: str) -> None:
         """x"""
         return s.n >= 0
 
+    declare = m.eventually if kind == "promise" else getattr(m, kind)
+    given = ("twice", lambda s: s.n == 0) if kind == "promise" else (twice,)
     with pytest.raises(SpecError, match=f"twice is the name of an invariant already; rename the {kind}"):
-        if kind == "promise":
-            m.eventually("twice", lambda s: s.n == 0)
-        else:
-            getattr(m, kind)(twice)
+        declare(*given)
 
 
 @pytest.mark.parametrize("id_", ["LEMMA", "PREMISE", "DEADLOCK", "RANGE"])

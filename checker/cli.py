@@ -188,7 +188,7 @@ def verify(
         return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
     say(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
     if record is not None and not record_counterexample(found, record, files):
-        tell(f"{record}: not written, as there is no counterexample to record")
+        tell(f"{record}: not written, as there is no counterexample that tells of events")
     return EXIT_CODES[found.verdict]
 
 

@@ -124,15 +124,11 @@ def _sizes(machine: Machine, sizes: Mapping[str, int] | None) -> dict[str, int]:
 def _joined(result: Result, seen: Result) -> Result:
     """The result, with what the search saw."""
     stopped = None if seen.stopped == SEEN else seen.stopped
-    findings: dict[str, Finding] = {}
-    for name, own in result.findings.items():
-        other = seen.findings.get(name)
-        if other is not None and other.path is not None:
-            findings[name] = other
-        elif own.verdict is Verdict.holds and (name in seen.not_met or name in seen.unjudged):
-            findings[name] = replace(own, verdict=Verdict.undetermined)
-        else:
-            findings[name] = own
+    findings: dict[str, Finding] = dict(result.findings)
+    for name in (*seen.not_met, *seen.unjudged):
+        if name in findings and findings[name].verdict is Verdict.holds:
+            findings[name] = replace(findings[name], verdict=Verdict.undetermined)
+    findings |= {name: found for name, found in seen.findings.items() if found.path is not None}
     return replace(
         result,
         findings=findings,

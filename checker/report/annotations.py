@@ -82,7 +82,8 @@ def _story(row: InvariantReview) -> str:
     shown = steps if len(steps) <= MOST_STEPS else [*steps[: MOST_STEPS - 1], "…", steps[-1]]
     conjunct = row.story.diagnosis.conjunct
     why = f" False then: {conjunct}." if conjunct else ""
-    return f" After {len(steps)} events: {', '.join(shown)}.{why}"
+    after = f"After {row.story.length}: {', '.join(shown)}" if steps else "In the initial state"
+    return f" {after}.{why}"
 
 
 def _command(level: str, file: str, line: int, title: str, text: str) -> str:

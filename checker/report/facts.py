@@ -113,6 +113,12 @@ class Counterexample(msgspec.Struct, frozen=True):
     untold: str = ""
 
     @property
+    def length(self) -> str:
+        """Where the violation is, in words: after so many events, or at once."""
+        count = len(self.steps)
+        return f"{count} event{'s' * (count != 1)}" if count else "in the initial state"
+
+    @property
     def trace(self) -> Iterator[Event]:
         """The trace events of all steps, which follow ``header`` in a trace file."""
         return itertools.chain(*(step.observed for step in self.steps), self.idle)

@@ -162,13 +162,13 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     """A counterexample as numbered events: the step, its meaning, the values that it changed."""
     count = len(example.steps)
     head = f"{example.invariant} is violated in machine {example.machine} by design {design}: "
-    events = f"{count} event{'s' * (count != 1)}"
-    length = (
-        f"{events}, {example.left_out} more left out."
-        if example.left_out
-        else f"{events}, and no shorter way."
-    )
+    shorter = f", {example.left_out} more left out" if example.left_out else ", and no shorter way"
+    length = f"{example.length}{shorter if count else ''}."
     lines = [paragraph(f"{head}{length}", width=width), ""]
+    if not count:
+        lines += _in_columns(
+            [f"{name} = {shown(value)}" for name, value in example.start.items()], width, "    "
+        )
     for step in example.steps:
         if step.number - 1 == example.loop:
             lines.append("     Again and again:")
@@ -182,7 +182,7 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     if example.loop == count:
         lines.append("     Nothing more happens.")
     lines += [
-        "",
+        *([""] if lines[-1] else []),
         paragraph(
             f"Broken: {example.invariant}, {example.name.replace('_', ' ')}: {example.condition}",
             width=width,
@@ -250,7 +250,8 @@ def _broken(found: Verification, machine: str) -> set[str]:
 
 def _also(example: Counterexample, width: int) -> str:
     """A violation besides the one that the design is known for; JSON tells its events too."""
-    where = f"Also violated in machine {example.machine}, after {len(example.steps)} events"
+    after = f"after {example.length}" if example.steps else example.length
+    where = f"Also violated in machine {example.machine}, {after}"
     text = f"{where}: {example.invariant}, {example.name.replace('_', ' ')}."
     return paragraph(text, width=width, hanging="    ")
 

@@ -27,7 +27,7 @@ Body = Callable[[State, Elem], Expr]
 
 
 def slots(name: str, *, taking: bool = True) -> tuple[Machine, Sort]:
-    """Blocks that are taken, if ``taking``, and given back; nothing is ever ``hot``, everything is ``cold``."""
+    """Blocks that are taken, if ``taking``, and given back; nothing is ever ``hot``, all is ``cold``."""
     m = Machine(name, doc="Blocks that are taken and given back.")
     block = m.sort("Block", default=2)
     m.relation("used", block, init=False)
@@ -277,18 +277,6 @@ def unknownid(faults: Faults = NONE) -> Machine:  # noqa: ARG001
     def t2(s: State) -> Expr:
         """all is cold"""
         return ForAll(block, lambda b: s.cold[b])
-
-    return m
-
-
-def size4(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """False at four blocks, and true at the two that are searched."""
-    m, block = slots("size4")
-
-    @m.invariant("COUNT")
-    def three(s: State) -> Expr:
-        """Three blocks are enough."""
-        return Count(block, lambda b: s.used[b]) <= 3
 
     return m
 

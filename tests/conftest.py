@@ -30,25 +30,25 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 def _what_is_raised_is_counted() -> Iterator[None]:
     """In every test: an event that breaks an invariant was counted for it, and not taken back from any."""
     judge, not_judged, violated = Books.judge, Books.not_judged, Ledger._violated
-    counted: dict[int, tuple[int, list[str]]] = {}
-    """By the identity of the books, of which there is one pair at a time: the last event, what it counted."""
+    last: list[tuple[Books, int, list[str]]] = []
+    """The last event that counted something itself: the books, its number, and what it counted."""
+
+    def counted(books: Books) -> list[str]:
+        return last[0][2] if last and last[0][0] is books and last[0][1] == books.events else []
 
     def noted(books: Books, *ids: str) -> None:
-        event, names = counted.get(id(books), (-1, []))
-        counted.clear()
-        counted[id(books)] = books.events, [*(names if event == books.events else []), *ids]
+        last[:] = [(books, books.events, [*counted(books), *ids])]
 
-    def judge_and_note(books: Books, *ids: str) -> None:
-        noted(books, *ids)
-        judge(books, *ids)
+    def judge_and_note(books: Books, id_: str) -> None:
+        noted(books, id_)
+        judge(books, id_)
 
     def not_judged_and_note(books: Books, *ids: str) -> None:
         noted(books, *(f"not {id_}" for id_ in ids))
         not_judged(books, *ids)
 
     def look(ledger: Ledger, kind: type[Event], invariant: str) -> None:
-        event, names = counted.get(id(ledger.books), (-1, []))
-        names = names if event == ledger.books.events else []
+        names = counted(ledger.books)
         assert not any(name.startswith("not ") for name in names), (kind, invariant, names)
         assert invariant in {*RULES[kind].each, *names} or invariant not in RULES[kind].ids, (kind, invariant)
         violated(ledger, kind, invariant)

@@ -16,6 +16,7 @@ from kvfence.checker.monitor.request_state import Promise, Request
 from kvfence.checker.monitor.tags import Tag
 from kvfence.checker.monitor.violation import Violation, cause_of
 from kvfence.checker.monitor.words import BUSIES, FILLING, FROZEN, PROMISE, PROMISES
+from kvfence.spec.catalog import BY_ID
 from kvfence.spec.events import (
     Alloc,
     Complete,
@@ -218,7 +219,7 @@ class Books:
         """Different faults so far."""
         self.causes: dict[tuple[object, ...], bool] = {}
         """What the last of them were about."""
-        self.judged: dict[str, int] = {}
+        self.judged: dict[str, int] = dict.fromkeys(BY_ID, 0)
         """Judgements made, more or fewer than one for each event of a kind; see :meth:`judge`."""
         self.strict = True
         """Whether it is an error if a rule raises what it does not declare; if not, the violation is told."""
@@ -350,15 +351,14 @@ class Books:
         self.ring = deque(self.ring, maxlen=events)
         self.ring_slots = slots
 
-    def judge(self, *invariants: str) -> None:
-        """Count this event for ``invariants`` by which its rule does not judge each event."""
-        for invariant in invariants:
-            self.judged[invariant] = self.judged.get(invariant, 0) + 1
+    def judge(self, invariant: str) -> None:
+        """Count this event for ``invariant``, by which its rule does not judge each event."""
+        self.judged[invariant] += 1
 
     def not_judged(self, *invariants: str) -> None:
         """Do not count this event, which is accepted, for ``invariants`` by which its rule judges others."""
         for invariant in invariants:
-            self.judged[invariant] = self.judged.get(invariant, 0) - 1
+            self.judged[invariant] -= 1
 
     def forget_implicit(self, request: Request) -> None:
         """Forget a generation that was only ever named as a holder, if it holds nothing any more."""

@@ -85,7 +85,8 @@ class RequestRules(Rules):
             raise KeyError(event.pool)
         if pool is not None and external:
             if count_of(event.slots):
-                books.judge("PIN", "CONSERVE")
+                books.judge("PIN")
+                books.judge("CONSERVE")
             which = named(pool, event.slots)
             slots = event.slots
             if which is None or not (all_have_both(pool, which, REFS, LABEL) and distinct(pool, which)):

@@ -520,6 +520,8 @@ class _Drawer:
         r, x = self.rng, self.rng.random()
         if depth <= 0 or x < 0.3:
             return self.atom(env, depth)
+        if x < 0.33:
+            return self.pair(env) or self.atom(env, depth)
         if x < 0.42:
             return Node("and", BOOL, tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3]))))
         if x < 0.54:
@@ -536,6 +538,18 @@ class _Drawer:
             return Node("if", BOOL, (self.truth(env, depth - 1), *arms))
         over = self.over(r.choice([1, 1, 1, 2]))
         return Node(r.choice(["forall", "exists"]), BOOL, (self.truth((*env, *over), depth - 1),), over)
+
+    def pair(self, env: Env) -> Node | None:
+        """Two comparisons of one value with constants."""
+        r = self.rng
+        found = self.read(lambda v: v.kind in ("enum", "int"), env, 1)
+        if found is None:
+            return None
+        t = found.type
+        like = T("int", "", *t.ends(self.sizes)) if t.kind == "int" and t.bounded else t
+        signs = ["eq", "ne"] if t.kind == "enum" else ["eq", "ne", "lt", "le", "gt", "ge"]
+        both = tuple(Node(r.choice(signs), BOOL, (found, self.constant(like))) for _ in range(2))
+        return Node(r.choice(["and", "or"]), BOOL, both)
 
     def atom(self, env: Env, depth: int) -> Node:
         """A comparison, or a field that is true or false."""

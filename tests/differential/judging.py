@@ -93,7 +93,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
         out.append("explore")
     if now_and_then(0.2):
         out.append("explore-first")
-    compiled = now_and_then(0.5 if large else 0.16)
+    compiled = now_and_then(0.5 if large else 0.25)
     if compiled:
         out += ["native", "native-2-threads"]
         out += [x for x in ("native-first", "native-resumed") if now_and_then(0.4)]

@@ -206,7 +206,7 @@ class _Drawer:
                     T("int", "", -1, (of, 0)),
                 ]
             )
-        if self.features.wide and x < 0.3:
+        if self.features.wide and x < 0.34:
             return r.choice(
                 [
                     T("int", "", -300, 40_000),

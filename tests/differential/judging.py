@@ -46,6 +46,7 @@ QUESTIONS: dict[str, Question] = {
     "liveness-in-c": say.promised(False),
     "bmc": say.bounded(7),
     "kinduction": say.by_induction,
+    "kinduction-exercised": say.exercised,
     "spacer": say.by_spacer,
     "smt": say.for_any_size,
     "evaluate": say.evaluated,
@@ -112,7 +113,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
     if not large and now_and_then(0.25):
         out.append("bmc")
     if tiny:
-        rare = (("kinduction", 0.25), ("smt", 0.2), ("spacer", 0.03))
+        rare = (("kinduction", 0.25), ("kinduction-exercised", 0.1), ("smt", 0.2), ("spacer", 0.03))
         out += [x for x, share in rare if now_and_then(share)]
     return out
 

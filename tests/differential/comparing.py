@@ -237,7 +237,7 @@ def by_induction(c: Case) -> Compared:
 
 
 def exercised(c: Case) -> Compared:
-    """k-induction as the command line asks it: it holds only if actions are taken, goals reached, premises met."""
+    """k-induction as on the command line: actions must be taken, goals reached and premises met."""
     with compiled_quickly(True):
         r = Exercised(KInduction(4, seconds=4.0)).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
     out = searched(c, r, complete=False)

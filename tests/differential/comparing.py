@@ -15,14 +15,16 @@ from direct import Answer, Direct, State, Taken, judged
 from promising import Judge, follow
 from recipes import Recipe, build
 
-from kvfence.checker.engines import Explore, Interpret, Liveness, Native, Path, Result, Verdict
-from kvfence.checker.engines import explore as explore_module
+from kvfence.checker.engines import Explore, Interpret, Interpreter, Liveness, Native, Path, Result, Verdict
 from kvfence.checker.engines import graph as graph_module
+from kvfence.checker.engines.base import cell_bounds
 from kvfence.checker.engines.exercised import Exercised
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu import host as gpu_host
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.native import build as compiling
+from kvfence.checker.engines.native import exploration
+from kvfence.checker.engines.native.exploration import Model
 from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.checker.engines.smt.kinduction import KInduction
 from kvfence.checker.engines.smt.spacer import Spacer
@@ -173,6 +175,24 @@ def resumed(c: Case) -> Compared:
     return explored(c, r)
 
 
+def short_of_memory(c: Case) -> Compared:
+    """The native engine with just enough memory for its table: levels go to a file and come back."""
+    with compiled_quickly(True):
+        run = Interpreter(c.machine)
+        model = Model(run, cell_bounds(run.grounded, c.recipe.limits, required=True))
+        entry, buffers = 8 * model.packing.words, int(model.library.buffers())
+        slack = 2 * buffers // (entry + 8)
+        slots = 1 << max(12, (2 * slack).bit_length())
+        while min(int(exploration.FULLEST * slots), slots - slack) <= c.answer.states:
+            slots *= 2
+        room = 1 << 16
+        with replaced(exploration, "SMALLEST_BLOCKS", room):
+            r = Native(note=quietly).run(
+                c.machine, bounds=c.recipe.limits, memory=entry * slots + buffers + room
+            )
+    return explored(c, r)
+
+
 def up_to_renaming(c: Case) -> Compared:
     """The native engine with symmetry."""
     with compiled_quickly(True):
@@ -199,7 +219,7 @@ def promised(python: bool) -> Callable[[Case], Compared]:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
-        with compiled_quickly(True), pytest_free_patch(graph_module, "Model", _refused if python else None):
+        with compiled_quickly(True), replaced(graph_module, "Model", _refused if python else None):
             r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
@@ -211,7 +231,7 @@ def _refused(*_: object) -> None:
 
 
 @contextmanager
-def pytest_free_patch(module: Any, name: str, value: object | None) -> Iterator[None]:
+def replaced(module: Any, name: str, value: object | None) -> Iterator[None]:
     """``module.name`` replaced for a while, unless there is nothing to put there."""
     old = getattr(module, name)
     if value is not None:
@@ -537,6 +557,3 @@ def ask(question: Question, c: Case) -> Compared:
 
         at = traceback.extract_tb(error.__traceback__)[-1]
         return [Difference("error", f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})")]
-
-
-__all__ = ["Case", "Difference", "ask", "explore_module"]

@@ -355,7 +355,7 @@ class _Drawer:
             return None, Stmt("update", self.fitting(f, inner, 1), f.name, (), over)
         now = Node("read", f.value, index, f.name)
         if f.value.kind == "int" and r.random() < 0.5:
-            by = r.choice([1, 1, 1, -1, 2]) * (self.stride(f.value))
+            by = r.choice([1, 1, 1, -1, 2, 2, -2, 3]) * (self.stride(f.value))
             moved = Node("add", INT, (now, lit(INT, by)))
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
@@ -605,7 +605,7 @@ class _Mender:
     def mended(self) -> Recipe:
         """The machine as it is to be judged."""
         r = self.recipe
-        if self.holds or self.rng.random() < 0.4:
+        if self.holds or self.rng.random() < 0.3:
             for _ in range(6):
                 changed = self._without_faults(r)
                 if changed == r:

@@ -36,6 +36,7 @@ QUESTIONS: dict[str, Question] = {
     "native-all-lanes-2-threads": say.in_c(2, False),
     "native-first": say.first_of(lambda: say.Native(note=say.quietly)),
     "native-resumed": say.resumed,
+    "native-little-memory": say.short_of_memory,
     "native-symmetry": say.up_to_renaming,
     "gpu-kernels": say.on_gpu(1, False, False),
     "gpu-kernels-2-threads": say.on_gpu(2, False, False),
@@ -97,7 +98,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
     compiled = now_and_then(0.5 if large else 0.25)
     if compiled:
         out += ["native", "native-2-threads"]
-        out += [x for x in ("native-first", "native-resumed") if now_and_then(0.4)]
+        out += [x for x in ("native-first", "native-resumed", "native-little-memory") if now_and_then(0.4)]
     if now_and_then(0.04):
         out += ["native-all-lanes", "native-all-lanes-2-threads"]
     if any(size > 1 for _, size in r.sorts) and now_and_then(0.12):

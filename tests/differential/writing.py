@@ -67,7 +67,7 @@ def test_text(seed: int, case: int, question: str, difference: Difference, r: Re
 
 
 def _test(question: str, r: Recipe) -> tuple[str, str]:
-    if question in ("build", "evaluate", "native-resumed") or (
+    if question in ("build", "evaluate", "native-resumed", "native-little-memory") or (
         question.startswith("gpu") and question not in _KERNELS
     ):
         return "", "\ndef test_the_machine_can_be_built() -> None:\n    assert build().finished()\n"

@@ -2,6 +2,7 @@
 #   make setup    install kvfence with its development tools into .venv
 #   make verify   check the specification, then replay the bundled production requests
 #   make test     run the tests
+#   make fuzz     random machines, judged directly and by every engine: SEED=1 SECONDS=3600, FROM=0 to go on, or CASE
 #   make lint     ruff and mypy
 #   make docs     write the generated pages again (minutes)
 #   make bench    run the measurements of bench/
@@ -20,7 +21,7 @@ WORKERS ?= 2
 LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
   checker/audit/torch_cpu_lock.txt checker/audit/torch_cuda_lock.txt
 
-.PHONY: test-vllm bench-monitor setup verify test lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
+.PHONY: test-vllm bench-monitor setup verify test fuzz lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
@@ -38,6 +39,12 @@ verify: .venv/.reference
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+SEED ?= 1
+SECONDS ?= 3600
+FROM ?= 0
+fuzz: .venv/.dev
+	$(BIN)/python tests/differential --seed $(SEED) --seconds $(SECONDS) --from $(FROM) $(if $(CASE),--case $(CASE))
 
 lint: .venv/.dev
 	$(BIN)/ruff check

@@ -8,19 +8,23 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from direct import Answer, Direct, State, Taken, judged
 from promising import Judge, follow
 from recipes import Recipe, build
 
-from kvfence.checker.engines import Explore, Interpret, Liveness, Native, Path, Result, Verdict
-from kvfence.checker.engines import explore as explore_module
+from kvfence.checker.engines import Explore, Interpret, Interpreter, Liveness, Native, Path, Result, Verdict
 from kvfence.checker.engines import graph as graph_module
+from kvfence.checker.engines.base import cell_bounds
+from kvfence.checker.engines.exercised import Exercised
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu import host as gpu_host
 from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.native import build as compiling
+from kvfence.checker.engines.native import exploration
+from kvfence.checker.engines.native.exploration import Model
 from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.checker.engines.smt.kinduction import KInduction
 from kvfence.checker.engines.smt.spacer import Spacer
@@ -52,6 +56,23 @@ class Case:
         made = build(self.recipe)
         assert isinstance(made, Machine)
         self.machine, self.direct, self.answer = made, Direct(self.recipe), judged(self.recipe)
+
+    @cached_property
+    def premises(self) -> dict[str, int | None]:
+        """By condition, at which depth its premises are met, as the interpreter finds; None where never.
+
+        Counters that turn on their own meet no premise.
+        """
+        core, _ = self.recipe.parts()
+        made = build(core)
+        assert isinstance(made, Machine)
+        return Interpret().run(made, bounds=core.limits, max_states=self.enough).premises
+
+    @property
+    def overall(self) -> str:
+        """The verdict, with premises: a condition whose premise is never met says nothing."""
+        vacuous = self.verdict == "holds" and None in self.premises.values()
+        return "undetermined" if vacuous else self.verdict
 
     @property
     def enough(self) -> int:
@@ -91,7 +112,8 @@ def compiled_quickly(one_lane: bool) -> Iterator[None]:
 def own_cache() -> Iterator[None]:
     """A cache of compiled machines that is gone afterwards."""
     before = os.environ.get("XDG_CACHE_HOME")
-    with tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder:
+    # a compiler that outlives its killed worker may still write there
+    with tempfile.TemporaryDirectory(prefix="kvfence-differential-", ignore_cleanup_errors=True) as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         try:
             yield
@@ -153,6 +175,24 @@ def resumed(c: Case) -> Compared:
     return explored(c, r)
 
 
+def short_of_memory(c: Case) -> Compared:
+    """The native engine with just enough memory for its table: levels go to a file and come back."""
+    with compiled_quickly(True):
+        run = Interpreter(c.machine)
+        model = Model(run, cell_bounds(run.grounded, c.recipe.limits, required=True))
+        entry, buffers = 8 * model.packing.words, int(model.library.buffers())
+        slack = 2 * buffers // (entry + 8)
+        slots = 1 << max(12, (2 * slack).bit_length())
+        while min(int(exploration.FULLEST * slots), slots - slack) <= c.answer.states:
+            slots *= 2
+        room = 1 << 16
+        with replaced(exploration, "SMALLEST_BLOCKS", room):
+            r = Native(note=quietly).run(
+                c.machine, bounds=c.recipe.limits, memory=entry * slots + buffers + room
+            )
+    return explored(c, r)
+
+
 def up_to_renaming(c: Case) -> Compared:
     """The native engine with symmetry."""
     with compiled_quickly(True):
@@ -179,7 +219,7 @@ def promised(python: bool) -> Callable[[Case], Compared]:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
-        with compiled_quickly(True), pytest_free_patch(graph_module, "Model", _refused if python else None):
+        with compiled_quickly(True), replaced(graph_module, "Model", _refused if python else None):
             r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
@@ -191,7 +231,7 @@ def _refused(*_: object) -> None:
 
 
 @contextmanager
-def pytest_free_patch(module: Any, name: str, value: object | None) -> Iterator[None]:
+def replaced(module: Any, name: str, value: object | None) -> Iterator[None]:
     """``module.name`` replaced for a while, unless there is nothing to put there."""
     old = getattr(module, name)
     if value is not None:
@@ -214,6 +254,16 @@ def bounded(depth: int) -> Callable[[Case], Compared]:
 def by_induction(c: Case) -> Compared:
     """k-induction."""
     return searched(c, KInduction(4, seconds=4.0).run(c.machine), complete=False)
+
+
+def exercised(c: Case) -> Compared:
+    """k-induction as on the command line: actions must be taken, goals reached and premises met."""
+    with compiled_quickly(True):
+        r = Exercised(KInduction(4, seconds=4.0)).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
+    out = searched(c, r, complete=False)
+    if r.verdict is Verdict.holds:
+        out += expect("overall verdict", c.overall, "holds")
+    return out
 
 
 def by_spacer(c: Case) -> Compared:
@@ -314,15 +364,8 @@ def conditions(c: Case, r: Result) -> Compared:
     for name, depth in r.goals.items():
         path = r.witnesses.get(name)
         out += length(f"witness of {name}", depth, path, False) + replayed(c, path, name)
-    return out + overall(c, r)
-
-
-def overall(c: Case, r: Result) -> Compared:
-    """The verdict on the whole machine."""
-    wanted = c.verdict
-    if wanted == "holds" and r.vacuous:
-        wanted = "undetermined"
-    return expect("overall verdict", wanted, str(r.verdict))
+    out += expect("premises", c.premises, r.premises)
+    return out + expect("overall verdict", c.overall, str(r.verdict))
 
 
 def first(c: Case, r: Result) -> Compared:
@@ -514,6 +557,3 @@ def ask(question: Question, c: Case) -> Compared:
 
         at = traceback.extract_tb(error.__traceback__)[-1]
         return [Difference("error", f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})")]
-
-
-__all__ = ["Case", "Difference", "ask", "explore_module"]

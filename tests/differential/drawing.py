@@ -206,7 +206,7 @@ class _Drawer:
                     T("int", "", -1, (of, 0)),
                 ]
             )
-        if self.features.wide and x < 0.3:
+        if self.features.wide and x < 0.34:
             return r.choice(
                 [
                     T("int", "", -300, 40_000),
@@ -355,7 +355,7 @@ class _Drawer:
             return None, Stmt("update", self.fitting(f, inner, 1), f.name, (), over)
         now = Node("read", f.value, index, f.name)
         if f.value.kind == "int" and r.random() < 0.5:
-            by = r.choice([1, 1, 1, -1, 2]) * (self.stride(f.value))
+            by = r.choice([1, 1, 1, -1, 2, 2, -2, 3]) * (self.stride(f.value))
             moved = Node("add", INT, (now, lit(INT, by)))
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
@@ -520,6 +520,8 @@ class _Drawer:
         r, x = self.rng, self.rng.random()
         if depth <= 0 or x < 0.3:
             return self.atom(env, depth)
+        if x < 0.33:
+            return self.pair(env) or self.atom(env, depth)
         if x < 0.42:
             return Node("and", BOOL, tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3]))))
         if x < 0.54:
@@ -536,6 +538,18 @@ class _Drawer:
             return Node("if", BOOL, (self.truth(env, depth - 1), *arms))
         over = self.over(r.choice([1, 1, 1, 2]))
         return Node(r.choice(["forall", "exists"]), BOOL, (self.truth((*env, *over), depth - 1),), over)
+
+    def pair(self, env: Env) -> Node | None:
+        """Two comparisons of one value with constants."""
+        r = self.rng
+        found = self.read(lambda v: v.kind in ("enum", "int"), env, 1)
+        if found is None:
+            return None
+        t = found.type
+        like = T("int", "", *t.ends(self.sizes)) if t.kind == "int" and t.bounded else t
+        signs = ["eq", "ne"] if t.kind == "enum" else ["eq", "ne", "lt", "le", "gt", "ge"]
+        both = tuple(Node(r.choice(signs), BOOL, (found, self.constant(like))) for _ in range(2))
+        return Node(r.choice(["and", "or"]), BOOL, both)
 
     def atom(self, env: Env, depth: int) -> Node:
         """A comparison, or a field that is true or false."""
@@ -591,7 +605,7 @@ class _Mender:
     def mended(self) -> Recipe:
         """The machine as it is to be judged."""
         r = self.recipe
-        if self.holds or self.rng.random() < 0.4:
+        if self.holds or self.rng.random() < 0.3:
             for _ in range(6):
                 changed = self._without_faults(r)
                 if changed == r:

@@ -36,6 +36,7 @@ QUESTIONS: dict[str, Question] = {
     "native-all-lanes-2-threads": say.in_c(2, False),
     "native-first": say.first_of(lambda: say.Native(note=say.quietly)),
     "native-resumed": say.resumed,
+    "native-little-memory": say.short_of_memory,
     "native-symmetry": say.up_to_renaming,
     "gpu-kernels": say.on_gpu(1, False, False),
     "gpu-kernels-2-threads": say.on_gpu(2, False, False),
@@ -46,6 +47,7 @@ QUESTIONS: dict[str, Question] = {
     "liveness-in-c": say.promised(False),
     "bmc": say.bounded(7),
     "kinduction": say.by_induction,
+    "kinduction-exercised": say.exercised,
     "spacer": say.by_spacer,
     "smt": say.for_any_size,
     "evaluate": say.evaluated,
@@ -93,10 +95,10 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
         out.append("explore")
     if now_and_then(0.2):
         out.append("explore-first")
-    compiled = now_and_then(0.5 if large else 0.16)
+    compiled = now_and_then(0.5 if large else 0.25)
     if compiled:
         out += ["native", "native-2-threads"]
-        out += [x for x in ("native-first", "native-resumed") if now_and_then(0.4)]
+        out += [x for x in ("native-first", "native-resumed", "native-little-memory") if now_and_then(0.4)]
     if now_and_then(0.04):
         out += ["native-all-lanes", "native-all-lanes-2-threads"]
     if any(size > 1 for _, size in r.sorts) and now_and_then(0.12):
@@ -112,7 +114,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
     if not large and now_and_then(0.25):
         out.append("bmc")
     if tiny:
-        rare = (("kinduction", 0.25), ("smt", 0.2), ("spacer", 0.03))
+        rare = (("kinduction", 0.25), ("kinduction-exercised", 0.1), ("smt", 0.2), ("spacer", 0.03))
         out += [x for x, share in rare if now_and_then(share)]
     return out
 

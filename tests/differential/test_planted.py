@@ -92,7 +92,10 @@ PLANTS = [
         "self.judged = max(self.judged, 1)\n    while self.judged < self.seen.count:",
     ),
     Plant(
-        "numpy takes equal tags for equal states", f"{E}.table:_same", "out &= x.take(i) == y.take(j)", "pass"
+        "numpy does not know states again",
+        f"{E}.table:SeenRows._enter",
+        "(found & ~_LOW) == tag",
+        "(found & ~_LOW) < tag",
     ),
     Plant(
         "numpy gives up at a full slot",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from comparing import Case, Difference
 from recipes import Recipe, machine_text
 
@@ -21,6 +23,7 @@ _MAKE = {
     "liveness-in-c": "Liveness()",
     "bmc": "BMC(7)",
     "kinduction": "KInduction(4)",
+    "kinduction-exercised": "Exercised(KInduction(4))",
     "spacer": "Spacer(seconds=10.0, depth=3)",
     "smt": "Unbounded()",
 }
@@ -30,6 +33,7 @@ _KERNELS = {
     "gpu-kernels-symmetry": "HostDevice(1)",
 }
 _HOMES = {
+    "Exercised": "kvfence.checker.engines.exercised",
     "BMC": "kvfence.checker.engines.smt.bmc",
     "KInduction": "kvfence.checker.engines.smt.kinduction",
     "Spacer": "kvfence.checker.engines.smt.spacer",
@@ -63,7 +67,7 @@ def test_text(seed: int, case: int, question: str, difference: Difference, r: Re
 
 
 def _test(question: str, r: Recipe) -> tuple[str, str]:
-    if question in ("build", "evaluate", "native-resumed") or (
+    if question in ("build", "evaluate", "native-resumed", "native-little-memory") or (
         question.startswith("gpu") and question not in _KERNELS
     ):
         return "", "\ndef test_the_machine_can_be_built() -> None:\n    assert build().finished()\n"
@@ -75,8 +79,8 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         imports += "from kvfence.checker.engines.gpu.host import HostDevice\n"
     else:
         engine = _MAKE[question]
-        name = engine.partition("(")[0]
-        imports = f"from {_HOMES.get(name, 'kvfence.checker.engines')} import {name}\n"
+        names = re.findall(r"[A-Z]\w+", engine)
+        imports = "".join(f"from {_HOMES.get(n, 'kvfence.checker.engines')} import {n}\n" for n in names)
     bounds = f", bounds={r.limits!r}" if r.bounds else ""
     lines = [_FOLLOW, "", "def test_the_engine_is_right() -> None:", "    m = build()"]
     imports = "from kvfence.checker.engines import Interpreter, Path\n" + imports
@@ -96,7 +100,7 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         judge = Judge(Case(r).direct)
         broken = {q.name: judge.broken(q)[0] for q in r.promises}
         lines.append(f"    assert {{p.name for p in wrong}} == {{n for n, b in {broken!r}.items() if b}}")
-    elif question in ("bmc", "kinduction", "spacer", "smt"):
+    elif question in ("bmc", "kinduction", "kinduction-exercised", "spacer", "smt"):
         lines += [shown, f"    right = {violated!r}"]
         lines.append("    assert found.items() <= right.items()")
         lines.append(

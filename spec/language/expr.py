@@ -107,6 +107,12 @@ class Expr:
             f"{show(self)} is symbolic, so sets and dicts cannot look it up; write IsIn, or If for each case"
         )
 
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expr:
+        return self  # equal expressions are one node
+
     def __neg__(self) -> Expr:
         return constant(INTEGER, 0) - self
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from kvfence.spec.language.errors import close, fail, here
+from kvfence.spec.language.errors import close, fail, here, place
 from kvfence.spec.language.expr import Expr, lift, lift_bool, show, variable
 from kvfence.spec.language.sizes import KnownSizes, Sizes
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State, check_id
@@ -17,6 +19,7 @@ Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
 DEADLOCK = "deadlock"  # the name of the condition that every machine has: that no state is stuck
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
+_IS = dis.opmap["IS_OP"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -218,6 +221,7 @@ class Machine:
             action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
             action.event = _by_name(name, event, tuple(params)) if event else None
             state = State(self, name, name, variables)
+            _no_identity(body)
             if body(state, **dict(zip(params, variables, strict=True))) is not None:
                 raise fail(
                     f"action {name} returns something, which would be lost; say when it can be taken by "
@@ -339,6 +343,8 @@ class Machine:
                 raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
         variables = tuple(variable("param", t, p) for p, t in params.items())
         state = State(self, name, params=variables)
+        for side in (when, then):
+            _no_identity(side)
         first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
         last = state._closed(lift_bool(then(state, *variables), name))
         self.promises[name] = LeadsTo(id_, name, doc, variables, first, last)
@@ -411,6 +417,7 @@ class Machine:
     def _property(self, id_: str, name: str, body: Callable[..., object]) -> Property:
         where = here()
         state = State(self, name)
+        _no_identity(body)
         e = state._closed(lift_bool(body(state), name))
         return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
 
@@ -443,6 +450,44 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({self.name})"
+
+
+def _no_identity(body: object) -> None:
+    """SpecError for ``is True`` and ``is False``, which no symbolic value can answer.
+
+    Looked at are a body, the functions inside it, and those of its file that it names.
+    """
+    todo, seen = [body], set[int]()
+    while todo:
+        found = todo.pop()
+        if isinstance(found, types.FunctionType):
+            code: object = found.__code__
+            names = (found.__globals__.get(name) for name in found.__code__.co_names)
+            cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
+            todo += [f for f in (*names, *cells) if _in_file(f, found.__code__.co_filename)]
+        else:
+            code = found
+        if not isinstance(code, types.CodeType) or id(code) in seen:
+            continue
+        seen.add(id(code))
+        todo += code.co_consts
+        if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
+            continue
+        told: object = None
+        line = code.co_firstlineno
+        for i in dis.get_instructions(code):
+            line = i.starts_line or line
+            if i.opname == "IS_OP" and isinstance(told, bool):
+                raise fail(
+                    f"`is {told}` (or `case {told}`) asks which object a value is, and no symbolic value "
+                    "is that one; write x or ~x, and for a switch of yours `if switch:`",
+                    place(code.co_filename, line),
+                )
+            told = i.argval if i.opname == "LOAD_CONST" else None
+
+
+def _in_file(found: object, filename: str) -> bool:
+    return isinstance(found, types.FunctionType) and found.__code__.co_filename == filename
 
 
 def _a(noun: str) -> str:

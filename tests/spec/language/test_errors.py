@@ -132,6 +132,16 @@ def index_of_a_variable(s: State, _r: Expr, b: Expr) -> None:
     s.require(s.n[b] == 1)  # wrong
 
 
+@wrong("asks which object a value is")
+def is_true(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.cached[b] is True)  # wrong
+
+
+@wrong("asks which object a value is")
+def is_false_in_a_quantifier(s: State, _r: Expr, b: Expr) -> None:
+    s.require(ForAll(b.type, lambda c: s.cached[c] is False))  # wrong
+
+
 @wrong("the id DEADLOCK is kvfence's own")
 def an_id_of_ours(s: State, _r: Expr, b: Expr) -> None:
     s.check("DEADLOCK", s.cached[b])  # wrong

@@ -146,6 +146,7 @@ class _Stage:
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
+            found = found or _idle(log, self.base)  # what else is noticed says more
         return found, log.stopped
 
     def broken(self, m: Mutant) -> tuple[dict[str, int], str | None]:
@@ -177,8 +178,18 @@ def _violations(log: Log) -> dict[str, int]:
 def _missing(log: Log, base: Log) -> dict[str, int]:
     """Goals and actions that the machine reaches and the mutant does not; as deep as the search went."""
     taken, once = _taken(log), _taken(base)
-    found = {f"goal {name}": log.depth for name in base.reached if name not in log.reached}
+    goals = [p.name for p, _ in base.grounded.goals if not isinstance(p, Premise)]
+    lost = [name for name in goals if name in base.reached and name not in log.reached]
+    found = {f"goal {name}": log.depth for name in lost}
     return found | {f"action {name}": log.depth for name in once if name not in taken}
+
+
+def _idle(log: Log, base: Log) -> dict[str, int]:
+    """Premises that the machine meets and the mutant does not; as deep as the search went."""
+    premises = [p.name for p, _ in base.grounded.goals if isinstance(p, Premise)]
+    return {
+        f"goal {name}": log.depth for name in premises if name in base.reached and name not in log.reached
+    }
 
 
 def _taken(log: Log) -> set[str]:

@@ -4,6 +4,7 @@
 #   make test     run the tests
 #   make lint     ruff and mypy
 #   make docs     write the generated pages again (minutes)
+#   make mutation mutate a sample of kvfence's own Python, and see that a test notices (SEED, SAMPLE_SIZE, PATHS)
 #   make bench    run the measurements of bench/
 #   make test-gpu      the tests that need a CUDA device
 #   make test-vllm     a whole vLLM on the CPU, offloading, with kvfence around it (gigabytes, minutes)
@@ -18,7 +19,7 @@ SAMPLE := checker/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 
-.PHONY: test-vllm bench-monitor setup verify test lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
+.PHONY: test-vllm bench-monitor setup verify test lint docs mutation bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
@@ -46,6 +47,11 @@ docs: .venv/.dev
 	$(BIN)/python docs/generate_file_list.py
 	for page in trace_format order_format invariants designs machines mutation; do \
 	  $(BIN)/python docs/generate_$$page.py > out.md && mv out.md docs/$$(echo $$page | tr _ -).md || exit 1; done
+
+SEED ?= 1
+SAMPLE_SIZE ?= 100
+mutation: .venv/.dev
+	$(BIN)/python ci/mutation.py --seed $(SEED) --sample $(SAMPLE_SIZE) $(PATHS)
 
 bench: .venv/.dev
 	$(BIN)/python -m bench

@@ -12,7 +12,18 @@ from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.reference.device.order_rules import RULES, Twins, gpu
 from kvfence.reference.device.program import Program
 from kvfence.reference.device.schedules import in_order
-from kvfence.spec.order import Copy, Declare, Header, Kernel, OrderEvent, Own, Region, Stack, Stream
+from kvfence.spec.order import (
+    Copy,
+    Declare,
+    Header,
+    Kernel,
+    OrderEvent,
+    Own,
+    Region,
+    Stack,
+    Stream,
+    SyncDevice,
+)
 
 ANY = next(twins for twins in RULES if "order ANY" in twins.rule)
 
@@ -119,6 +130,31 @@ def test_a_race_is_counted_for_its_invariant_also_if_it_is_not_kept(tmp_path: Pa
     for invariant, count in found.violation_counts.items():
         assert found.verdicts[invariant] == "violated"
         assert 0 < count <= found.checks[invariant]
+
+
+def test_a_limit_ends_the_check_with_that_race(tmp_path: Path) -> None:
+    """Two races, far apart: the first ends a check for one, the second a check for two."""
+    header = Header(producer="test", streams=(Stream(0), Stream(1)), regions=(Region(0, 0, 1 << 20),))
+
+    def races(name: str) -> list[OrderEvent]:
+        return [Kernel(0, stream, (), ((0, 0, 8),), name=f"{name}{stream}") for stream in (0, 1)]
+
+    quiet: list[OrderEvent] = [Kernel(0, 0, ((0, 64, 8),), ()) for _ in range(3000)]
+    order: list[OrderEvent] = [
+        *races("early"),
+        SyncDevice(0, 0),
+        *quiet,
+        *races("late"),
+        SyncDevice(0, 0),
+        *quiet,
+    ]
+    path = record(tmp_path / "two.jsonl", Program(header, order))
+    found = {limit: check_order_trace(path, limit=limit) for limit in (1, 2, 3, None)}
+    assert [len(one.races) for one in found.values()] == [1, 2, 2, 2]
+    assert found[1].notes == ("stopped after 1 race(s)",)
+    assert found[2].notes == ("stopped after 2 race(s)",)
+    assert found[1].events < found[2].events < len(order)
+    assert [(one.events, one.notes) for one in (found[3], found[None])] == [(len(order), ())] * 2
 
 
 @pytest.mark.parametrize(

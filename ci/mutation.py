@@ -2,10 +2,10 @@
 
     python ci/mutation.py [--seed N] [--sample N] [--jobs N] [--results FILE] [PATH[:LINE] ...]
 
-cosmic-ray makes the mutants, in copies of the working tree, which is not touched. Results are appended to a file
-as they come, and a run with the same file goes on where the last one stopped. A mutant that no test kills must be
-explained in ci/mutation_explained.toml. Exit codes: 0 if all survivors are, 1 if one is not, 2 if the tests fail
-without a mutant, 3 if interrupted.
+cosmic-ray makes the mutants, in copies of the working tree, which is not touched. Results are appended to a
+file as they come, and a run with the same file goes on where the last one stopped. A mutant that survives the
+tests must be explained in ci/mutation_explained.toml. Exit codes: 0 if all survivors are, 1 if one is not,
+2 if the tests fail without a mutant, 3 if interrupted.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 EXPLAINED: Final = ROOT / "ci" / "mutation_explained.toml"
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "checker/monitor": ("tests/checker/monitor", "tests/test_trace_examples.py"),
-    "checker/order": ("tests/checker/order", "tests/agreement/test_races_and_specification.py"),
+    "checker/order": ("tests/checker/order", "tests/checker/cli/test_races.py"),
     "checker/engines/smt": ("tests/checker/engines/smt",),
-    "checker/engines/native": ("tests/checker/engines/native", "tests/checker/engines/test_agreement.py"),
+    "checker/engines/native": ("tests/checker/engines/native",),
     "checker/engines": ("tests/checker/engines",),
     "checker/adapters": ("tests/checker/adapters",),
     "reference": ("tests/reference", "tests/modelbased"),
@@ -120,7 +120,7 @@ def parsed(path: str) -> tuple[set[tuple[int, int]], list[Any]]:
 
 
 def places(path: str, operator: str, only: set[int]) -> list[tuple[int, int]]:
-    """Line and occurrence of each place of a file, in the lines ``only`` if there are any, that an operator changes."""
+    """Line and occurrence of each place that an operator changes; in the lines ``only``, if there are any."""
     from cosmic_ray.plugins import get_operator
 
     skipped, nodes = parsed(path)
@@ -178,16 +178,12 @@ def sample(paths: list[str], seed: int, count: int) -> list[Mutant]:
                 for line, occurrence in places(path, operator, lines[path]):
                     take(path, operator, line, occurrence)
         else:
-            by_area.setdefault("/".join(path.split("/")[:2]) if "/" in path else path, []).append(path)
+            first, second = path.split("/")[:2]
+            by_area.setdefault(f"{first}/{second}" if first == "checker" else first, []).append(path)
     sizes = {path: (ROOT / path).stat().st_size for found in by_area.values() for path in found}
-    areas = {name: [path for path in found if sizes[path]] for name, found in by_area.items()}
-    if "reference" in {name.split("/")[0] for name in areas}:
-        areas["reference"] = [
-            p for name in list(areas) if name.startswith("reference") for p in areas.pop(name)
-        ]
     tries = 200 * count
-    while areas and len(chosen) < count and tries:
-        for found in areas.values():
+    while by_area and len(chosen) < count and tries:
+        for found in by_area.values():
             wanted = min(count, len(chosen) + 1)
             while len(chosen) < wanted and tries:
                 tries -= 1
@@ -220,17 +216,9 @@ class Copy:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
         # Compiled once; what does not fit its source any more, a mutant, is compiled anew each time.
-        compiled = [
-            "-m",
-            "compileall",
-            "-q",
-            "--invalidation-mode",
-            "checked-hash",
-            "checker",
-            "reference",
-            "spec",
-        ]
-        subprocess.run([sys.executable, *compiled], cwd=folder, check=True)
+        compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
+        folders = ["checker", "reference", "spec"]
+        subprocess.run([sys.executable, *compiling, *folders], cwd=folder, check=True)
 
     def run(self, tests: tuple[str, ...], limit: float) -> tuple[str, float]:
         """Fate of what the copy holds (killed, survived, timeout), and seconds."""
@@ -261,7 +249,8 @@ class Copy:
         assert mutated is not None
         file.write_text(mutated, encoding="utf-8")
         try:
-            return self.run(AREAS[area(mutant.path)], limit)
+            own = [str(path) for path in (self.folder / "tests").rglob(f"test_{file.stem}.py")]
+            return self.run((*own, *AREAS[area(mutant.path)]), limit)
         finally:
             shutil.copy2(ROOT / mutant.path, file)
 

@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2, help="copies in which mutants are tried at once")
     parser.add_argument("--limit", type=float, default=0, help="seconds for one mutant; 0: by the tests")
-    parser.add_argument("--results", type=Path, default=ROOT / "out" / "mutation.jsonl")
+    parser.add_argument("--results", type=Path, default=ROOT / "ci" / "mutation_results.jsonl")
     parser.add_argument("--again", action="store_true", help="try survivors again that the results have")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()

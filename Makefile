@@ -5,6 +5,7 @@
 #   make fuzz     random machines, judged directly and by every engine: SEED=1 SECONDS=3600, FROM=0 to go on, or CASE
 #   make lint     ruff and mypy
 #   make docs     write the generated pages again (minutes)
+#   make mutation mutate a sample of kvfence's own Python, and see that a test notices (SEED, SAMPLE_SIZE, PATHS)
 #   make bench    run the measurements of bench/
 #   make test-gpu      the tests that need a CUDA device
 #   make test-vllm     a whole vLLM on the CPU, offloading, with kvfence around it (gigabytes, minutes)
@@ -21,7 +22,7 @@ WORKERS ?= 2
 LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
   checker/audit/torch_cpu_lock.txt checker/audit/torch_cuda_lock.txt
 
-.PHONY: test-vllm bench-monitor setup verify test fuzz lint docs bench bench-copy bench-explore bench-explore-gpu test-gpu clean
+.PHONY: test-vllm bench-monitor setup verify test fuzz lint docs mutation bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
@@ -55,6 +56,11 @@ docs: .venv/.dev
 	$(BIN)/python docs/generate_file_list.py
 	for page in trace_format order_format invariants designs machines mutation; do \
 	  $(BIN)/python docs/generate_$$page.py > out.md && mv out.md docs/$$(echo $$page | tr _ -).md || exit 1; done
+
+SEED ?= 1
+SAMPLE_SIZE ?= 100
+mutation: .venv/.dev
+	$(BIN)/python ci/mutation.py --seed $(SEED) --sample $(SAMPLE_SIZE) $(PATHS)
 
 bench: .venv/.dev
 	$(BIN)/python -m bench

@@ -87,6 +87,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     events: int
     accesses: int
+    checks: dict[str, int]
+    """For each invariant, the judgements made in all cases; see :class:`Outcome`."""
     counts: dict[str, int]
     findings: tuple[Finding, ...]
     unchecked: tuple[str, ...] = ()
@@ -138,6 +140,7 @@ class Hunt:
         self.seen: dict[str, _Seen] = {}
         self.cases = self.refused = self.steps = self.events = self.accesses = 0
         self.counts: Counter[str] = Counter()
+        self.checks: Counter[str] = Counter()
         self.unchecked: dict[str, None] = {}
         self.stop = False
         self._lock = threading.Lock()
@@ -165,6 +168,7 @@ class Hunt:
         self.events += outcome.events
         self.accesses += outcome.accesses
         self.counts.update(outcome.counts)
+        self.checks.update(outcome.checks)
         self.unchecked.update(dict.fromkeys(outcome.unchecked))
         for sighting in outcome.sightings:
             known = self.seen.get(sighting.key)
@@ -300,6 +304,7 @@ def finished(hunt: Hunt, *, interrupted: bool = False, broke: str = "") -> Campa
         steps=hunt.steps,
         events=hunt.events,
         accesses=hunt.accesses,
+        checks=dict(hunt.checks),
         counts=dict(hunt.counts),
         findings=tuple(sorted((_finding(seen) for seen in hunt.seen.values()), key=_order)),
         unchecked=tuple(hunt.unchecked),

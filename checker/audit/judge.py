@@ -152,6 +152,15 @@ class Judge:
         """Whether a pool's own books are wrong: nothing can be followed then, and it is known why."""
         return any(seen.invariant == "CONSERVE" for seen in self._sightings.values())
 
+    def _checks(self) -> dict[str, int]:
+        checks: Counter[str] = Counter()
+        if self._ledger is not None:
+            checks.update(self._ledger.checks_by_invariant())
+        if self._order is not None:
+            checks.update(self._order.checks())
+            del checks[""]  # pairs of accesses without a copy
+        return dict(checks)
+
     def outcome(self, steps: int) -> Outcome:
         """What the run showed."""
         return Outcome(
@@ -160,6 +169,7 @@ class Judge:
             steps=steps,
             events=self._ledger.events if self._ledger is not None else 0,
             accesses=self._order.accesses if self._order is not None else 0,
+            checks=self._checks(),
             counts=dict(self.counts),
         )
 

@@ -41,6 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     events: int = 0
     accesses: int = 0
+    checks: dict[str, int] = {}
+    """For each invariant, the events that were judged by it, and the pairs of accesses compared for it."""
     counts: dict[str, int] = {}
     """What the run went through: preemptions, hits, stores, loads, aborts, ..."""
     refused: str = ""

@@ -159,15 +159,12 @@ def _report(
             f"NO-LEAK: undetermined at the end, where {count} slots are held and the trace is not quiet"
         )
     verdict: Verdict = "violated" if violations else "holds"
-    judged = sum(checks.values())
-    if not violations and (interrupted or not judged):
+    if not violations and (interrupted or not any(checks.values())):
         verdict = "undetermined"
-        if not judged:
-            notes.append(
-                "no event of the trace is one that an invariant judges"
-                if ledger.events
-                else "the trace has no events"
-            )
+        if not ledger.events:
+            notes.append("the trace has no events")
+        elif not interrupted:
+            notes.append("no event of the trace was judged by an invariant")
     return CheckReport(
         path=str(reader.path),
         header=header,

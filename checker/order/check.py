@@ -54,6 +54,14 @@ class RaceReport(msgspec.Struct, frozen=True, kw_only=True):
     """How often each of ``races`` was found: the same operations, streams and stacks in the same region."""
     found: int
     """All pairs without order, also those that were not kept."""
+    checks: dict[str, int] = {}
+    """For each invariant, the pairs of accesses that were compared, and break it if they have no order;
+    under "", pairs without a copy, which break none.
+    """
+    violation_counts: dict[str, int] = {}
+    """Those of them that have no order."""
+    verdicts: dict[str, Verdict] = {}
+    """For each invariant; ``undetermined`` if no two accesses were compared, or some were forgotten."""
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     explained: tuple[Explained, ...] = ()
@@ -115,9 +123,12 @@ def check_order_trace(
             f"{checker.shadow.forgotten} accesses, {checker.clocks.guessed} clocks were forgotten for want "
             "of memory: races with them were not looked for"
         )
+    checks = checker.checks()
     if not checker.accesses:
         notes.append("the trace has no accesses to memory")
-    if not checker.found and (interrupted or not checker.accesses or not checker.complete):
+    elif not any(checks.values()):
+        notes.append("no two accesses are to the same bytes, one of them a write: no order was judged")
+    if not checker.found and (interrupted or not any(checks.values()) or not checker.complete):
         verdict = "undetermined"
     return RaceReport(
         path=str(path),
@@ -128,9 +139,18 @@ def check_order_trace(
         races=tuple(checker.races),
         times=tuple(checker.times()),
         found=checker.found,
+        checks=checks,
+        violation_counts=dict(checker.violation_counts),
+        verdicts={name: _verdict(checker, name, count) for name, count in checks.items()},
         notes=tuple(notes),
         interrupted=interrupted,
     )
+
+
+def _verdict(checker: OrderChecker, invariant: str, compared: int) -> Verdict:
+    if checker.violation_counts[invariant]:
+        return "violated"
+    return "holds" if compared and checker.complete else "undetermined"
 
 
 def explained(report: RaceReport, races: int, execute: Execute) -> RaceReport:

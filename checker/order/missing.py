@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from kvfence.checker.order.clocks import Clock, Clocks, Thread
-from kvfence.checker.order.ranges import Site
+from kvfence.checker.order.ranges import Site, What
 from kvfence.spec.order import RegionKind
 
 
 def invariant_broken(first: Site, second: Site, memory: RegionKind) -> str:
     """Id of the invariant that two accesses without order break; ``first`` was told first. "" : none."""
+    return broken_by(first.what, first.write, second.what, second.write, memory)
+
+
+def broken_by(first: What, first_writes: bool, second: What, second_writes: bool, memory: RegionKind) -> str:
+    """The same, of what the accesses are."""
     stored = memory == "device"
-    if first.what == "copy" and first.write:
-        if second.write:
-            return "FREEZE" if second.what != "copy" else "LOAD-ORDER"
+    if first == "copy" and first_writes:
+        if second_writes:
+            return "FREEZE" if second != "copy" else "LOAD-ORDER"
         return "USE-READY"
-    if first.what == "copy" and second.write:
+    if first == "copy" and second_writes:
         return "FREEZE"
-    if second.what == "copy":
-        if second.write:
+    if second == "copy":
+        if second_writes:
             return "LOAD-ORDER" if stored else "FREEZE"
         return "STORE-READY" if stored else "USE-READY"
-    return "FREEZE" if "release" in (first.what, second.what) else ""
+    return "FREEZE" if "release" in (first, second) else ""
 
 
 def told(site: Site, clocks: Clocks) -> str:

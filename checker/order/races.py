@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from kvfence.checker.order.clocks import Clock, Clocks, OrderTraceError
-from kvfence.checker.order.missing import invariant_broken, missing_edge
+from kvfence.checker.order.missing import broken_by, invariant_broken, missing_edge
 from kvfence.checker.order.ranges import Piece, Shadow, Site, What, owner_of
 from kvfence.spec.order import (
     Copy,
@@ -25,6 +26,7 @@ from kvfence.spec.order import (
     Range,
     Record,
     Region,
+    RegionKind,
     Release,
     SourceOrder,
     Spawn,
@@ -39,6 +41,11 @@ MOST_PIECES: Final = 1 << 18
 """Pieces of memory that are remembered, at most."""
 KEPT_RACES: Final = 1000
 _MOST_OWNED: Final = 1 << 16
+INVARIANTS: Final = ("FREEZE", "LOAD-ORDER", "STORE-READY", "USE-READY", "")
+"""What two accesses without order can break; "" if no copy is among them."""
+
+_Pairs: TypeAlias = defaultdict[What, int]
+"""By what an earlier access was: pairs with it that were compared."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,12 +116,16 @@ class OrderChecker:
         self.races: list[Race] = []
         self.found = 0
         """All races, also those alike."""
+        self.violation_counts: Counter[str] = Counter()
+        """The same by the invariant that they break."""
         self.clocks = Clocks()
         self.shadow = Shadow(most_pieces)
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._regions: dict[int, Region] = {}
-        self._spans: dict[int, tuple[int, int]] = {}
-        """First address and bytes of each region."""
+        self._spans: dict[int, tuple[int, int, RegionKind]] = {}
+        """First address, bytes and kind of each region."""
+        self._pairs: dict[tuple[What, bool, RegionKind], tuple[_Pairs, _Pairs]] = {}
+        """By what an access is, whether it writes, and where: pairs with earlier writes and with reads."""
         self._owned: dict[tuple[int, int], str] = {}
         self._stacks: dict[int, Stack] = {}
         self._handlers: dict[type[OrderEvent], Callable[[Any, int], None]] = {
@@ -160,6 +171,23 @@ class OrderChecker:
         """Whether no race can have been missed for want of memory."""
         return not (self.shadow.forgotten or self.clocks.guessed)
 
+    def checks(self) -> dict[str, int]:
+        """For each of INVARIANTS, the pairs of accesses that were compared, and break it without order."""
+        counts = dict.fromkeys(INVARIANTS, 0)
+        for (what, writes, kind), earlier in self._pairs.items():
+            for wrote, pairs in zip((True, False), earlier, strict=True):
+                for first, count in pairs.items():
+                    counts[broken_by(first, wrote, what, writes, kind)] += count
+        return counts
+
+    def _compared(self, site: Site, kind: RegionKind) -> tuple[_Pairs, _Pairs]:
+        """The counts of pairs whose second access is like ``site``."""
+        key = site.what, site.write, kind
+        found = self._pairs.get(key)
+        if found is None:
+            found = self._pairs[key] = (defaultdict(int), defaultdict(int))
+        return found
+
     def times(self) -> list[int]:
         """How often each of ``races`` was found."""
         return [cell[0] for cell in self._alike.values()][: len(self.races)]
@@ -174,7 +202,7 @@ class OrderChecker:
                 raise OrderTraceError(f"region {region.id} has no bytes, or a negative address")
             if self._regions.setdefault(region.id, region) != region:
                 raise OrderTraceError(f"region {region.id} was declared before, and differently")
-            self._spans[region.id] = (region.at, region.bytes)
+            self._spans[region.id] = (region.at, region.bytes, region.kind)
         for stack in event.stacks:
             self._stacks[stack.id] = stack
 
@@ -322,7 +350,7 @@ class OrderChecker:
     def _read(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
         shadow = self.shadow
         by_start, spans = shadow.by_start, self._spans
-        lane = site.lane
+        lane, kind = site.lane, None
         self.accesses += len(ranges)
         for region, offset, nbytes in ranges:
             span = spans.get(region)
@@ -335,10 +363,15 @@ class OrderChecker:
                 pieces: Iterable[Piece] = (piece,)
             else:
                 pieces = shadow.cut(start, start + nbytes)
+            if span[2] != kind:
+                kind = span[2]
+                after_write, _ = self._compared(site, kind)
             for piece in pieces:
                 write = piece.write
-                if write is not None and clock[write.lane] < write.number:
-                    self._race(write, site, piece, region, clock)
+                if write is not None:
+                    after_write[write.what] += 1
+                    if clock[write.lane] < write.number:
+                        self._race(write, site, piece, region, clock)
                 if piece.reads is None:
                     read = piece.read
                     if read is None or clock[read.lane] >= read.number or read.lane == lane:
@@ -353,7 +386,7 @@ class OrderChecker:
 
     def _write(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
         shadow = self.shadow
-        by_start, spans = shadow.by_start, self._spans
+        by_start, spans, kind = shadow.by_start, self._spans, None
         self.accesses += len(ranges)
         for region, offset, nbytes in ranges:
             span = spans.get(region)
@@ -366,16 +399,23 @@ class OrderChecker:
                 pieces: Iterable[Piece] = (piece,)
             else:
                 pieces = shadow.cut(start, start + nbytes)
+            if span[2] != kind:
+                kind = span[2]
+                after_write, after_read = self._compared(site, kind)
             for piece in pieces:
                 write, read = piece.write, piece.read
-                if write is not None and clock[write.lane] < write.number:
-                    self._race(write, site, piece, region, clock)
+                if write is not None:
+                    after_write[write.what] += 1
+                    if clock[write.lane] < write.number:
+                        self._race(write, site, piece, region, clock)
                 if read is not None:
+                    after_read[read.what] += 1
                     if clock[read.lane] < read.number:
                         self._race(read, site, piece, region, clock)
                     piece.read = None
                 elif piece.reads is not None:
                     for one in piece.reads.values():
+                        after_read[one.what] += 1
                         if clock[one.lane] < one.number:
                             self._race(one, site, piece, region, clock)
                     piece.reads = None
@@ -387,6 +427,9 @@ class OrderChecker:
 
     def _race(self, first: Site, second: Site, piece: Piece, region_id: int, clock: Clock) -> None:
         self.found += 1
+        region = self._regions[region_id]
+        invariant = invariant_broken(first, second, region.kind)
+        self.violation_counts[invariant] += 1
         key = (*_likeness(first), *_likeness(second), region_id)
         cell = self._alike.get(key)
         if cell is not None:
@@ -395,11 +438,10 @@ class OrderChecker:
         if len(self.races) >= self.keep:
             return
         self._alike[key] = [1]
-        region = self._regions[region_id]
         start, end = max(piece.start, region.at), min(piece.end, region.at + region.bytes)
         offset = start - region.at
         race = Race(
-            invariant=invariant_broken(first, second, region.kind),
+            invariant=invariant,
             region=region.name or f"region {region.id}",
             region_id=region_id,
             offset=offset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -47,9 +47,20 @@ def audit_text(campaign: Campaign, *, width: int, files: Mapping[str, Sequence[P
         parts += [
             paragraph(line, width=width, indent="  ", hanging="    ") for line in campaign.unchecked[:12]
         ]
+    parts += [paragraph(line, width=width, hanging="    ") for line in _judged(campaign)]
     if campaign.broke:
         parts.append(paragraph(f"The audit broke off: {campaign.broke}", width=width))
     return "\n\n".join([*parts, paragraph(summary(campaign), width=width)])
+
+
+def _judged(campaign: Campaign) -> Iterator[str]:
+    """Which invariants something was judged by, how often, and which nothing was."""
+    made = ", ".join(f"{name} {count:,}" for name, count in sorted(campaign.checks.items()) if count)
+    none = ", ".join(name for name, count in sorted(campaign.checks.items()) if not count)
+    if made:
+        yield f"Checks made: {made}."
+    if none:
+        yield f"Not judged: {none}."
 
 
 def summary(campaign: Campaign) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvfence.checker.order.check import Explained, RaceReport
 from kvfence.checker.order.graph import Explanation
 from kvfence.checker.order.races import Access, Race
-from kvfence.checker.report.table import paragraph
+from kvfence.checker.report.table import paragraph, table
 
 LONGEST_PATH = 8
 """Events of a path that are shown."""
@@ -14,7 +14,8 @@ LONGEST_PATH = 8
 def races_text(found: RaceReport, *, width: int) -> str:
     """Every race kept, with its explanation if there is one, and a summary."""
     explained = {one.race: one for one in found.explained}
-    parts = [
+    parts = [_checks_table(found, width=width)] if found.checks else []
+    parts += [
         race_text(index + 1, race, times, explained.get(index), width=width)
         for index, (race, times) in enumerate(zip(found.races, found.times, strict=True))
     ]
@@ -25,6 +26,17 @@ def races_text(found: RaceReport, *, width: int) -> str:
     work = f"{found.events:,} events, {found.accesses:,} accesses"
     summary = f"{found.path}: {found.verdict}. {count}{work}, {found.seconds:.1f} s, {rate:,.0f} events/s."
     return "\n\n".join([*parts, paragraph(summary, width=width)])
+
+
+def _checks_table(found: RaceReport, *, width: int) -> str:
+    """Per invariant: the pairs of accesses that it orders which were compared, and those without order."""
+    races = found.violation_counts
+    rows = [
+        (invariant or "(no copy)", found.verdicts[invariant], f"{count:,}", f"{races.get(invariant, 0):,}")
+        for invariant, count in sorted(found.checks.items(), key=lambda row: (not row[0], row))
+    ]
+    columns = ("invariant", "verdict", "pairs compared", "without order")
+    return table(columns, rows, width=width, right=frozenset(columns[2:]))
 
 
 def race_text(number: int, race: Race, times: int, why: Explained | None, *, width: int) -> str:

@@ -44,7 +44,10 @@ def replayed_text(found: Replayed, *, width: int) -> str:
     if found.run is not None:
         parts.append(table(("what", "how much"), list(_figures(found.run)), width=width))
     if found.judged:
-        rows = [(invariant, f"{count:,}") for invariant, count in sorted(found.checks.items())]
+        rows = [
+            (invariant, f"{count:,}" if count else "not judged")
+            for invariant, count in sorted(found.checks.items())
+        ]
         parts.append(table(("invariant", "checks made"), rows, width=width))
     parts += [violation_text(violation, width=width) for violation in found.violations]
     if found.broke:

@@ -134,6 +134,17 @@ def test_a_broken_rule_follows_the_fault_of_its_invariant_that_did_harm() -> Non
     assert {f.sighting.evidence: grounds_of(f) for f in found.findings} == {"race": "fault", "rule": "noted"}
 
 
+def test_the_report_tells_what_was_judged_and_what_was_not() -> None:
+    class Judged(Fake):
+        def run(self, case: Case) -> Outcome:
+            del case
+            return Outcome(steps=1, checks={"RANKS": 0, "PIN": 400, "FREEZE": 3})
+
+    text = audit_text(hunted(Judged(), 5), width=100)
+    assert "Checks made: FREEZE 15, PIN 2,000." in text
+    assert "Not judged: RANKS." in text
+
+
 def test_the_report_tells_case_story_and_evidence() -> None:
     found = hunted(Fake())
     text = audit_text(found, width=100)

@@ -25,6 +25,7 @@ def test_the_sound_reference_is_clean() -> None:
     assert verdict_of(found) == "holds"
     assert found.counts["loads"]
     assert found.counts["preemptions"]
+    assert {name for name, count in found.checks.items() if not count} <= {"HOSTMEM", "EVENTS", "LOAD-ORDER"}
 
 
 def test_without_torch_it_is_told_what_to_install() -> None:

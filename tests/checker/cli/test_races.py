@@ -12,7 +12,18 @@ from kvfence.checker.order.trace_file import OrderTraceWriter
 from kvfence.reference.device.order_rules import RULES, Twins, gpu
 from kvfence.reference.device.program import Program
 from kvfence.reference.device.schedules import in_order
-from kvfence.spec.order import Declare, Header, Kernel, OrderEvent, Own, Region, Stack, Stream
+from kvfence.spec.order import (
+    Copy,
+    Declare,
+    Header,
+    Kernel,
+    OrderEvent,
+    Own,
+    Region,
+    Stack,
+    Stream,
+    SyncDevice,
+)
 
 ANY = next(twins for twins in RULES if "order ANY" in twins.rule)
 
@@ -73,12 +84,77 @@ def test_a_trace_without_accesses_is_undetermined(tmp_path: Path, capsys: pytest
 def test_forgotten_accesses_make_it_undetermined(tmp_path: Path) -> None:
     """Nobody ever waits for anything, so every access still matters."""
     header = Header(producer="test", streams=(Stream(0),), regions=(Region(0, 0, 1 << 20),))
-    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 2 * number, 1),)) for number in range(1000)]
+    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 2 * number % 1998, 1),)) for number in range(1000)]
     path = record(tmp_path / "long.jsonl", Program(header, events))
     found = check_order_trace(path, most_pieces=100)
     assert found.verdict == "undetermined"
     assert "forgotten for want of memory" in found.notes[0]
     assert check_order_trace(path).verdict == "holds"
+
+
+def test_the_table_counts_the_pairs_that_were_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel writes, then a store reads the same bytes on one stream: STORE-READY was judged, no more."""
+    header = Header(
+        producer="test",
+        streams=(Stream(0),),
+        regions=(Region(0, 0, 64, kind="device"), Region(1, 4096, 64, kind="pinned")),
+    )
+    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 0, 8),)), Copy(0, 0, ((0, 0, 8),), ((1, 0, 8),))]
+    path = record(tmp_path / "store.jsonl", Program(header, events))
+    found = check_order_trace(path)
+    assert found.checks == {"FREEZE": 0, "LOAD-ORDER": 0, "STORE-READY": 1, "USE-READY": 0, "": 0}
+    assert found.verdicts["STORE-READY"] == "holds"
+    assert {found.verdicts[name] for name in ("FREEZE", "LOAD-ORDER", "USE-READY", "")} == {"undetermined"}
+    assert cli.run(["races", str(path)]) == 0
+    lines = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert lines["STORE-READY"][1:] == ["holds", "1", "0"]
+    assert lines["FREEZE"][1:] == ["undetermined", "0", "0"]
+
+
+def test_without_two_accesses_to_the_same_bytes_nothing_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = Header(producer="test", streams=(Stream(0),), regions=(Region(0, 0, 64),))
+    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 8 * number, 8),)) for number in range(4)]
+    assert cli.run(["races", str(record(tmp_path / "apart.jsonl", Program(header, events)))]) == 3
+    assert "no order was judged" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_race_is_counted_for_its_invariant_also_if_it_is_not_kept(tmp_path: Path) -> None:
+    path = record(tmp_path / "broken.jsonl", ANY.broken)
+    found = check_order_trace(path)
+    assert found.verdict == "violated"
+    assert sum(found.violation_counts.values()) == found.found
+    for invariant, count in found.violation_counts.items():
+        assert found.verdicts[invariant] == "violated"
+        assert 0 < count <= found.checks[invariant]
+
+
+def test_a_limit_ends_the_check_with_that_race(tmp_path: Path) -> None:
+    """Two races, far apart: the first ends a check for one, the second a check for two."""
+    header = Header(producer="test", streams=(Stream(0), Stream(1)), regions=(Region(0, 0, 1 << 20),))
+
+    def races(name: str) -> list[OrderEvent]:
+        return [Kernel(0, stream, (), ((0, 0, 8),), name=f"{name}{stream}") for stream in (0, 1)]
+
+    quiet: list[OrderEvent] = [Kernel(0, 0, ((0, 64, 8),), ()) for _ in range(3000)]
+    order: list[OrderEvent] = [
+        *races("early"),
+        SyncDevice(0, 0),
+        *quiet,
+        *races("late"),
+        SyncDevice(0, 0),
+        *quiet,
+    ]
+    path = record(tmp_path / "two.jsonl", Program(header, order))
+    found = {limit: check_order_trace(path, limit=limit) for limit in (1, 2, 3, None)}
+    assert [len(one.races) for one in found.values()] == [1, 2, 2, 2]
+    assert found[1].notes == ("stopped after 1 race(s)",)
+    assert found[2].notes == ("stopped after 2 race(s)",)
+    assert found[1].events < found[2].events < len(order)
+    assert [(one.events, one.notes) for one in (found[3], found[None])] == [(len(order), ())] * 2
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def test_a_sound_replay_holds_and_says_what_was_checked(capsys: pytest.CaptureFi
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert f"{stats['stores']:,} of {stats['stored_blocks']:,} blocks" in lines["stores"]
     assert f"{found['run']['hit_rates']['cpu']:.1%}" in lines["hit in CPU"]
-    assert all(f" {count:,}" in lines[invariant] for invariant, count in found["checks"].items())
+    for invariant, count in found["checks"].items():
+        assert lines[invariant].endswith(f"  {count:,}" if count else "not judged")
 
 
 def test_a_recorded_replay_is_accepted_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

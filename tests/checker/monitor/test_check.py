@@ -149,3 +149,11 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert report.verdict == "violated"
     sound = check_trace(write(tmp_path / "sound.jsonl", SOUND), progress=interrupt)
     assert sound.verdict == "undetermined"
+
+
+def test_events_that_nothing_judges_are_no_verdict(tmp_path: Path) -> None:
+    """There are events, and no rule found anything in them to compare."""
+    report = check_trace(write(tmp_path / "empty.jsonl", [Alloc("gpu", "req:1.0", []), Evict("gpu", [])]))
+    assert (report.verdict, sum(report.checks.values())) == ("undetermined", 0)
+    assert "no event of the trace was judged by an invariant" in report.notes
+    assert set(report.verdicts.values()) == {"undetermined"}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfence.checker.monitor.kernels import kernels
-from kvfence.checker.monitor.tags import NativeTagCounts, TagCounts
+from kvfence.checker.monitor.tags import Bag, NativeTagCounts, TagCounts
 
 HASH = 0x9E3779B97F4A7C15
 INVERSE = pow(HASH, -1, 2**64)
@@ -73,3 +73,27 @@ def test_a_table_grows_with_what_is_in_it_and_not_with_what_was() -> None:
     assert counts.size <= 4096
     counts.label(list(range(100_000)))
     assert len(counts.counts()[0]) == 100_000
+
+
+def test_a_tag_is_there_as_often_as_it_was_put_in_and_not_taken_out() -> None:
+    bag = Bag()
+    bag.add([7, 8])
+    bag.add([7])
+    bag.add([7])
+    bag.add([8])
+    seen = []
+    for _ in range(3):
+        seen.append(bag.counts())
+        bag.remove([7])
+    assert seen == [{7: 3, 8: 2}, {7: 2, 8: 2}, {7: 1, 8: 2}]
+    assert bag.counts() == {8: 2}
+
+
+def test_a_bag_in_which_each_tag_is_once_remembers_nothing_more() -> None:
+    """Then sets of tags are put in and taken out as a whole, which is what costs little."""
+    bag = Bag()
+    bag.add([7])
+    bag.add([7])
+    assert bag.again
+    bag.remove([7])
+    assert (bag.once, bag.again) == ({7}, {})

@@ -1,0 +1,344 @@
+"""Mutates kvfence's own Python, a sample of it, and runs the tests of the area that each mutant is in.
+
+    python ci/mutation.py [--seed N] [--sample N] [--jobs N] [--results FILE] [PATH[:LINE] ...]
+
+cosmic-ray makes the mutants, in copies of the working tree, which is not touched. Results are appended to a
+file as they come, and a run with the same file goes on where the last one stopped. A mutant that survives the
+tests must be explained in ci/mutation_explained.toml. Exit codes: 0 if all survivors are, 1 if one is not,
+2 if the tests fail without a mutant, 3 if interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
+from pathlib import Path
+from queue import Queue
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+EXPLAINED: Final = ROOT / "ci" / "mutation_explained.toml"
+AREAS: Final[dict[str, tuple[str, ...]]] = {
+    "checker/monitor": ("tests/checker/monitor", "tests/test_trace_examples.py"),
+    "checker/order": ("tests/checker/order", "tests/checker/cli/test_races.py"),
+    "checker/engines/smt": ("tests/checker/engines/smt",),
+    "checker/engines/native": ("tests/checker/engines/native",),
+    "checker/engines": ("tests/checker/engines",),
+    "checker/adapters": ("tests/checker/adapters",),
+    "reference": ("tests/reference", "tests/modelbased"),
+}
+"""The tests that each folder's mutants are run against; the first folder that fits counts."""
+LEFT_OUT: Final = (
+    "checker/engines/gpu",
+    "checker/adapters/vllm/observed_cuda.py",
+    "reference/device/driver.py",
+)
+"""What only a machine with a GPU runs."""
+FACTOR: Final = 4
+"""A mutant's tests may take so many times as long as without it."""
+
+
+class Mutant(NamedTuple):
+    """One change of one place; ``was`` and ``now`` are the lines that differ."""
+
+    path: str
+    line: int
+    operator: str
+    occurrence: int
+    was: str
+    now: str
+
+    @property
+    def name(self) -> str:
+        """How it is told."""
+        return f"{self.path}:{self.line}: {self.was}  ->  {self.now}"
+
+
+def files(paths: list[str]) -> list[str]:
+    """The tracked Python files of the areas, or those of them that are named."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    wanted = [path.split(":")[0].rstrip("/") for path in paths] or list(AREAS)
+    return [
+        path
+        for path in tracked
+        if area(path) and any(path == one or path.startswith(f"{one}/") for one in wanted)
+        if not any(path == one or path.startswith(f"{one}/") for one in LEFT_OUT)
+    ]
+
+
+def area(path: str) -> str:
+    """The area of a file; "" for none."""
+    return next((one for one in AREAS if path.startswith(f"{one}/")), "")
+
+
+def untested(source: str) -> set[tuple[int, int]]:
+    """Lines and columns of what is never executed: annotations, and blocks under TYPE_CHECKING."""
+    spans: list[ast.expr | ast.stmt] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            spans.append(node.annotation)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            spans.append(node.returns)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            spans += [node.test, *node.body]
+        if isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation) and node.value:
+            spans.append(node.value)
+    lines = source.splitlines()
+    return {
+        (line, column)
+        for span in spans
+        for line in range(span.lineno, (span.end_lineno or span.lineno) + 1)
+        for column in range(
+            span.col_offset if line == span.lineno else 0,
+            (span.end_col_offset or 0) if line == span.end_lineno else len(lines[line - 1]) + 1,
+        )
+    }
+
+
+@cache
+def parsed(path: str) -> tuple[set[tuple[int, int]], list[Any]]:
+    """What of a file is never executed, and its nodes as cosmic-ray sees them."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+
+    source = (ROOT / path).read_text(encoding="utf-8")
+    return untested(source), list(ast_nodes(get_ast(source)))
+
+
+def places(path: str, operator: str, only: set[int]) -> list[tuple[int, int]]:
+    """Line and occurrence of each place that an operator changes; in the lines ``only``, if there are any."""
+    from cosmic_ray.plugins import get_operator
+
+    skipped, nodes = parsed(path)
+    change = get_operator(operator)()
+    starts = (start for node in nodes for start, _ in change.mutation_positions(node))
+    return [
+        (start[0], occurrence)
+        for occurrence, start in enumerate(starts)
+        if start not in skipped and (not only or start[0] in only)
+    ]
+
+
+def changed(path: str, operator: str, occurrence: int) -> str | None:
+    """The source of a mutant; None if there is none, or it is the same program."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    source = (ROOT / path).read_text(encoding="utf-8")
+    mutated: str | None = mutate_code(source, get_operator(operator)(), occurrence)
+    if mutated is None:
+        return None
+    try:
+        same = ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source))
+    except SyntaxError:
+        return None
+    return None if same else mutated
+
+
+def sample(paths: list[str], seed: int, count: int) -> list[Mutant]:
+    """``count`` different mutants, fewer if there are no more: as many of each area, and of each operator.
+
+    Of a named line, all.
+    """
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    operators = sorted(name for name in operator_names() if not get_operator(name).arguments())
+    lines: dict[str, set[int]] = {}
+    for path in paths:
+        file, _, line = path.partition(":")
+        if line:
+            lines.setdefault(file, set()).add(int(line))
+    chance = random.Random(seed)
+    chosen: dict[tuple[str, str, str], Mutant] = {}
+
+    def take(path: str, operator: str, line: int, occurrence: int) -> None:
+        mutated = changed(path, operator, occurrence)
+        if mutated is not None:
+            was, now = difference((ROOT / path).read_text(encoding="utf-8"), mutated)
+            chosen.setdefault((path, was, now), Mutant(path, line, operator, occurrence, was, now))
+
+    by_area: dict[str, list[str]] = {}
+    for path in files(paths):
+        if path in lines:
+            for operator in operators:
+                for line, occurrence in places(path, operator, lines[path]):
+                    take(path, operator, line, occurrence)
+        else:
+            first, second = path.split("/")[:2]
+            by_area.setdefault(f"{first}/{second}" if first == "checker" else first, []).append(path)
+    sizes = {path: (ROOT / path).stat().st_size for found in by_area.values() for path in found}
+    tries = 200 * count
+    while by_area and len(chosen) < count and tries:
+        for found in by_area.values():
+            wanted = min(count, len(chosen) + 1)
+            while len(chosen) < wanted and tries:
+                tries -= 1
+                path = chance.choices(found, [sizes[one] for one in found])[0]
+                operator = chance.choice(operators)
+                if at := places(path, operator, set()):
+                    take(path, operator, *chance.choice(at))
+    return list(chosen.values())
+
+
+def difference(source: str, mutated: str) -> tuple[str, str]:
+    """The lines that differ, before and after."""
+    one, other = source.splitlines(), mutated.splitlines()
+    begin = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    end = 0
+    while end < min(len(one), len(other)) - begin and one[-1 - end] == other[-1 - end]:
+        end += 1
+    cut = [" ".join(line.strip() for line in lines[begin : len(lines) - end]) for lines in (one, other)]
+    return cut[0], cut[1]
+
+
+class Copy:
+    """A copy of the tracked files, in which mutants are made one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in filter(None, listed.decode().split("\0")):
+            if (ROOT / name).exists() or (ROOT / name).is_symlink():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+        # Compiled once; what does not fit its source any more, a mutant, is compiled anew each time.
+        compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
+        folders = ["checker", "reference", "spec"]
+        subprocess.run([sys.executable, *compiling, *folders], cwd=folder, check=True)
+
+    def run(self, tests: tuple[str, ...], limit: float) -> tuple[str, float]:
+        """Fate of what the copy holds (killed, survived, timeout), and seconds."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+        names = {"PYTHONPATH": f"{self.folder}/ci/typing", "PYTHONDONTWRITEBYTECODE": "1"}
+        started = time.monotonic()
+        with subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=os.environ | names,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                fate = "killed" if process.wait(limit) else "survived"
+            except subprocess.TimeoutExpired:
+                fate = "timeout"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        return fate, time.monotonic() - started
+
+    def judge(self, mutant: Mutant, limit: float) -> tuple[str, float]:
+        """Fate of a mutant, and seconds."""
+        file = self.folder / mutant.path
+        mutated = changed(mutant.path, mutant.operator, mutant.occurrence)
+        assert mutated is not None
+        file.write_text(mutated, encoding="utf-8")
+        try:
+            own = [str(path) for path in (self.folder / "tests").rglob(f"test_{file.stem}.py")]
+            return self.run((*own, *AREAS[area(mutant.path)]), limit)
+        finally:
+            shutil.copy2(ROOT / mutant.path, file)
+
+
+def known(results: Path) -> dict[tuple[str, str, str], str]:
+    """The fates that a results file has, by path, ``was`` and ``now``; the last one counts."""
+    if not results.exists():
+        return {}
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {(row["path"], row["was"], row["now"]): row["fate"] for row in rows}
+
+
+def explained() -> dict[tuple[str, str, str], str]:
+    """Why each survivor that is known may survive."""
+    rows = tomllib.loads(EXPLAINED.read_text(encoding="utf-8")).get("survivor", [])
+    return {(row["path"], row["was"], row["now"]): row["why"] for row in rows}
+
+
+def main() -> int:
+    """Run what is not in the results yet; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sample", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2, help="copies in which mutants are tried at once")
+    parser.add_argument("--limit", type=float, default=0, help="seconds for one mutant; 0: by the tests")
+    parser.add_argument("--results", type=Path, default=ROOT / "ci" / "mutation_results.jsonl")
+    parser.add_argument("--again", action="store_true", help="try survivors again that the results have")
+    parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
+    given = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    fates = known(given.results)
+    chosen = sample(given.paths, given.seed, given.sample)
+    over = {"killed", "timeout"} if given.again else {"killed", "timeout", "survived"}
+    rest = [m for m in chosen if fates.get((m.path, m.was, m.now)) not in over]
+    print(f"{len(chosen)} mutants, {len(chosen) - len(rest)} of them in {given.results}", flush=True)
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+        free: Queue[Copy] = Queue()
+        for number in range(given.jobs):
+            free.put(Copy(Path(folder) / str(number)))
+        limits: dict[str, float] = {}
+        for one in sorted({area(m.path) for m in rest}):
+            copy = free.get()
+            fate, seconds = copy.run(AREAS[one], 3600)
+            free.put(copy)
+            if fate != "survived":
+                print(f"the tests of {one} fail without a mutant: mend them first", file=sys.stderr)
+                return 2
+            limits[one] = given.limit or max(30.0, FACTOR * seconds)
+            print(f"{one}: its tests take {seconds:.0f} s", flush=True)
+
+        def judge(mutant: Mutant) -> tuple[Mutant, str, float]:
+            copy = free.get()
+            try:
+                return mutant, *copy.judge(mutant, limits[area(mutant.path)])
+            finally:
+                free.put(copy)
+
+        waiting = [pool.submit(judge, mutant) for mutant in rest]
+        try:
+            with given.results.open("a", encoding="utf-8") as out:
+                for done, future in enumerate(as_completed(waiting), 1):
+                    mutant, fate, seconds = future.result()
+                    fates[mutant.path, mutant.was, mutant.now] = fate
+                    row = mutant._asdict() | {"fate": fate, "seconds": round(seconds, 1), "commit": commit}
+                    print(json.dumps(row), file=out, flush=True)
+                    print(f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            print(f"interrupted; what was found is in {given.results}", file=sys.stderr)
+            return 3
+    return report(chosen, fates)
+
+
+def report(chosen: list[Mutant], fates: dict[tuple[str, str, str], str]) -> int:
+    """Print what became of the mutants; 1 if a survivor is not explained."""
+    why = explained()
+    counts = Counter(fates[m.path, m.was, m.now] for m in chosen)
+    alive = [m for m in chosen if fates[m.path, m.was, m.now] == "survived"]
+    open_ = [m for m in alive if (m.path, m.was, m.now) not in why]
+    for mutant in open_:
+        print(f"survived: {mutant.name}")
+    told = ", ".join(f"{count} {fate}" for fate, count in sorted(counts.items()))
+    print(f"{len(chosen)} mutants: {told}; {len(alive) - len(open_)} of the survivors are explained")
+    return 1 if open_ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

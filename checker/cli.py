@@ -99,7 +99,12 @@ def verify(
         list[str] | None,
         typer.Option(metavar="SORT=N", help="How many of a sort, e.g. Block=4; may be repeated."),
     ] = None,
-    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = ENGINES[0],
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(ENGINES)}. Default: {ENGINES[0]}, or interpret beyond 64-bit numbers."
+        ),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(

@@ -17,7 +17,7 @@ from kvfence.checker.minimise import ends_in, shorten
 from kvfence.checker.report.facts import Change, Counterexample, Step, Value
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import Event, Header
-from kvfence.spec.language import Expr, Grounded, Instance, Machine, changes, flat
+from kvfence.spec.language import Expr, Grounded, Instance, Machine, SpecError, changes, flat
 from kvfence.spec.language.evaluate import Env
 from kvfence.spec.language.ground import Promise
 from kvfence.spec.language.nodes import Node
@@ -36,7 +36,7 @@ def counterexample(
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
     instance: Instance | None = None
-    steps, numbered, run = [], Numbering(), []
+    steps, run = [], []
     found = [interpreter.find(taken.action, **taken.args) for taken in path.steps]
     # a promise about whole runs is broken by no step, so there is nothing to leave out by
     kept = found if ends_in(interpreter, found, path.name) is None else shorten(interpreter, found, path.name)
@@ -52,13 +52,10 @@ def counterexample(
                 arguments=dict(instance.args),
                 doc=" ".join(instance.action.doc.split()),
                 changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
-                observed=tuple(numbered(cast("list[Event]", interpreter.events(before, instance, state)))),
             )
         )
     grounded = interpreter.grounded
-    idle: list[Event] = []
-    if path.loop == len(kept) and machine.idle_events is not None:
-        idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(state))))
+    steps, header, idle, untold = _as_trace(interpreter, run, steps, path.loop == len(kept))
     node, read_before = _condition(grounded, instance, path.name)
     at = before if read_before else state
     stated = _stated(machine, instance, path.name)
@@ -81,12 +78,38 @@ def counterexample(
         steps=tuple(steps),
         values=_values(grounded, cells, at),
         read_before_last_step=read_before,
-        header=cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None,
+        header=header,
         diagnosis=diagnosis,
         left_out=len(found) - len(kept),
         loop=path.loop,
-        idle=tuple(idle),
+        idle=idle,
+        untold=untold,
     )
+
+
+def _as_trace(
+    interpreter: Interpreter, run: list[tuple[Values, Instance, Values]], steps: list[Step], idles: bool
+) -> tuple[list[Step], Header | None, tuple[Event, ...], str]:
+    """The steps with the events they stand for, the header, and the events of idling.
+
+    What the machine says of them is code of its own. If that fails, the last value is the reason, and the
+    counterexample is told without a trace.
+    """
+    machine, numbered = interpreter.machine, Numbering()
+    try:
+        told = []
+        for step, (before, instance, after) in zip(steps, run, strict=True):
+            observed = numbered(cast("list[Event]", interpreter.events(before, instance, after)))
+            told.append(msgspec.structs.replace(step, observed=tuple(observed)))
+        idle: list[Event] = []
+        if idles and machine.idle_events is not None:
+            last = run[-1][2] if run else interpreter.initial()
+            idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(last))))
+        header = cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None
+    except Exception as problem:
+        why = str(problem) if isinstance(problem, SpecError) else f"{type(problem).__name__}: {problem}"
+        return steps, None, (), " ".join(why.split())
+    return told, header, tuple(idle), ""
 
 
 def _sentence(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kvfence.checker.engines.base import FIRST, Engine, Path, Progress, Result, Verdict
 from kvfence.checker.engines.graph import Explored
+from kvfence.checker.engines.interpret import Interpret
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
@@ -124,6 +125,14 @@ def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str,
     return machines
 
 
+def beyond_words(result: Result) -> str:
+    """What is said where another engine explores than the one by default."""
+    return (
+        f"{result.overflow}, too much for the 64 bits of engine {result.engine}: engine interpret explores "
+        "instead"
+    )
+
+
 def _grapher(result: Result, engine: Engine) -> Explored | None:
     """Who finds the graph that promises are judged on, if not the native engine."""
     if result.engine != "gpu":
@@ -148,7 +157,7 @@ def verify(
     *,
     machine: str | None = None,
     sizes: Mapping[str, int] | None = None,
-    engine: str = ENGINES[0],
+    engine: str | None = None,
     memory: int | None = None,
     until: Literal["first", "end"] | None = None,
     threads: int = 1,
@@ -163,6 +172,7 @@ def verify(
 ) -> Verification:
     """Explores every machine of ``design`` (or the one named) and sums up.
 
+    Without an ``engine`` it is the native one, or the interpreter for what 64-bit numbers are too few for.
     ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
     machine.
     ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
@@ -176,6 +186,9 @@ def verify(
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
     own = machine is not None and machine not in MACHINES
+    # symmetry and checkpoints are the native engine's: who asks for them has named it
+    may_change = engine is None and not symmetry and checkpoint is None
+    engine = engine or ENGINES[0]
     if engine == "liveness":
         chosen = [built for built in chosen if built.promises] or chosen
     sizes = {**DESIGNS[design].sizes, **(sizes or {})}
@@ -202,6 +215,7 @@ def verify(
         )
 
     facts: list[MachineFacts] = []
+    notes: dict[str, str] = {}
     examples: list[Counterexample] = []
     skipped: list[str] = []
     for built in chosen:
@@ -220,7 +234,12 @@ def verify(
         def run(
             mode: Literal["first", "end"], built: Machine = built, own: dict[str, int] = own_sizes
         ) -> Result:
-            return runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
+            result = runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
+            if result.overflow and may_change:
+                notes[built.name] = beyond_words(result)
+                once(f"{built.name}: {notes[built.name]}")
+                result = Interpret().run(built, own, until=mode, memory=memory, progress=report)
+            return result
 
         # what breaks safety may buy progress, and the other way round: then all verdicts are wanted
         all_wanted = not expected or (engine in EXPLORERS and promises_progress(built))
@@ -232,7 +251,7 @@ def verify(
         results = [result, *([promised] if promised else [])]
         if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
             results[0] = run("end")
-        facts.append(machine_facts(*results, machine=built))
+        facts.append(machine_facts(*results, machine=built, note=notes.get(built.name, "")))
         examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
@@ -290,11 +309,11 @@ def _told(results: list[Result], expected: str) -> list[tuple[Result, Path]]:
 
 
 def machine_facts(
-    result: Result, promised: Result | None = None, *, machine: Machine | None = None
+    result: Result, promised: Result | None = None, *, machine: Machine | None = None, note: str = ""
 ) -> MachineFacts:
     """What is reported of one machine's result, and of the verdicts on its promises if they were judged.
 
-    ``machine``, where it is given, tells which promises were not.
+    ``machine``, where it is given, tells which promises were not; ``note`` is told as it is.
     """
     findings = [*result.findings.values(), *(promised.findings.values() if promised else ())]
     conditions = [Condition(found.id, found.name, found.verdict) for found in findings]
@@ -324,6 +343,7 @@ def machine_facts(
         proof=result.proof,
         promised=Promised(promised.sizes, promised.states, promised.stopped) if promised else None,
         unjudged=tuple(p for p in (machine.promises if machine else ()) if p not in known),
+        note=note,
     )
 
 

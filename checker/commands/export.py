@@ -64,10 +64,11 @@ def _files(machine: Machine, language: Language, sizes: dict[str, int]) -> dict[
         return {
             f"{machine.name}_{f.name}.mmd": state_diagram(f, found[f.name]) + "\n" for f in labelled(machine)
         }
-    from kvfence.checker.report.tla import tla
+    from kvfence.checker.report.tla import module_name, tla
 
     module, configuration = tla(machine, sizes)
-    return {f"{machine.name}.tla": module, f"{machine.name}.cfg": configuration}
+    name = module_name(machine)
+    return {f"{name}.tla": module, f"{name}.cfg": configuration}
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

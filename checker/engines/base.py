@@ -119,6 +119,7 @@ class Result:
     ``premises`` says the same of the invariants of the form "if a then b": whether some state meets ``a``;
     an invariant whose premise is never met is undetermined. ``stopped`` says why not all reachable states
     were seen; None when they were. ``symmetry`` names the sorts up to whose renaming states were counted.
+    ``overflow``: the expression for which the engine's 64 bits are too few, so that it did not begin.
     """
 
     machine: str
@@ -138,6 +139,7 @@ class Result:
     premises: dict[str, int | None] = field(default_factory=dict)
     symmetry: tuple[str, ...] = ()
     proof: Proof | None = None
+    overflow: str | None = None
 
     @property
     def violated(self) -> tuple[Path, ...]:

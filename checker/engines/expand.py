@@ -86,12 +86,17 @@ class _Writer:
         body, uses = _Body(self), {guard}
         body.uses = uses
         body.lines += [f"taken[{i.index}] += i.size", f"live |= {guard}"]
+        inside: list[str] = []
         for position, check in enumerate((*i.checks, *i.ranges)):
             ok = body.value(check.holds)
             body.lines.append(f"if not {ok}.all():")
             body.lines.append(f"    failed({i.index}, {position}, int(i[{ok}.argmin()]))")
             if check.cell is not None:
-                body.keep(ok)
+                inside.append(ok)
+        if inside:  # a step may leave several ranges at once: each is told before the step is dropped
+            ok = " & ".join(inside)
+            body.lines.append(f"if not ({ok}).all():")
+            body.keep(ok)
         for cell, node in self.limits.get(i.index, []):
             ok = body.value(node)
             body.lines += [f"if not {ok}.all():", f"    outside({cell})"]

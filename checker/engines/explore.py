@@ -23,11 +23,11 @@ from kvfence.checker.engines.base import (
     Sighting,
     Stop,
     Until,
-    cell_bounds,
 )
 from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.pack import WORD, WORD_BITS, Packing, Words
 from kvfence.checker.engines.table import Seen, seen
+from kvfence.checker.engines.words import TooWide, fits, refused, word_bounds
 from kvfence.spec.language import Grounded, Instance, Machine
 from kvfence.spec.language.nodes import Node
 
@@ -60,7 +60,10 @@ class Explore(Engine):
         """See ``Engine.run``. Every unbounded Int needs ``bounds``."""
         start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
-        limits = cell_bounds(interpreter.grounded, bounds, required=True)
+        try:
+            limits = word_bounds(interpreter.grounded, bounds)
+        except TooWide as why:
+            return refused(self.name, interpreter.grounded, why)
         log = Log(interpreter.grounded)
         search = _Search(
             log, limits, chunk=self.chunk, max_states=max_states, memory=memory, progress=progress
@@ -312,7 +315,7 @@ class Reachable:
     """Every reachable state of a grounded machine, in the order of discovery, to ask questions about.
 
     ``log`` says what was seen on the way, without paths; ``log.stopped`` why states are missing, if any are.
-    ``memory`` is in bytes. Ctrl-C is passed on.
+    ``memory`` is in bytes. Ctrl-C is passed on. TooWide for what 64 bits are too few for.
     """
 
     def __init__(
@@ -324,7 +327,7 @@ class Reachable:
         chunk: int = CHUNK,
     ) -> None:
         self.log = Log(grounded)
-        limits = cell_bounds(grounded, None, required=True)
+        self._limits = limits = word_bounds(grounded, None)
         search = _Search(self.log, limits, chunk=chunk, max_states=max_states, memory=memory, progress=None)
         try:
             search.explore("end")
@@ -340,6 +343,8 @@ class Reachable:
         """By position, a shortest way to the first state in which the condition holds, where one does."""
         search, words = self._search, self._search.seen.words
         graph = search.grounded.graph
+        if graph.wide:
+            fits(search.grounded, (("a difference", n) for n in conditions), self._limits)
         judge = kernels.look(search.packing, [(k, graph.negation(n)) for k, n in enumerate(conditions)])
         sightings: dict[int, Sighting] = {}
         for a in range(0, len(self), search.chunk):

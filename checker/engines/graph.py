@@ -14,6 +14,7 @@ from kvfence.checker.engines.interpret import Interpreter, failed
 from kvfence.checker.engines.native.build import CannotCompile
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.native.layout import Dense
+from kvfence.checker.engines.words import TooWide, is_word, word_bounds
 from kvfence.spec.language.nodes import Node
 
 Explored = Callable[[Interpreter, Bounds | None, int, Report | None], "StateGraph"]
@@ -40,13 +41,15 @@ class StateGraph:
     def where(self, node: Node) -> Truths:
         """The states in which a condition holds."""
         known: dict[int, NDArray[Any]] = {}
-        for n in below([node]):
-            known[n.id] = self._value(n, [known[a.id] for a in n.args])
+        nodes = below([node])
+        number = np.int64 if all(map(is_word, nodes)) else object  # the latter: Python's integers
+        for n in nodes:
+            known[n.id] = self._value(n, [known[a.id] for a in n.args], number)
         return np.broadcast_to(known[node.id], self.count).astype(np.bool_)
 
-    def _value(self, n: Node, args: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def _value(self, n: Node, args: Sequence[NDArray[Any]], number: type) -> NDArray[Any]:
         if n.op == "const":
-            return np.array(bool(n.value) if n.boolean else n.value)
+            return np.array(bool(n.value)) if n.boolean else np.array(n.value, number)
         if n.op == "cell":
             column = np.asarray(self._columns(n.value))
             return np.not_equal(column, 0) if n.boolean else column
@@ -64,7 +67,7 @@ class StateGraph:
             "add": np.add,
             "sub": np.subtract,
         }[n.op]
-        return np.asarray(operation(*(x.astype(np.int64) for x in args)))
+        return np.asarray(operation(*(x.astype(number) for x in args)))
 
     def steps_from(self, states: Numbers) -> Numbers:
         """The numbers of the steps out of some states."""
@@ -77,14 +80,15 @@ class StateGraph:
 def explored(
     interpreter: Interpreter, bounds: Bounds | None, max_states: int, progress: Report | None = None
 ) -> StateGraph:
-    """The graph of all reachable states, found in C, or in Python where there is no compiler.
+    """The graph of all reachable states, found in C, or in Python without a compiler or beyond 64 bits.
 
     Stop when there are more than ``max_states``.
     """
     limits = cell_bounds(interpreter.grounded, bounds, required=True)
     try:
+        word_bounds(interpreter.grounded, bounds)
         model = Model(interpreter, limits)
-    except CannotCompile:
+    except (CannotCompile, TooWide):
         return _in_python(interpreter, limits, max_states)
     return _in_c(model, max_states, progress)
 
@@ -158,6 +162,6 @@ def _in_python(interpreter: Interpreter, limits: dict[int, tuple[int, int]], max
                 if len(states) > max_states:
                     raise Stop(f"more than {max_states} states")
             steps.append((k, index, number[after]))
-    table = np.array(states, np.int64).reshape(len(states), -1)
+    table = np.array(states, object).reshape(len(states), -1)  # Python's integers, of any length
     listed = np.array(steps, np.int64).reshape(-1, 3)
     return StateGraph(lambda cell: table[:, cell], len(states), (listed[:, 0], listed[:, 1], listed[:, 2]))

@@ -24,7 +24,7 @@ from kvfence.checker.engines.base import (
     Until,
     cell_bounds,
 )
-from kvfence.spec.language import GroundCheck, Grounded, Instance, Machine, Property, View, ground
+from kvfence.spec.language import GroundCheck, Grounded, Instance, Machine, Property, SpecError, View, ground
 from kvfence.spec.language.nodes import Node
 
 Values = tuple[int, ...]
@@ -123,9 +123,19 @@ class Interpreter:
         )
 
     def events(self, state: Values, instance: Instance, after: Values) -> list[object]:
-        """The observable events of a step; none for an action without any."""
+        """The observable events of a step; none for an action without any. SpecError where its map fails."""
         event = instance.action.event
-        return list(event(self.view(state), self.view(after), **instance.args)) if event else []
+        if event is None:
+            return []
+        try:
+            return list(event(self.view(state), self.view(after), **instance.args))
+        except SpecError:
+            raise
+        except Exception as problem:
+            raise SpecError(
+                f"{instance.action.where}: the event of action {instance.name} fails for {instance}: "
+                f"{type(problem).__name__}: {problem}; mend what event= gives"
+            ) from problem
 
     def trace(self, path: Path | Sequence[Instance]) -> tuple[object, list[object]]:
         """The trace of a path: the machine's header for these sizes (None without one) and the events.

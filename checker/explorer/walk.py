@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kvfence.checker.diagnosis import false_guards
 from kvfence.checker.engines.base import Path
-from kvfence.checker.engines.interpret import Interpreter, Values
+from kvfence.checker.engines.interpret import Interpret, Interpreter, Values
 from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import reasons
@@ -108,6 +108,8 @@ class Explorer:
         walker = self.walker(design)
         if design not in self._found:
             result = Native(threads=1).run(walker.machine, walker.sizes, until="end", memory=MEMORY)
+            if result.overflow:  # too much for 64 bits
+                result = Interpret().run(walker.machine, walker.sizes, until="end", memory=MEMORY)
             paths = {one.name: one.path for one in result.findings.values() if one.path is not None}
             if result.deadlock is not None:
                 paths["deadlock"] = result.deadlock

@@ -17,6 +17,7 @@ from enum import StrEnum
 from kvfence.checker.engines.base import Log, Stop
 from kvfence.checker.engines.explore import Reachable
 from kvfence.checker.engines.liveness import Liveness
+from kvfence.checker.engines.words import TooWide
 from kvfence.checker.mutation.behaviour import Comparison
 from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
 from kvfence.checker.mutation.side_by_side import side_by_side
@@ -136,7 +137,10 @@ class _Stage:
         except SpecError:
             return {"a step that cannot be evaluated": 0}, None
         enough = min(MAX_STATES, ENOUGH * self.comparison.states + 10_000)
-        log = Reachable(grounded, memory=self.memory, max_states=enough).log
+        try:
+            log = Reachable(grounded, memory=self.memory, max_states=enough).log
+        except TooWide as why:
+            return {}, str(why)
         if log.stopped and not log.bad and enough < MAX_STATES:
             log = Reachable(grounded, memory=self.memory, max_states=MAX_STATES).log
         found = _violations(log)

@@ -94,7 +94,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
     ``left_out``: steps of the path as it was found that turned out not to matter. ``loop``, of a run that
     breaks a promise: the steps after the first so many are taken again and again; if there are none, nothing
-    more happens, which the trace events ``idle`` tell.
+    more happens, which the trace events ``idle`` tell. ``untold``: why the steps could not be told as events.
     """
 
     machine: str
@@ -110,6 +110,7 @@ class Counterexample(msgspec.Struct, frozen=True):
     left_out: int = 0
     loop: int | None = None
     idle: tuple[Event, ...] = ()
+    untold: str = ""
 
     @property
     def trace(self) -> Iterator[Event]:
@@ -139,7 +140,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
     answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
     ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at which sizes its promises
-    about whole runs were judged, with the states of the graph; ``unjudged`` promises were not.
+    about whole runs were judged, with the states of the graph; ``unjudged`` promises were not. ``note``: why
+    another engine than the one by default explored.
     """
 
     machine: str
@@ -159,6 +161,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     symmetry: tuple[str, ...] = ()
     promised: Promised | None = None
     unjudged: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def never_taken(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from kvfence.checker.engines.interpret import Interpreter, Values
+from kvfence.checker.identifiers import Names
 from kvfence.checker.report.facts import Counterexample
 from kvfence.checker.report.messages import Message, OrderSpeaker, Speaker
 from kvfence.checker.report.verdicts import call
@@ -15,6 +16,10 @@ from kvfence.spec.language import Enum, Function, Machine, Sort, SpecError
 
 MOST_STATES = 3000
 """States that are looked at, breadth first, for what an action does to a label."""
+_WORDS = """
+accdescr acctitle as bt choice class classdef click default direction end fork hide join left lr note of rb rl
+right root scale state statediagram style tb td
+"""
 Moves = dict[tuple[str, str], list[str]]
 """The actions that lead from one label to another."""
 
@@ -78,11 +83,19 @@ def state_diagram(function: Function, found: Moves) -> str:
     assert isinstance(function.value, Enum)
     first = function.value.shown(function.init.value) if isinstance(function.init.value, int) else ""
     lines = ["stateDiagram-v2"]
+    called, names = dict[str, str](), Names(function.value.labels)
+    for k, label in enumerate(function.value.labels):
+        # words of Mermaid, and letters beyond ASCII, are a text beside a name of ours
+        plain = label.isascii() and label.lower() not in _WORDS.split()
+        called[label] = label if plain else names.of(label, f"label_{k}")
+        if not plain:
+            lines.append(f'    state "{label}" as {called[label]}')
     if first:
-        lines.append(f"    [*] --> {first}")
+        lines.append(f"    [*] --> {called[first]}")
     order = {pair: (function.value.encode(pair[0]), function.value.encode(pair[1])) for pair in found}
     for pair in sorted(found, key=order.__getitem__):
-        lines.append(f"    {pair[0]} --> {pair[1]}: {', '.join(sorted(found[pair]))}")
+        actions = ", ".join(sorted(found[pair]))
+        lines.append(f"    {called[pair[0]]} --> {called[pair[1]]}: {actions}")
     return "\n".join(lines)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kvfence.checker.engines.words import TooWide, fits, roots
 from kvfence.checker.errors import CannotRun
+from kvfence.checker.identifiers import ascii_word
 from kvfence.spec.language import Grounded, Instance, Machine, ground
 from kvfence.spec.language.nodes import Node
 
@@ -19,16 +21,22 @@ LONGEST = 4_000_000
 def promela(machine: Machine, sizes: Mapping[str, int] | None = None) -> str:
     """The Promela text of a machine, its invariants asserted in every state.
 
-    CannotRun for unbounded Ints, and for sizes at which the text gets too long.
+    CannotRun for unbounded Ints, numbers of more than 32 bits, and sizes at which the text gets too long.
     """
     g = ground(machine, sizes)
     unbounded = [c.label for c in g.cells if c.lo is None]
     if unbounded:
         raise CannotRun(f"Promela has no unbounded integers, and {unbounded[0]} of {machine.name} is one")
+    try:
+        fits(g, roots(g), {}, (-(1 << 31), (1 << 31) - 1))
+    except TooWide as why:
+        raise CannotRun(
+            f"Promela has numbers of 32 bits, and in {machine.name} {why}: narrow its ranges"
+        ) from None
     out = _Printer(g)
-    given = ", ".join(f"{sort} {size}" for sort, size in g.sizes.items())
+    given = ", ".join(f"{ascii_word(sort)} {size}" for sort, size in g.sizes.items())
     lines = [
-        f"/* Machine {machine.name} of kvfence at {given or 'its only size'}.",
+        f"/* Machine {ascii_word(machine.name)} of kvfence at {given or 'its only size'}.",
         "   spin -a FILE && cc -O2 -DBFS -DSAFETY -DNOREDUCE -o pan pan.c && ./pan */",
         *(f"{_kind(c.lo, c.hi)} c{c.number} = {c.init}; /* {c.label} */" for c in g.cells),
         *(f"int t{k} = 0;" for k in range(max((len(i.updates) for i in g.instances), default=0))),

@@ -38,8 +38,13 @@ def proof_remarks(machine: MachineFacts) -> Iterator[str]:
     proof = machine.proof
     if proof is None:
         return
-    for name, why in proof.open.items():
-        yield f"{machine.machine}: {name} is not proved: {why}."
+    for why in dict.fromkeys(proof.open.values()):
+        names = ", ".join(name for name, reason in proof.open.items() if reason == why)
+        yield (
+            f"{machine.machine}: not proved: {names}: {why}."
+            if "," in names
+            else (f"{machine.machine}: {names} is not proved: {why}.")
+        )
     if proof.second_open:
         names = ", ".join(proof.second_open[:SHOWN])
         more = f" and {len(proof.second_open) - SHOWN} more" if len(proof.second_open) > SHOWN else ""

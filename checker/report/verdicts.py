@@ -93,6 +93,8 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
         sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
+        if machine.note:
+            remarks.append(f"{machine.machine}: {machine.note}.")
         if machine.symmetry:
             names = ", ".join(machine.symmetry)
             reduced = f"reduced by symmetry; states that differ in names of {names} count as one"
@@ -165,6 +167,8 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
             [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
         )
     lines += _diagnosed(example, width)
+    if example.untold:
+        lines.append(paragraph(f"Not told as a trace: {example.untold}.", width=width, hanging="    "))
     return "\n".join(lines).rstrip()
 
 

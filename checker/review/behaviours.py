@@ -12,10 +12,11 @@ import copy
 from collections.abc import Mapping, Sequence
 
 from kvfence.checker.diagnosis import false_guards
-from kvfence.checker.engines.base import FIRST, Log, Report, Stop, cell_bounds
+from kvfence.checker.engines.base import FIRST, Log, Report, Stop
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import CannotCompile
 from kvfence.checker.engines.native.exploration import Exploration, Model
+from kvfence.checker.engines.words import TooWide, word_bounds
 from kvfence.checker.names import MOST_PAIRS
 from kvfence.checker.review.differences import weaker_only
 from kvfence.checker.review.facts import Behaviour, Behaviours, Taken
@@ -176,11 +177,10 @@ def _search(pair: _Pair, kind: str, most: int, threads: int, progress: Report | 
     if not actions:
         return Behaviours()
     interpreter = Interpreter.of(asked)
-    limits = cell_bounds(asked, None, required=True)
     log = Log(asked)
     try:
-        model = Model(interpreter, limits)
-    except CannotCompile:
+        model = Model(interpreter, word_bounds(asked, None))
+    except (CannotCompile, TooWide):
         ways = _in_python(interpreter, log, min(most, _MOST_IN_PYTHON))
     else:
         ways = _in_c(model, log, most, threads, progress)

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kvfence.checker.engines.base import Engine, Finding, Progress, Result, Verdict
+from kvfence.checker.engines.interpret import Interpret
 from kvfence.checker.engines.liveness import Liveness
 from kvfence.checker.engines.native import Native
 from kvfence.checker.errors import CannotRun, unknown
@@ -238,6 +239,13 @@ class _Comparison:
             memory=self.options.memory,
             progress=self._report("base" if machine is self.base else "change"),
         )
+        if result.overflow:  # too much for 64 bits
+            result = Interpret().run(
+                machine,
+                self._sizes_of(machine),
+                memory=self.options.memory,
+                progress=self._report("base" if machine is self.base else "change"),
+            )
         self.interrupted = self.interrupted or result.stopped == INTERRUPTED
         return result
 

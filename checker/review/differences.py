@@ -194,7 +194,12 @@ def _bound(value: object) -> object:
     if code is None:
         return value
     cells = tuple(str(c.cell_contents) for c in getattr(value, "__closure__", None) or ())
-    return (code.co_code, code.co_consts, code.co_names, cells)
+    given = (repr(getattr(value, "__defaults__", None)), repr(getattr(value, "__kwdefaults__", None)))
+    known = getattr(value, "__globals__", {})
+    globals_ = tuple(
+        repr(known[name]) for name in code.co_names if isinstance(known.get(name), int | str | tuple)
+    )
+    return (code.co_code, code.co_consts, code.co_names, cells, given, globals_)
 
 
 def _positions(a: Action) -> dict[int, Form]:

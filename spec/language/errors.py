@@ -23,7 +23,12 @@ def here() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def place(filename: str, line: int) -> str:
+    """``file:line``, the file as it is called from the working directory."""
+    return f"{_shown(filename)}:{line}"
 
 
 def _shown(filename: str) -> str:

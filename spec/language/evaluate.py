@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvfence.spec.language.errors import fail
 from kvfence.spec.language.expr import Expr
 from kvfence.spec.language.machine import Action, Function
-from kvfence.spec.language.types import Sizes, Type
+from kvfence.spec.language.sizes import Sizes, bound_at
+from kvfence.spec.language.types import Type
 from kvfence.spec.language.view import Layout
 
 Env = Mapping[int, int]  # value of each free variable, by uid
@@ -35,7 +36,7 @@ class Evaluator:
             return env[e.uid]
         if op == "limit":
             assert callable(e.value)
-            return int(e.value(self.sizes))
+            return bound_at(e.value, self.sizes)
         if op == "index":
             return self.value(args[0], state, env)
         if op == "apply":

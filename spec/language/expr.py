@@ -31,7 +31,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kvfence.spec.language.errors import fail
-from kvfence.spec.language.types import INTEGER, Bool, Enum, Int, Sizes, Sort, Type, kind, same_kind
+from kvfence.spec.language.sizes import Sizes, place_of
+from kvfence.spec.language.types import INTEGER, Bool, Enum, Int, Sort, Type, check_number, kind, same_kind
 
 if TYPE_CHECKING:
     from kvfence.spec.language.machine import Function
@@ -99,7 +100,33 @@ class Expr:
         return Not(self)
 
     def __hash__(self) -> int:
-        return hash(self.uid)
+        if self.op == "const" and isinstance(self.type, Enum):
+            return hash(self.uid)  # equal labels are one node
+        raise fail(
+            f"{show(self)} is symbolic, so sets and dicts cannot look it up; write IsIn, or If for each case"
+        )
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expr:
+        return self  # equal expressions are one node
+
+    def __neg__(self) -> Expr:
+        return constant(INTEGER, 0) - self
+
+    def __pos__(self) -> Expr:
+        return _lift_int(self, "+")
+
+    def __str__(self) -> str:
+        if self.op == "const":
+            return show(self)
+        raise fail(
+            f"{show(self)} is symbolic, so its value has no text; compare it, or write {{x!r}} in a message"
+        )
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
     def __bool__(self) -> bool:
         raise fail(
@@ -109,6 +136,30 @@ class Expr:
 
     def __repr__(self) -> str:
         return show(self)
+
+
+_WAYS = {
+    "int index float complex round trunc floor ceil": "it has no number yet; use it as it is, or compare it",
+    "len iter reversed contains": "it has no elements; quantify: ForAll, Exists or Count",
+    "getitem setitem delitem": "it is no function of the state, so it has no index",
+    "mul rmul": "numbers are only added and subtracted; add it to itself, or use If",
+    "truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow abs matmul rmatmul": (
+        "numbers are only added, subtracted and compared; use If"
+    ),
+    "lshift rlshift rshift rrshift xor rxor": "write &, |, ~ and != for truth values",
+}
+
+
+def _refuse(name: str, way: str) -> Callable[..., None]:
+    def refuse(self: Expr, *_: object) -> None:
+        raise fail(f"Python's {name} does not work on the symbolic {show(self)}: {way}")
+
+    return refuse
+
+
+for _names, _way in _WAYS.items():
+    for _name in _names.split():
+        setattr(Expr, f"__{_name}__", _refuse(_name, _way))
 
 
 class Elem(Expr):
@@ -165,6 +216,7 @@ def lift(x: object) -> Expr:
     if isinstance(x, bool):
         return TRUE if x else FALSE
     if isinstance(x, int):
+        check_number(x)
         return constant(INTEGER, x)
     if isinstance(x, str):
         raise fail(f"the text {x!r} is not a value; write the label as a constant, such as Phase.{x}")
@@ -391,7 +443,7 @@ def show(e: Expr) -> str:
     if e.op in ("param", "bound", "field"):
         return str(e.value)
     if e.op == "limit":
-        return "limit"
+        return f"the limit of {place_of(e.value)}" if callable(e.value) else "limit"
     if e.op == "apply":
         name = getattr(e.value, "name", "?")
         return f"s.{name}[{', '.join(a)}]" if a else f"s.{name}"

@@ -9,6 +9,7 @@ from kvfence.spec.language.errors import SpecError, close, fail
 from kvfence.spec.language.expr import Expr, show
 from kvfence.spec.language.machine import Action, Function, LeadsTo, Machine, Property, premise
 from kvfence.spec.language.nodes import INF, Facts, Graph, Node, ends_under, learn
+from kvfence.spec.language.sizes import bound_at
 from kvfence.spec.language.state import LateIndex, misfit
 from kvfence.spec.language.types import BoolType, Int, Type
 from kvfence.spec.language.view import Layout, Shown, View
@@ -240,7 +241,7 @@ class Grounded:
             return g.const(env[e.uid], isinstance(e.type, BoolType))
         if op == "limit":
             assert callable(e.value)
-            return g.const(e.value(self.sizes))
+            return g.const(bound_at(e.value, self.sizes))
         if op == "index":
             return self._ground(args[0], env)
         if op == "apply":

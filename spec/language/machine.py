@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from kvfence.spec.language.errors import close, fail, here
+from kvfence.spec.language.errors import close, fail, here, place
 from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
-from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State
-from kvfence.spec.language.types import Bool, Int, Sizes, Sort, Type, kind, same_kind
+from kvfence.spec.language.sizes import KnownSizes, Sizes
+from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State, check_id
+from kvfence.spec.language.types import Bool, Int, Sort, Type, kind, same_kind
 from kvfence.spec.language.view import View
 
 Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
+DEADLOCK = "deadlock"  # the name of the condition that every machine has: that no state is stuck
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
 PREMISE = "PREMISE"  # the same, for the premise of an invariant, which some state has to meet
+_IS = dis.opmap["IS_OP"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -32,7 +37,7 @@ class Function:
         self.init = lift(given)
         if not same_kind(self.init.type, value):
             raise fail(f"{name} holds {kind(value)}, and its init is of type {kind(self.init.type)}")
-        if any(v not in set(self.formals) for v in self.init.free):
+        if any(all(v is not f for f in self.formals) for v in self.init.free):
             raise fail(f"the init of {name} uses a variable that is not one of its indices")
 
     def __repr__(self) -> str:
@@ -159,11 +164,36 @@ class Machine:
             raise fail(f"machine {self.name} has no action; declare one with @m.action()", self.where)
         return self
 
+    def bounds(self) -> Iterator[tuple[str, Callable[[Sizes], int]]]:
+        """The bounds of Ints that are functions of the sort sizes, each with what it is a bound of."""
+        for f in self.functions.values():
+            for t in (*f.domain, f.value):
+                yield from _bounds_of(t, f.name)
+        quantified: list[tuple[str, Expr]] = []
+        for a in self.actions.values():
+            for v in a.params:
+                yield from _bounds_of(v.type, f"parameter {v.value} of {a.name}")
+            read = (*(g.expr for g in a.guards), *a.updates.values(), *(c.expr for c in a.checks))
+            quantified += [(a.name, e) for e in read]
+        stated = (*self.invariants.values(), *self.lemmas.values(), *self.goals.values())
+        quantified += [(p.name, p.expr) for p in stated]
+        seen: set[int] = set()
+        while quantified:
+            name, e = quantified.pop()
+            if e.uid in seen:
+                continue
+            seen.add(e.uid)
+            quantified += [(name, a) for a in e.args]
+            if e.op == "limit" and callable(e.value):
+                yield f"a limit in {name}", e.value
+            for v in e.value if isinstance(e.value, tuple) else ():
+                yield from _bounds_of(v.type, f"{v.value} in {name}")
+
     def sort(self, name: str, default: int = 2) -> Sort:
         """Declare a sort, with the size it has when a run does not say."""
         self._new(name, self.sorts, "sort")
-        if default < 1:
-            raise fail(f"sort {name} has default size {default}; a sort has at least one element")
+        if not isinstance(default, int) or isinstance(default, bool) or default < 1:
+            raise fail(f"sort {name} has default size {default!r}; a sort has at least one element")
         self.sorts[name] = Sort(name, default, here())
         return self.sorts[name]
 
@@ -210,7 +240,12 @@ class Machine:
             action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
             action.event = _by_name(name, event, tuple(params)) if event else None
             state = State(self, name, name, variables)
-            body(state, **dict(zip(params, variables, strict=True)))
+            _no_identity(body)
+            if body(state, **dict(zip(params, variables, strict=True))) is not None:
+                raise fail(
+                    f"action {name} returns something, which would be lost; say when it can be taken by "
+                    "s.require(…), and assign what it changes"
+                )
             action.guards, action.checks = tuple(state._guards), tuple(state._checks)
             action.updates, action.late = dict(state._now), tuple(state._late)
             self.actions[name] = action
@@ -223,8 +258,10 @@ class Machine:
         if not isinstance(id_, str) or not id_:
             raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
 
+        check_id(id_)
+
         def declare(body: F) -> F:
-            self._new(body.__name__, self.invariants | self.lemmas, "invariant")
+            self._condition(body.__name__, "invariant")
             self.invariants[body.__name__] = self._property(id_, body.__name__, body)
             return body
 
@@ -236,9 +273,7 @@ class Machine:
         The docstring says why it holds. Lemmas are about the sound design: a machine with faults need not
         keep them, and engines check them only where no fault is switched on.
         """
-        if body.__name__ in self.invariants:
-            raise fail(f"{body.__name__} is an invariant already; rename the lemma")
-        self._new(body.__name__, self.lemmas, "lemma")
+        self._condition(body.__name__, "lemma")
         if not (body.__doc__ or "").strip():
             raise fail(f"lemma {body.__name__} does not say why it holds; give it a docstring of one line")
         self.lemmas[body.__name__] = self._property(LEMMA, body.__name__, body)
@@ -246,7 +281,7 @@ class Machine:
 
     def goal(self, body: F) -> F:
         """Declare a condition that some reachable state must meet: the guard against vacuous invariants."""
-        self._new(body.__name__, self.goals, "goal")
+        self._condition(body.__name__, "goal")
         self.goals[body.__name__] = self._property("", body.__name__, body)
         return body
 
@@ -287,9 +322,11 @@ class Machine:
 
         The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
         """
-        for sort in sizes:
+        for sort, size in sizes.items():
             if sort not in self.sorts:
                 raise fail(f"machine {self.name} has no sort {sort}; {close(sort, self.sorts)}")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
         self.promised_at.update(sizes)
 
     def _promise(
@@ -301,13 +338,16 @@ class Machine:
         doc: str,
         params: dict[str, Type],
     ) -> None:
-        self._new(name, self.promises, "promise")
+        self._condition(name, "promise")
+        check_id(id_)
         for p, t in params.items():
             self._known(t, f"parameter {p} of {name}")
             if isinstance(t, Int) and not t.bounded:
                 raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
         variables = tuple(variable("param", t, p) for p, t in params.items())
         state = State(self, name, params=variables)
+        for side in (when, then):
+            _no_identity(side)
         first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
         last = state._closed(lift_bool(then(state, *variables), name))
         self.promises[name] = LeadsTo(id_, name, doc, variables, first, last)
@@ -321,7 +361,7 @@ class Machine:
 
     def header(self, body: Callable[[Sizes], object]) -> None:
         """Say what header the trace of a path has, as a function of the sort sizes."""
-        self.header_of = body
+        self.header_of = lambda sizes: body(KnownSizes(sizes))
 
     def idle(self, body: Callable[[View], Sequence[object]]) -> None:
         """Say which events tell that nothing more happens in a state, as a function of its view.
@@ -380,8 +420,24 @@ class Machine:
     def _property(self, id_: str, name: str, body: Callable[..., object]) -> Property:
         where = here()
         state = State(self, name)
+        _no_identity(body)
         e = state._closed(lift_bool(body(state), name))
         return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
+
+    def _condition(self, name: str, what: str) -> None:
+        """What is judged is told apart by name: SpecError for a second one."""
+        every: dict[str, dict[str, Any]] = {
+            "invariant": self.invariants,
+            "lemma": self.lemmas,
+            "goal": self.goals,
+            "promise": self.promises,
+        }
+        for other, known in every.items():
+            if name in known and other != what:
+                raise fail(f"{name} is the name of {_a(other)} already; rename the {what}")
+        self._new(name, every[what], what)
+        if name == DEADLOCK:
+            raise fail(f"{name} is the name of a condition that every machine has; rename the {what}")
 
     def _new(self, name: str, known: dict[str, Any], what: str) -> None:
         if name in known:
@@ -397,6 +453,54 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({self.name})"
+
+
+def _no_identity(body: object) -> None:
+    """SpecError for ``is True`` and ``is False``, which no symbolic value can answer.
+
+    Looked at are a body, the functions inside it, and those of its file that it names.
+    """
+    todo, seen = [body], set[int]()
+    while todo:
+        found = todo.pop()
+        if isinstance(found, types.FunctionType):
+            code: object = found.__code__
+            names = (found.__globals__.get(name) for name in found.__code__.co_names)
+            cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
+            todo += [f for f in (*names, *cells) if _in_file(f, found.__code__.co_filename)]
+        else:
+            code = found
+        if not isinstance(code, types.CodeType) or id(code) in seen:
+            continue
+        seen.add(id(code))
+        todo += code.co_consts
+        if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
+            continue
+        told: object = None
+        line = code.co_firstlineno
+        for i in dis.get_instructions(code):
+            line = i.starts_line or line
+            if i.opname == "IS_OP" and isinstance(told, bool):
+                raise fail(
+                    f"`is {told}` (or `case {told}`) asks which object a value is, and no symbolic value "
+                    "is that one; write x or ~x, and for a switch of yours `if switch:`",
+                    place(code.co_filename, line),
+                )
+            told = i.argval if i.opname == "LOAD_CONST" else None
+
+
+def _in_file(found: object, filename: str) -> bool:
+    return isinstance(found, types.FunctionType) and found.__code__.co_filename == filename
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _bounds_of(t: Type, what: str) -> Iterator[tuple[str, Callable[[Sizes], int]]]:
+    for bound in (t.lo, t.hi) if isinstance(t, Int) else ():
+        if callable(bound):
+            yield what, bound
 
 
 def _same_names(action: str, body: Callable[..., object], params: dict[str, Type]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 INF = float("inf")
 Ends = tuple[float, float]
+WORD = -(1 << 62), (1 << 62) - 1  # beyond, two's complement words of 64 bits may wrap
 BOOLEAN = {"not", "and", "or", "eq", "lt", "le"}
 
 
@@ -36,6 +37,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._pool: dict[tuple[object, ...], Node] = {}
+        self.wide = False  # whether some node can be beyond WORD
         self.true = self.const(1, boolean=True)
         self.false = self.const(0, boolean=True)
 
@@ -47,6 +49,7 @@ class Graph:
         node = self._pool.get(key)
         if node is None:
             node = self._pool[key] = Node(len(self._pool), op, args, value, boolean, ends=ends)
+            self.wide = self.wide or ends[0] < WORD[0] or ends[1] > WORD[1]
         return node
 
     def const(self, value: int, boolean: bool = False) -> Node:

@@ -28,6 +28,13 @@ Value = Expr | bool | int
 Indices = Expr | bool | int | tuple[Expr | bool | int, ...]
 
 RESERVED = {"require", "check"}
+OWN_IDS = ("LEMMA", "PREMISE", "DEADLOCK", "RANGE")  # of conditions that nobody declares under an id
+
+
+def check_id(id_: str) -> None:
+    """SpecError for an id that only kvfence itself gives."""
+    if id_ in OWN_IDS:
+        raise fail(f"the id {id_} is kvfence's own; give one of the catalogue, or another of yours")
 
 
 class Guard:
@@ -129,6 +136,7 @@ class State:
             raise fail(f"{self._reader} only reads the state; check belongs in an action")
         if not isinstance(id_, str) or not id_:
             raise fail('a check needs the id of an invariant first: s.check("PIN", condition, "text")')
+        check_id(id_)
         e = self._closed(lift_bool(condition, "check"))
         name = f"{self._action}.{id_}"
         same = sum(c.name == name or c.name.startswith(name + "#") for c in self._checks)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kvfence.spec.language.errors import close, fail
+from kvfence.spec.language.sizes import Sizes, bound_at
 
 if TYPE_CHECKING:
     from kvfence.spec.language.expr import Expr
 
-Sizes = Mapping[str, int]
 Bound = int | Callable[[Sizes], int] | None
 
 
@@ -61,6 +61,8 @@ class Int(Type):
     def __init__(self, lo: Bound = None, hi: Bound = None) -> None:
         if (lo is None) != (hi is None):
             raise fail("an Int has both bounds or none; write Int(lo, hi) or Int()")
+        for bound in (lo, hi):
+            _check_bound(bound)
         if isinstance(lo, int) and isinstance(hi, int) and lo > hi:
             raise fail(f"Int({lo}, {hi}) has no value; the lower bound comes first")
         self.lo, self.hi = lo, hi
@@ -82,11 +84,28 @@ class Int(Type):
     def range(self, sizes: Sizes) -> tuple[int, int] | None:
         if self.lo is None or self.hi is None:
             return None
-        lo = self.lo if isinstance(self.lo, int) else self.lo(sizes)
-        hi = self.hi if isinstance(self.hi, int) else self.hi(sizes)
-        return lo, hi
+        return bound_at(self.lo, sizes), bound_at(self.hi, sizes)
 
 
+def _check_bound(bound: object) -> None:
+    if isinstance(bound, int) and not isinstance(bound, bool):
+        check_number(bound)
+    elif bound is not None and (isinstance(bound, bool | Type) or not callable(bound)):
+        raise fail(
+            f"{bound!r} is no bound of an Int; give a number, or a function of the sort sizes: "
+            'Int(0, lambda sizes: sizes["Block"])'
+        )
+
+
+def check_number(value: int) -> None:
+    """SpecError for an integer of more than ``MOST_BITS`` bits, which not every engine can read."""
+    if value.bit_length() > MOST_BITS:
+        raise fail(
+            f"a number of {value.bit_length()} bits is too large; use numbers of up to {MOST_BITS} bits"
+        )
+
+
+MOST_BITS = 512  # what intervals compute with as a float, and solvers read as text
 INTEGER = Int()
 
 
@@ -94,6 +113,8 @@ class Enum(Type):
     """Labels: ``Phase = Enum("Phase", "waiting running done")``; ``Phase.done`` is a constant."""
 
     def __init__(self, name: str, labels: str) -> None:
+        if not isinstance(name, str) or not isinstance(labels, str):
+            raise fail("an Enum takes its name and its labels as text: Enum('Phase', 'first second')")
         self.name = name
         self.labels = tuple(labels.split())
         if not self.labels:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kvfence.spec.language.errors import close
+from kvfence.spec.language.errors import close, fail
 from kvfence.spec.language.types import Type
 
 Shown = bool | int | str
@@ -112,6 +112,13 @@ class FieldView(Mapping[object, bool | int | str]):
 
     def __len__(self) -> int:
         return self._field.size
+
+    def __contains__(self, key: object) -> bool:
+        name = self._field.name
+        raise fail(f"Python's in does not work on {name}; read the value: {name}[…]")
+
+    def __bool__(self) -> bool:
+        raise fail(f"{self._field.name} is a whole function, which has no truth value; give its indices")
 
     def __repr__(self) -> str:
         return repr(dict(self))

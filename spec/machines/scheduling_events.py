@@ -36,7 +36,7 @@ from kvfence.spec.events import (
     Touch,
 )
 from kvfence.spec.language import View
-from kvfence.spec.language.types import Sizes
+from kvfence.spec.language.sizes import Sizes
 from kvfence.spec.numbering import BEFORE, NOW
 
 COPIES = 100

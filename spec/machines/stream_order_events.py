@@ -7,7 +7,7 @@ that were launched. Each operation has two events, its barrier and its completio
 from __future__ import annotations
 
 from kvfence.spec.language import View
-from kvfence.spec.language.types import Sizes
+from kvfence.spec.language.sizes import Sizes
 from kvfence.spec.order import (
     Copy,
     Get,

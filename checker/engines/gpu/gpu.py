@@ -22,7 +22,6 @@ from kvfence.checker.engines.base import (
     Sighting,
     Stop,
     Until,
-    cell_bounds,
 )
 from kvfence.checker.engines.gpu.device import Device, NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
@@ -35,6 +34,7 @@ from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
 from kvfence.checker.engines.graph import StateGraph, explored
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
@@ -99,7 +99,10 @@ class Gpu(Engine):
     ) -> Result:
         """See ``Engine.run``. ``memory`` is of the device: all that is free if None."""
         interpreter = Interpreter(machine, sizes)
-        limits = cell_bounds(interpreter.grounded, bounds, required=True)
+        try:
+            limits = word_bounds(interpreter.grounded, bounds)
+        except TooWide as why:
+            return refused(self.name, interpreter.grounded, why)
         model = GpuModel(interpreter, limits, self._symmetry(interpreter), self.queue)
         own = self.limits
         allowed = Limits(
@@ -163,7 +166,7 @@ class Gpu(Engine):
             with closing(device):
                 limits = replace(self.limits, max_states=max_states)
                 return graph_on(device, interpreter, bounds, limits, progress)
-        except NoGpu:
+        except (NoGpu, TooWide):
             return explored(interpreter, bounds, max_states, progress)
 
     def _begin(self, model: GpuModel, search: Search, stack: ExitStack) -> None:

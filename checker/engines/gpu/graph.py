@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.engines.base import Bounds, Report, Stop, cell_bounds
+from kvfence.checker.engines.base import Bounds, Report, Stop
 from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.expansion import C_OUT, Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.graph import Numbers, StateGraph, level_graph
 from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.words import word_bounds
 
 ROOM = 1 << 20  # steps listed at a time
 
@@ -25,7 +26,7 @@ def graph_on(
 
     NoGpu; Stop when there are more states than ``limits`` allow, or too many for the memory of the device.
     """
-    ranges = cell_bounds(interpreter.grounded, bounds, required=True)
+    ranges = word_bounds(interpreter.grounded, bounds)
     model = GpuModel(interpreter, ranges)
     search = Search(model.printed, device, limits, None, progress)
     search.begin(model.pack(model.grounded.initial))

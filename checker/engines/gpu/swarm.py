@@ -18,7 +18,6 @@ from kvfence.checker.engines.base import (
     Result,
     Sighting,
     Until,
-    cell_bounds,
 )
 from kvfence.checker.engines.gpu.device import Device, NoGpu, Params
 from kvfence.checker.engines.gpu.expansion import C_TAKEN
@@ -28,6 +27,7 @@ from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.keys import mix
 from kvfence.checker.engines.gpu.search import NOTHING
 from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.checker.errors import CannotRun
 from kvfence.checker.minimise import shorten
 from kvfence.spec.language import Instance, Machine
@@ -78,7 +78,10 @@ class Swarm(Engine):
         """See ``Engine.run``; ``until="first"`` stops after the walks among which something was violated."""
         start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
-        limits = cell_bounds(interpreter.grounded, bounds, required=True)
+        try:
+            limits = word_bounds(interpreter.grounded, bounds)
+        except TooWide as wide:
+            return refused(self.name, interpreter.grounded, wide)
         model = GpuModel(interpreter, limits)
         log = Log(interpreter.grounded)
         if model.printed.instances > 1 << 16:

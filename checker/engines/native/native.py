@@ -18,7 +18,6 @@ from kvfence.checker.engines.base import (
     Sighting,
     Stop,
     Until,
-    cell_bounds,
 )
 from kvfence.checker.engines.checkpoint import Checkpoint
 from kvfence.checker.engines.explore import Explore
@@ -26,6 +25,7 @@ from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import CannotCompile
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.words import TooWide, refused, word_bounds
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Machine
 
@@ -78,7 +78,10 @@ class Native(Engine):
         """
         start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
-        limits = cell_bounds(interpreter.grounded, bounds, required=True)
+        try:
+            limits = word_bounds(interpreter.grounded, bounds)
+        except TooWide as why:
+            return refused(self.name, interpreter.grounded, why)
         try:
             model = Model(interpreter, limits, self._symmetry(interpreter))
         except CannotCompile as why:

@@ -26,6 +26,7 @@ from kvfence.spec.language import (
     Property,
 )
 from kvfence.spec.language.expr import FALSE, apply, equal, limit, make, substitute, variable
+from kvfence.spec.language.sizes import NotPolynomial, polynomial
 
 
 class Unsupported(Exception):  # noqa: N818 (not a fault: the reason why an answer stays undetermined)
@@ -48,7 +49,7 @@ class Question:
     """Whether ``goal`` follows from ``given``; ``fixed`` are the constants in them.
 
     ``of`` is the name of the condition or check that it is about, ``case`` the action it is asked for, or
-    ``start``. ``counts`` pairs each count after the step with the one before it. ``sources`` names the
+    ``START``. ``counts`` pairs each count after the step with the one before it. ``sources`` names the
     condition that each of ``given`` is, and is empty for a guard.
     """
 
@@ -65,7 +66,7 @@ class Question:
         return f"{self.of}.{self.case}"
 
 
-START = "start"
+START = "the initial state"  # as no action is called
 DEADLOCK = "deadlock"
 
 
@@ -225,7 +226,16 @@ def some(variables: Sequence[Expr], body: Expr) -> Expr:
 
 
 def supported(machine: Machine) -> None:
-    """Unsupported for what makes a machine depend on its sizes in a way that no proof here covers."""
+    """Unsupported for what makes a machine depend on its sizes in a way that no proof here covers.
+
+    SpecError for a bound that asks for the size of a sort which the machine lacks.
+    """
+    sorts = frozenset(machine.sorts)
+    for what, bound in machine.bounds():
+        try:
+            polynomial(bound, sorts, f"the bound of {what} of machine {machine.name}")
+        except NotPolynomial as reason:
+            raise Unsupported(str(reason)) from reason
     for action in machine.actions.values():
         if action.late:
             raise Unsupported(

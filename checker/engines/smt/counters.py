@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kvfence.checker.engines.smt.conditions import Question, Unsupported, rebuilt
 from kvfence.spec.language import And, Bool, Expr, If, Iff, Implies, Not, Or, Sort, Type
-from kvfence.spec.language.expr import FALSE, equal, limit, make, substitute, variable
+from kvfence.spec.language.expr import FALSE, equal, limit, make, show, substitute, variable
 
 THRESHOLDS = 3  # a count is told apart up to here
 
@@ -156,7 +156,7 @@ def flips(before: Expr, after: Expr, named: Sequence[Expr]) -> Expr:
     assert isinstance(before.value, tuple)
     assert isinstance(after.value, tuple)
     if len(before.value) != 1:
-        raise Unsupported(f"the count {before} is over tuples, and a step changes it")
+        raise Unsupported(f"the count {show(before)} is over tuples, and a step changes it")
     (x,) = before.value
     was, now = before.args[0], after.args[0] if after.op == "count" else FALSE
     elements = [e for e in named if e.type is x.type]
@@ -167,7 +167,7 @@ def flips(before: Expr, after: Expr, named: Sequence[Expr]) -> Expr:
         first = And(*(Not(equal(e, d)) for d in elements[:k]))
         gained, lost = (substitute(p, {x.uid: e}) for p in (now, was))
         change = change + If(And(first, gained), 1, 0) - If(And(first, lost), 1, 0)
-    bound = [v for v in dict.fromkeys((*before.free, *after.free)) if v.op == "bound"]
+    bound = {v.uid: v for v in (*before.free, *after.free) if v.op == "bound"}.values()
     return everywhere(tuple(bound), Implies(only, equal(after, before + change)))
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kvfence.checker.engines.smt.conditions import START
 from kvfence.checker.engines.smt.recheck import standard
 from kvfence.checker.engines.smt.solve import Answer
 from kvfence.checker.errors import CannotRun
@@ -33,7 +34,7 @@ def _file_name(name: str) -> str:
 def _text(machine: str, answer: Answer) -> str:
     q = answer.question
     head = (
-        f"; Machine {machine}: {q.of}, {'in the initial state' if q.case == 'start' else 'by ' + q.case}.\n"
+        f"; Machine {machine}: {q.of}, {'in ' + START if q.case == START else 'by ' + q.case}.\n"
         "; Holds for sorts of any size exactly when this is unsatisfiable.\n"
     )
     logic, body = standard(answer.text).split("\n", 1)

@@ -54,7 +54,12 @@ class Unrolled:
     def add_state(self) -> int:
         """A new state, about which nothing is known; its number."""
         k = len(self.states)
-        self.states.append([self._cell(c.number, f"{c.label}@{k}") for c in self.grounded.cells])
+        self.states.append(
+            [
+                self._cell(c.number, f"{c.label if c.label.isascii() else f'c{c.number}'}@{k}")
+                for c in self.grounded.cells
+            ]
+        )
         self._memo.append({})
         return k
 
@@ -215,11 +220,10 @@ class Unrolled:
 
 def _width(g: Grounded) -> int:
     """Bits of a signed number that holds every number that a node or a cell can be."""
-    most = 1
-    for n in nodes(g):
-        for end in (n.lo, n.hi):
-            if abs(end) < INF:
-                most = max(most, abs(int(end)))
+    ends = [end for n in nodes(g) for end in (n.lo, n.hi)]
+    # a cell may be read nowhere, and is compared with its range all the same
+    ends += [end for c in g.cells for end in (c.lo, c.hi, c.init) if end is not None]
+    most = max(1, *(abs(int(end)) for end in ends if abs(end) < INF))
     return most.bit_length() + 1
 
 

@@ -111,7 +111,7 @@ def candidates(machine: Machine) -> list[Property]:
 def _facts(f: Function, variables: Mapping[str, Expr]) -> Iterator[Fact]:
     choices = [[variables[t.name]] if isinstance(t, Sort) else _few(t) for t in f.domain]
     for at in itertools.product(*choices):
-        used = tuple(dict.fromkeys(i for i in at if i.op == "bound"))
+        used = tuple({i.uid: i for i in at if i.op == "bound"}.values())
         if len({t.name for t in f.domain if isinstance(t, Sort)}) < sum(
             isinstance(t, Sort) for t in f.domain
         ):

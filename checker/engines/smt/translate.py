@@ -5,7 +5,9 @@ Quantifiers over labels, truth values and literal ranges are written out; those 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +15,10 @@ import z3
 
 from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.counters import Counter, facts
+from kvfence.checker.identifiers import Names, ascii_word
 from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
 from kvfence.spec.language.expr import constant, substitute
+from kvfence.spec.language.sizes import NotPolynomial, polynomial
 from kvfence.spec.language.types import INTEGER
 
 Term = Any  # z3 is untyped
@@ -31,6 +35,7 @@ class Translator:
         self._counters: dict[int, tuple[Counter, Term]] = {}  # a counter's uid is its own while it is kept
         self._terms: dict[int, Term] = {}
         self._used_sizes: dict[str, Term] = {}
+        self._names = Names()
 
     def sort(self, t: Type) -> Term:
         """The z3 sort of a type."""
@@ -40,12 +45,16 @@ class Translator:
             return z3.IntSort(self.context)
         if id(t) not in self._sorts:
             if isinstance(t, Enum):
-                self._sorts[id(t)], self._labels[id(t)] = z3.EnumSort(
-                    t.name, [f"{t.name}.{x}" for x in t.labels], ctx=self.context
-                )
+                name = self._name("enum", t, t.name)
+                labels = [self._names.of((id(t), x), f"{name}.{ascii_word(x)}") for x in t.labels]
+                self._sorts[id(t)], self._labels[id(t)] = z3.EnumSort(name, labels, ctx=self.context)
             else:
-                self._sorts[id(t)] = z3.DeclareSort(t.name, self.context)
+                self._sorts[id(t)] = z3.DeclareSort(self._name("sort", t, t.name), self.context)
         return self._sorts[id(t)]
+
+    def _name(self, kind: str, what: object, name: str) -> str:
+        """A symbol of SMT-LIB for a name of the machine: with its kind before it, no word of the language."""
+        return self._names.of((kind, id(what)), f"{kind}.{ascii_word(name)}")
 
     def formulas(self, question: Question) -> list[Term]:
         """Terms that cannot all be true together exactly when the question's answer is yes."""
@@ -73,7 +82,7 @@ class Translator:
         if op == "const":
             return self._constant(e.type, value)
         if op in ("param", "bound"):
-            return z3.Const(f"{value}!{e.uid}", self.sort(e.type))
+            return z3.Const(f"{ascii_word(str(value))}!{e.uid}", self.sort(e.type))
         if op == "limit":
             return self._limit(e)
         if op == "index":
@@ -115,20 +124,29 @@ class Translator:
     def _limit(self, e: Expr) -> Term:
         assert callable(e.value)
         try:
-            bound = e.value(_Sizes(self))
-        except Exception as problem:
-            raise Unsupported(f"a bound is not a sum of sort sizes and numbers ({problem})") from problem
-        return z3.IntVal(bound, self.context) if isinstance(bound, int) else bound
+            terms = polynomial(e.value)
+        except NotPolynomial as problem:
+            raise Unsupported(str(problem)) from problem
+        parts = []
+        for sorts, times in terms.items():
+            factors = [self.size(sort) for sort in sorts]
+            number = [z3.IntVal(times, self.context)] if times != 1 or not factors else []
+            parts.append(functools.reduce(operator.mul, [*number, *factors]))
+        return functools.reduce(operator.add, parts) if parts else z3.IntVal(0, self.context)
 
     def size(self, sort: str) -> Term:
         """The number of elements of a sort."""
         if sort not in self._used_sizes:
-            self._used_sizes[sort] = z3.Int(f"size of {sort}", self.context)
+            self._used_sizes[sort] = z3.Int(
+                self._names.of(("size", sort), f"size of {ascii_word(sort)}"), self.context
+            )
         return self._used_sizes[sort]
 
     def _function(self, f: Function) -> Term:
         if f not in self._functions:
-            self._functions[f] = z3.Function(f.name, *(self.sort(t) for t in (*f.domain, f.value)))
+            self._functions[f] = z3.Function(
+                self._name("s", f, f.name), *(self.sort(t) for t in (*f.domain, f.value))
+            )
         return self._functions[f]
 
     def _quantified(self, e: Expr) -> Term:
@@ -161,17 +179,6 @@ class Translator:
             declared = z3.Function(f"count {len(self._counters)}", *sorts, z3.IntSort(self.context))
             known = self._counters[counter.term.uid] = (counter, declared)
         return known[1](*(self.term(v) for v in counter.actuals))
-
-
-class _Sizes(dict[str, Any]):
-    """Sort sizes as unknown integers, for bounds that are functions of them."""
-
-    def __init__(self, translator: Translator) -> None:
-        super().__init__()
-        self.translator = translator
-
-    def __missing__(self, sort: str) -> Term:
-        return self.translator.size(sort)
 
 
 def _is_true(e: Expr) -> bool:

@@ -131,8 +131,11 @@ class Unbounded(Engine):
         return search
 
     def _explain(self, machine: Machine, attempt: Attempt, search: Search) -> None:
-        """Say of what is open why it is not proved; not where a violation was found, which says more."""
-        if search.found:
+        """Say of what is open why it is not proved; not where a violation was found, which says more.
+
+        Nor where nothing was asked, for a reason that is known.
+        """
+        if search.found or not attempt.finished:
             return
         assumed = [c.name for c in attempt.kept]
         deadline = time.perf_counter() + CTI_SECONDS

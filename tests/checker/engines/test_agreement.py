@@ -317,3 +317,23 @@ def test_enough_of_the_random_machines_are_worth_it() -> None:
     results = [facts(Explore().run(drawn(seed), max_states=30_000)) for seed in range(25)]
     complete = [r["states"] for r in results if r["stopped"] is None]
     assert sum(isinstance(n, int) and n > 100 for n in complete) >= 5
+
+
+def test_a_step_that_leaves_two_ranges_is_told_of_both() -> None:
+    m = Machine("both")
+    m.function("x", value=Int(0, 3), init=0)
+    m.function("y", value=Int(0, 3), init=0)
+
+    @m.action()
+    def up(s: State) -> None:
+        s.x = s.x + 2
+        s.y = s.y + 2
+
+    @m.action()
+    def down(s: State) -> None:
+        s.require(s.x > 0)
+        s.x = s.x - 2
+        s.y = s.y - 2
+
+    found = agree(m).findings
+    assert [found[f"range of {name}"].verdict for name in "xy"] == [Verdict.violated] * 2

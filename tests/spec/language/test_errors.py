@@ -55,6 +55,98 @@ def wrong(text: str) -> Callable[[Fault], Fault]:
     return add
 
 
+@wrong("is symbolic, so sets and dicts cannot look it up")
+def in_a_set(s: State, r: Expr, _b: Expr) -> None:
+    s.require(s.phase[r] in {Phase.waiting, Phase.running})  # wrong
+
+
+@wrong("is symbolic, so sets and dicts cannot look it up")
+def in_a_dict(s: State, r: Expr, _b: Expr) -> None:
+    s.n = {Phase.waiting: 1}.get(s.phase[r], 0)  # wrong
+
+
+@wrong("is symbolic, so sets and dicts cannot look it up")
+def a_parameter_as_key(s: State, r: Expr, b: Expr) -> None:
+    s.n = len({r, b})  # wrong
+
+
+@wrong("is symbolic, so sets and dicts cannot look it up")
+def a_number_in_a_set(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.n in {1, 2})  # wrong
+
+
+@wrong("has no truth value yet")
+def in_a_list(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(s.n in [1, 2])  # wrong
+
+
+@wrong("has no truth value yet")
+def matched(s: State, _r: Expr, _b: Expr) -> None:
+    match s.n:
+        case 1:  # wrong
+            s.n = 2
+
+
+@wrong("has no truth value yet")
+def the_greater(s: State, _r: Expr, _b: Expr) -> None:
+    s.n = max(s.n, 2)  # wrong
+
+
+@wrong("has no truth value yet")
+def any_of_them(s: State, r: Expr, b: Expr) -> None:
+    s.require(any([s.cached[b], s.pin[r, b]]))  # wrong
+
+
+@wrong("so its value has no text")
+def its_text(s: State, r: Expr, _b: Expr) -> None:
+    s.require(str(s.phase[r]) == "waiting")  # wrong
+
+
+@wrong("so its value has no text")
+def its_format(s: State, _r: Expr, _b: Expr) -> None:
+    s.require(f"{s.n}" == "1")  # wrong
+
+
+@wrong("it has no number yet")
+def as_int(s: State, _r: Expr, _b: Expr) -> None:
+    s.n = int(s.n)  # wrong
+
+
+@wrong("it has no number yet")
+def up_to(s: State, _r: Expr, b: Expr) -> None:
+    s.require(*(s.cached[b] for _ in range(s.n)))  # wrong
+
+
+@wrong("it has no elements; quantify")
+def how_many(s: State, _r: Expr, _b: Expr) -> None:
+    s.n = len(s.cached)  # wrong
+
+
+@wrong("numbers are only added and subtracted")
+def times(s: State, _r: Expr, _b: Expr) -> None:
+    s.n = 2 * s.n  # wrong
+
+
+@wrong("so it has no index")
+def index_of_a_variable(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.n[b] == 1)  # wrong
+
+
+@wrong("asks which object a value is")
+def is_true(s: State, _r: Expr, b: Expr) -> None:
+    s.require(s.cached[b] is True)  # wrong
+
+
+@wrong("asks which object a value is")
+def is_false_in_a_quantifier(s: State, _r: Expr, b: Expr) -> None:
+    s.require(ForAll(b.type, lambda c: s.cached[c] is False))  # wrong
+
+
+@wrong("the id DEADLOCK is kvfence's own")
+def an_id_of_ours(s: State, _r: Expr, b: Expr) -> None:
+    s.check("DEADLOCK", s.cached[b])  # wrong
+
+
 @wrong("has no truth value yet")
 def python_if(s: State, r: Expr, b: Expr) -> None:
     if s.cached[b]:  # wrong
@@ -430,3 +522,73 @@ def test_an_index_that_fits_only_at_some_sizes_is_refused_at_the_others() -> Non
     assert str(error.value).startswith(
         line_of(test_an_index_that_fits_only_at_some_sizes_is_refused_at_the_others)
     )
+
+
+def test_what_an_action_returns_is_not_lost() -> None:
+    m = machine()
+    with pytest.raises(SpecError, match=r"action act returns something, which would be lost"):
+
+        @m.action(b=m.sorts["Block"])
+        def act(s: State, b: Expr) -> Expr:
+            return s.cached[b]
+
+
+def test_an_action_that_yields_would_never_run() -> None:
+    m = machine()
+    with pytest.raises(SpecError, match="action act returns something"):
+
+        @m.action()
+        def act(s: State) -> object:
+            yield s.n
+
+
+@pytest.mark.parametrize("kind", ["lemma", "goal", "promise"])
+def test_what_is_judged_has_a_name_of_its_own(kind: str) -> None:
+    m = machine()
+
+    @m.invariant("PIN")
+    def twice(s: State) -> object:
+        """x"""
+        return s.n >= 0
+
+    declare = m.eventually if kind == "promise" else getattr(m, kind)
+    given = ("twice", lambda s: s.n == 0) if kind == "promise" else (twice,)
+    with pytest.raises(SpecError, match=f"twice is the name of an invariant already; rename the {kind}"):
+        declare(*given)
+
+
+@pytest.mark.parametrize("id_", ["LEMMA", "PREMISE", "DEADLOCK", "RANGE"])
+def test_ids_that_kvfence_gives_are_its_own(id_: str) -> None:
+    with pytest.raises(SpecError, match=f"the id {id_} is kvfence's own"):
+        machine().invariant(id_)
+
+
+def test_no_invariant_is_called_as_what_every_machine_has() -> None:
+    m = machine()
+    with pytest.raises(SpecError, match="deadlock is the name of a condition that every machine has"):
+
+        @m.invariant("PIN")
+        def deadlock(s: State) -> object:
+            return s.n >= 0
+
+
+def test_a_view_is_read_and_not_searched() -> None:
+    g = ground(acting(machine()))
+    view = g.view(g.initial)
+    with pytest.raises(SpecError, match=r"in does not work on cached; read the value: cached\[…\]"):
+        _ = 0 in view.cached
+    with pytest.raises(SpecError, match="cached is a whole function, which has no truth value"):
+        bool(view.cached)
+
+
+def test_labels_are_keys_and_minus_is_a_difference() -> None:
+    assert {Phase.waiting: 1}[Phase.waiting] == 1
+    assert Phase.running not in {Phase.waiting}
+    m = machine()
+
+    @m.action()
+    def act(s: State) -> None:
+        s.require(-s.n >= -2)
+        s.n = 3 + -s.n
+
+    assert repr(m.actions["act"].updates[m.functions["n"]]) == "(3 + (0 - s.n))"

@@ -210,7 +210,7 @@ def test_guards_keep_their_lines_and_actions_their_meaning() -> None:
     action = m.actions["act"]
     assert (action.doc, action.fair, len(action.guards)) == ("Take b.", "weak", 2)
     assert all("test_meaning.py:" in g.where for g in action.guards)
-    assert [str(g.expr) for g in action.guards] == ["(s.ref[b] == 0)", "(s.n < 4)"]
+    assert [repr(g.expr) for g in action.guards] == ["(s.ref[b] == 0)", "(s.n < 4)"]
 
 
 def test_equal_expressions_are_one_node_and_machines_do_not_mix() -> None:

@@ -182,7 +182,10 @@ def verify(
         return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
     typer.echo(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
     if record is not None and not record_counterexample(found, record):
-        print(f"kvfence: {record}: not written, as there is no counterexample to record", file=sys.stderr)
+        print(
+            f"kvfence: {record}: not written, as there is no counterexample that tells of events",
+            file=sys.stderr,
+        )
     return EXIT_CODES[found.verdict]
 
 

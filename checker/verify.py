@@ -8,13 +8,14 @@ from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kvfence.checker.engines.base import FIRST, Engine, Path, Progress, Result, Verdict
+from kvfence.checker.engines.base import FIRST, Engine, Finding, Path, Progress, Result, Verdict
 from kvfence.checker.engines.graph import Explored
 from kvfence.checker.engines.interpret import Interpret
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.explain import counterexample
 from kvfence.checker.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
+from kvfence.checker.own_ids import sentences, stated_ids, undeclared
 from kvfence.checker.promises import judged, promise_sizes, promises_progress
 from kvfence.checker.report.facts import (
     Condition,
@@ -316,20 +317,26 @@ def machine_facts(
     ``machine``, where it is given, tells which promises were not; ``note`` is told as it is.
     """
     findings = [*result.findings.values(), *(promised.findings.values() if promised else ())]
-    conditions = [Condition(found.id, found.name, found.verdict) for found in findings]
+    unknown_ids = undeclared(machine) if machine else {}
+    conditions = [Condition(f.id, f.name, _known(f, unknown_ids)) for f in findings]
     proved = (
         result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open
     )
     unsure = result.stopped is not None and not proved
-    stuck = Verdict.violated if result.deadlock else Verdict.undetermined if unsure else Verdict.holds
+    alive = Verdict.undetermined if unsure else Verdict.holds
+    stuck = alive if result.deadlock is None else Verdict.violated
     known = {found.name for found in findings}
     if result.engine != "liveness":
         conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
+    verdicts = [result.verdict, *([promised.verdict] if promised else [])]
+    states_nothing = machine is not None and not stated_ids(machine)
+    if unknown_ids or states_nothing:
+        verdicts.append(Verdict.undetermined)
     return MachineFacts(
         machine=result.machine,
         sizes=result.sizes,
         engine=result.engine,
-        verdict=worst([result.verdict, *([promised.verdict] if promised else [])]) or result.verdict,
+        verdict=worst(verdicts) or result.verdict,
         states=result.states,
         transitions=result.transitions,
         depth=result.depth,
@@ -339,12 +346,23 @@ def machine_facts(
         symmetry=result.symmetry,
         goals=result.goals,
         vacuous=(*result.vacuous, *(promised.vacuous if promised else ())),
+        unmet=result.unmet | (promised.unmet if promised else {}),
+        unevaluated=result.unjudged,
+        searched=result.searched,
+        declared=sentences(machine) if machine else {},
+        undeclared=unknown_ids,
+        states_nothing=states_nothing,
         stopped=INTERRUPTED if promised and promised.stopped == INTERRUPTED else result.stopped,
         proof=result.proof,
         promised=Promised(promised.sizes, promised.states, promised.stopped) if promised else None,
         unjudged=tuple(p for p in (machine.promises if machine else ()) if p not in known),
         note=note,
     )
+
+
+def _known(found: Finding, unknown_ids: Mapping[str, str]) -> Verdict:
+    """The verdict on a condition; nothing holds under an id that nobody knows."""
+    return Verdict.undetermined if found.id in unknown_ids and found.path is None else found.verdict
 
 
 def _not_yet(facts: list[MachineFacts], machines: list[Machine]) -> tuple[str, ...]:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from kvfence.spec.language import LEMMA, PREMISE, Grounded, Instance, Machine, SpecError, View, changes, flat
+from kvfence.spec.language import (
+    LEMMA,
+    PREMISE,
+    Grounded,
+    Instance,
+    Machine,
+    Premise,
+    SpecError,
+    View,
+    changes,
+    flat,
+)
 
-Until = Literal["first", "end"]
+Until = Literal["first", "seen", "end"]
 Kind = Literal["invariant", "lemma", "check", "range", "promise"]
 Bounds = Mapping[str, tuple[int, int]]
 Shown = bool | int | str
@@ -55,6 +66,10 @@ class Path:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def __bool__(self) -> bool:
+        """True: a path of no steps, which ends in the initial state, is a path."""
+        return True
 
     def __str__(self) -> str:
         lines, before = [f"{self.id or 'goal'} {self.name}: {self.text}".strip()], self.initial
@@ -111,14 +126,31 @@ class Proof:
 
 
 @dataclass(frozen=True)
+class Searched:
+    """The search that taken actions, goals and premises are from where it was not the engine's own.
+
+    ``stopped`` says why not all reachable states were seen; None when they were, or when nothing was left to
+    be seen.
+    """
+
+    engine: str
+    sizes: dict[str, int]
+    states: int
+    stopped: str | None = None
+
+
+@dataclass(frozen=True)
 class Result:
     """What an exploration found.
 
     ``findings`` and ``goals`` are by name; a goal maps to the depth at which it was first reached, or None,
     and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
-    ``premises`` says the same of the invariants of the form "if a then b": whether some state meets ``a``;
-    an invariant whose premise is never met is undetermined. ``stopped`` says why not all reachable states
-    were seen; None when they were. ``symmetry`` names the sorts up to whose renaming states were counted.
+    ``premises`` says of each condition with premises ("if a then b", however it is written) at which depth
+    the last of them was first met, or None; ``unmet`` tells of the latter in words what no state met. A
+    condition with an unmet premise is undetermined, and so is one of ``unjudged``, which no step came by.
+    ``stopped`` says why not all reachable states were seen; None when they were. ``symmetry`` names the sorts
+    up to whose renaming states were counted. ``searched``: who looked for taken actions, goals and premises,
+    if somebody else did.
     ``overflow``: the expression for which the engine's 64 bits are too few, so that it did not begin.
     """
 
@@ -139,28 +171,46 @@ class Result:
     premises: dict[str, int | None] = field(default_factory=dict)
     symmetry: tuple[str, ...] = ()
     proof: Proof | None = None
+    unmet: dict[str, str] = field(default_factory=dict)
+    unjudged: tuple[str, ...] = ()
+    searched: Searched | None = None
     overflow: str | None = None
 
     @property
     def violated(self) -> tuple[Path, ...]:
         """The counterexamples, a deadlock's included, shortest first."""
         paths = [f.path for f in self.findings.values() if f.path is not None]
-        return tuple(sorted([*paths, *([self.deadlock] if self.deadlock else [])], key=len))
+        return tuple(sorted([*paths, *([] if self.deadlock is None else [self.deadlock])], key=len))
+
+    @property
+    def incomplete(self) -> str | None:
+        """Why something may be there that the search for actions, goals and premises did not come by."""
+        return self.searched.stopped if self.searched else self.stopped
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """Invariants whose premise no reachable state meets; none while the search is incomplete."""
-        if self.stopped:
-            return ()
+        """Conditions with a premise that no reachable state meets; none while the search is incomplete."""
+        return () if self.incomplete else self.not_met
+
+    @property
+    def not_met(self) -> tuple[str, ...]:
+        """Conditions with a premise that no state met which was seen."""
         return tuple(name for name, depth in self.premises.items() if depth is None)
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Why the answer cannot be ``holds`` though nothing is violated."""
-        never = [f"action {name} was never taken" for name, n in self.coverage.items() if n == 0]
-        unreached = [f"goal {name} was never reached" for name, depth in self.goals.items() if depth is None]
-        vacuous = [f"invariant {name} holds only because no state meets its premise" for name in self.vacuous]
-        return (*([f"stopped: {self.stopped}"] if self.stopped else []), *never, *unreached, *vacuous)
+        cut = self.searched.stopped if self.searched else None
+        never = "was not seen to be" if cut else "was never"
+        names = self.not_met if cut else self.vacuous
+        unseen = (
+            *(f"action {name} {never} taken" for name, n in self.coverage.items() if n == 0),
+            *(f"goal {name} {never} reached" for name, depth in self.goals.items() if depth is None),
+            *(f"{name} {only_because(self.unmet.get(name, ''), sure=not cut)}" for name in names),
+            *(f"check {name} {never} evaluated" for name in self.unjudged),
+        )
+        stopped = (f"stopped: {self.stopped}",) if self.stopped else ()
+        return (*stopped, *((f"{SEARCH} ended early: {cut}",) if cut and unseen else ()), *unseen)
 
     @property
     def verdict(self) -> Verdict:
@@ -177,7 +227,7 @@ class Result:
                 "name": f.name,
                 "kind": f.kind,
                 "verdict": str(f.verdict),
-                "path": f.path.to_dict() if f.path else None,
+                "path": None if f.path is None else f.path.to_dict(),
             }
             for f in self.findings.values()
         ]
@@ -192,6 +242,7 @@ class Result:
             "coverage",
             "goals",
             "premises",
+            "unmet",
         )
         return {
             **{name: getattr(self, name) for name in plain},
@@ -200,10 +251,19 @@ class Result:
             "missing": list(self.missing),
             "findings": findings,
             "witnesses": {name: p.to_dict() for name, p in self.witnesses.items()},
-            "deadlock": self.deadlock.to_dict() if self.deadlock else None,
+            "deadlock": None if self.deadlock is None else self.deadlock.to_dict(),
             "stopped": self.stopped,
             "symmetry": list(self.symmetry),
+            "unjudged": list(self.unjudged),
+            "searched": asdict(self.searched) if self.searched else None,
         }
+
+
+def only_because(unmet: str, *, sure: bool = True) -> str:
+    """Why a condition says nothing, after its name; ``unmet`` is the premise in words, if it has one."""
+    if not unmet:
+        return "says nothing: it is true whatever the state is"
+    return f"{'holds' if sure else 'may hold'} only because no state meets its premise: {unmet}"
 
 
 class Progress(NamedTuple):
@@ -245,7 +305,8 @@ class Engine(ABC):
     ) -> Result:
         """Explore breadth first and sum up.
 
-        ``until="first"`` stops after the level in which something is first violated. ``bounds`` limits
+        ``until="first"`` stops after the level in which something is first violated, and ``until="seen"``
+        also where every action was taken and every goal and premise met. ``bounds`` limits
         unbounded Ints by function name; a step that leaves them is not followed and leaves the answer
         undetermined. ``max_states`` and ``memory`` (bytes) stop the run early; Ctrl-C does too, and what was
         found is kept. ``progress`` is called at most every 0.2 s. SpecError for a machine that cannot be
@@ -254,6 +315,8 @@ class Engine(ABC):
 
 
 FIRST = "the first violation was found"
+SEEN = "everything was seen"
+SEARCH = "the search for taken actions, goals and premises"
 
 
 class Stop(Exception):  # noqa: N818 (not an error: a reason to end early)
@@ -287,6 +350,18 @@ class Log:
         """Whether anything is violated."""
         return bool(self.failed) or self.dead is not None
 
+    def enough(self, until: Until) -> str | None:
+        """Why the search may end here: what ``until`` asks for was found."""
+        if until != "end" and self.bad:
+            return FIRST
+        return SEEN if until == "seen" and self.seen(self.taken, self.reached) else None
+
+    def seen(self, taken: Sequence[int], reached: Iterable[str]) -> bool:
+        """Whether every action was taken, by instance, and every goal and premise reached, by name."""
+        g = self.grounded
+        done = {i.name for i, n in zip(g.instances, taken, strict=True) if n}
+        return len(done) == len(g.machine.actions) and len({*reached}) == len(g.goals)
+
     def result(
         self,
         engine: str,
@@ -297,8 +372,14 @@ class Log:
         """The result; ``path(sighting, id, name, text)`` retraces a sighting."""
         g = self.grounded
         complete = self.stopped is None
-        depths = {p: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals}
-        premises = {p.name.removeprefix("premise of "): d for p, d in depths.items() if p.id == PREMISE}
+        depths = {p.name: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals}
+        premises, unmet = _premises([p for p, _ in g.goals if isinstance(p, Premise)], depths)
+        coverage = dict.fromkeys(g.machine.actions, 0)
+        judged: set[str] = set()
+        for i, n in zip(g.instances, self.taken, strict=True):
+            coverage[i.name] += n
+            if n:
+                judged |= {c.name for c in (*i.checks, *i.ranges)}
         findings: dict[str, Finding] = {}
 
         def settle(id_: str, name: str, kind: Kind, text: str) -> None:
@@ -309,7 +390,7 @@ class Log:
                 found = path(seen, id_, name, seen.text or text)
                 findings[name] = Finding(id_, name, kind, Verdict.violated, found)
             else:
-                sure = complete and premises.get(name, 0) is not None
+                sure = complete and name not in unmet and (name in judged or kind not in ("check", "range"))
                 findings[name] = Finding(id_, name, kind, Verdict.holds if sure else Verdict.undetermined)
 
         for p, _ in g.invariants:
@@ -323,9 +404,6 @@ class Log:
         for i in g.instances:
             for c in i.ranges:
                 settle(c.id, c.name, "range", c.text)
-        coverage = dict.fromkeys(g.machine.actions, 0)
-        for i, n in zip(g.instances, self.taken, strict=True):
-            coverage[i.name] += n
         return Result(
             machine=g.machine.name,
             faults=tuple(sorted(g.machine.faults)),
@@ -337,8 +415,10 @@ class Log:
             seconds=seconds,
             findings=findings,
             coverage=coverage,
-            goals={p.name: depth for p, depth in depths.items() if p.id != PREMISE},
+            goals={p.name: depths[p.name] for p, _ in g.goals if p.id != PREMISE},
             premises=premises,
+            unmet=unmet,
+            unjudged=tuple(f.name for f in findings.values() if f.kind == "check" and f.name not in judged),
             witnesses={
                 p.name: path(self.reached[p.name], "", p.name, p.doc or p.name)
                 for p, _ in g.goals
@@ -347,11 +427,25 @@ class Log:
             deadlock=path(
                 self.dead, "DEADLOCK", "deadlock", "no action is enabled in a state that is not terminal"
             )
-            if self.dead
+            if self.dead is not None
             else None,
             stopped=self.stopped,
             symmetry=symmetry,
         )
+
+
+def _premises(
+    every: Sequence[Premise], depths: Mapping[str, int | None]
+) -> tuple[dict[str, int | None], dict[str, str]]:
+    """By condition, when the last of its premises was first met; and what was not, in words."""
+    met: dict[str, int | None] = {}
+    unmet: dict[str, list[str]] = {}
+    for p in every:
+        depth, before = depths[p.name], met.get(p.of, 0)
+        met[p.of] = None if depth is None or before is None else max(depth, before)
+        if depth is None:
+            unmet.setdefault(p.of, []).append(p.text)
+    return met, {name: "; ".join(dict.fromkeys(texts)) for name, texts in unmet.items()}
 
 
 def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> dict[int, tuple[int, int]]:

@@ -129,14 +129,14 @@ class _Search:
         self._reserve(self.seen.nbytes)
         while True:
             self._look()
-            self._stop_if_violated(until)
+            self._stop_if_enough(until)
             first, end = self.levels[-1], self.seen.count
             self.levels.append(end)
             for a in range(first, end, self.chunk):
                 self._expand(a, min(a + self.chunk, end))
                 self._report(end - first)
             self._enter()
-            self._stop_if_violated(until)
+            self._stop_if_enough(until)
             if self.seen.count == end:
                 break
         if self.left_bounds:
@@ -146,7 +146,9 @@ class _Search:
         """Complete the log; the steps to each sighting, by its ``id``."""
         log = self.log
         self.settle()
-        return self.retrace([*log.failed.values(), *log.reached.values(), *([log.dead] if log.dead else [])])
+        return self.retrace(
+            [*log.failed.values(), *log.reached.values(), *([] if log.dead is None else [log.dead])]
+        )
 
     def settle(self) -> None:
         """Complete the log."""
@@ -156,9 +158,9 @@ class _Search:
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)
 
-    def _stop_if_violated(self, until: Until) -> None:
-        if until == "first" and self.log.bad:
-            raise Stop(FIRST)
+    def _stop_if_enough(self, until: Until) -> None:
+        if (why := self.log.enough(until)) is not None:
+            raise Stop(why)
 
     def _reserve(self, nbytes: int) -> None:
         if self.memory is not None and nbytes + self.batch.words.nbytes > self.memory:

@@ -237,16 +237,18 @@ class _Search:
             for state in frontier:
                 self._look(state)
             self.fresh = []
-            if until == "first" and self.log.bad:
-                raise Stop(FIRST)
+            self._stop_if_enough(until)
             self.level += 1
             for state in frontier:
                 self._expand(state, len(frontier))
-            if until == "first" and self.log.bad:
-                raise Stop(FIRST)
+            self._stop_if_enough(until)
             frontier = self.fresh
         if self.left_bounds:
             raise Stop(self.left_bounds)
+
+    def _stop_if_enough(self, until: Until) -> None:
+        if (why := self.log.enough(until)) is not None:
+            raise Stop(why)
 
     def finish(self) -> None:
         """Complete the log, judging what was found but not yet judged when the search was stopped."""

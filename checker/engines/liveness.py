@@ -34,6 +34,7 @@ from kvfence.checker.engines.graph import Explored, Numbers, StateGraph, Truths,
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.errors import CannotRun
 from kvfence.spec.language import Machine, Promise
+from kvfence.spec.language.evaluate import spell
 
 MOST_STATES = 1_000_000  # the graph is kept in memory, with all its steps
 
@@ -91,7 +92,13 @@ class Liveness(Engine):
             log.stopped = "interrupted"
         found = log.result(self.name, time.perf_counter() - start, _no_path)
         taken = {} if log.stopped else found.coverage  # nothing is known of it before the graph is whole
-        return replace(found, findings=findings, coverage=taken, goals={}, witnesses={}, premises=premises)
+        unmet = {
+            name: spell(p.when)
+            for name, p in machine.promises.items()
+            if p.when is not None and premises.get(name, 0) is None
+        }
+        found = replace(found, goals={}, witnesses={}, premises=premises, unmet=unmet, unjudged=())
+        return replace(found, findings=findings, coverage=taken)
 
 
 def _no_path(*_: object) -> Path:

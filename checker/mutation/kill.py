@@ -23,7 +23,7 @@ from kvfence.checker.mutation.mutants import Kind, Mutant, mutants
 from kvfence.checker.mutation.side_by_side import side_by_side
 from kvfence.checker.promises import promises_progress
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import PREMISE, Action, Expr, Machine, SpecError, ground
+from kvfence.spec.language import Action, Expr, Machine, Premise, SpecError, ground
 from kvfence.spec.language.evaluate import spell
 from kvfence.spec.machines import MACHINES
 
@@ -304,12 +304,8 @@ def _conjuncts(e: Expr) -> tuple[Expr, ...]:
 
 
 def _vacuous(base: Log) -> set[str]:
-    """Invariants whose premise no state met."""
-    return {
-        p.name.removeprefix("premise of ")
-        for p, _ in base.grounded.goals
-        if p.id == PREMISE and p.name not in base.reached
-    }
+    """Conditions with a premise that no state met."""
+    return {p.of for p, _ in base.grounded.goals if isinstance(p, Premise) and p.name not in base.reached}
 
 
 def _rest(

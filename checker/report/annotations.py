@@ -65,7 +65,8 @@ def title(row: InvariantReview, m: MachineReview) -> str:
 
 def message(row: InvariantReview) -> str:
     """The invariant, the shortest story in one sentence, and why it holds where it does."""
-    text = f"{row.invariant}: {TITLES.get(row.invariant, row.conditions[0] if row.conditions else '')}."
+    told = TITLES.get(row.invariant) or row.sentence or (row.conditions[0] if row.conditions else "")
+    text = f"{row.invariant}: {told.removesuffix('.')}."
     return " ".join((f"{text}{_story(row)}", *reasons(row)))
 
 
@@ -81,7 +82,8 @@ def _story(row: InvariantReview) -> str:
     shown = steps if len(steps) <= MOST_STEPS else [*steps[: MOST_STEPS - 1], "…", steps[-1]]
     conjunct = row.story.diagnosis.conjunct
     why = f" False then: {conjunct}." if conjunct else ""
-    return f" After {len(steps)} events: {', '.join(shown)}.{why}"
+    after = f"After {row.story.length}: {', '.join(shown)}" if steps else "In the initial state"
+    return f" {after}.{why}"
 
 
 def _command(level: str, file: str, line: int, title: str, text: str) -> str:

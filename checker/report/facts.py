@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kvfence.checker.engines.base import Proof, Verdict
+from kvfence.checker.engines.base import Proof, Searched, Verdict
 from kvfence.spec.events import Event, Header
 
 Value = bool | int | str
@@ -113,6 +113,12 @@ class Counterexample(msgspec.Struct, frozen=True):
     untold: str = ""
 
     @property
+    def length(self) -> str:
+        """Where the violation is, in words: after so many events, or at once."""
+        count = len(self.steps)
+        return f"{count} event{'s' * (count != 1)}" if count else "in the initial state"
+
+    @property
     def trace(self) -> Iterator[Event]:
         """The trace events of all steps, which follow ``header`` in a trace file."""
         return itertools.chain(*(step.observed for step in self.steps), self.idle)
@@ -137,11 +143,15 @@ class Promised(msgspec.Struct, frozen=True):
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One machine at one size: how far it was explored and what was found.
 
-    ``vacuous``: invariants whose premise no reachable state meets; they hold of nothing. ``proof``: of an
-    answer for any size, whose ``sizes`` are those at which counterexamples were looked for, if any were.
-    ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at which sizes its promises
-    about whole runs were judged, with the states of the graph; ``unjudged`` promises were not. ``note``: why
-    another engine than the one by default explored.
+    ``vacuous``: conditions with a premise that no reachable state meets, so that they hold of nothing;
+    ``unmet`` says of what, in words. ``unevaluated``: checks of steps that are never taken. ``searched``: who
+    looked for taken actions, goals and premises, if it was not the engine. ``declared``: what ids of the
+    machine's own stand for, and ``undeclared``: of ids that nobody knows, what to do about them.
+    ``states_nothing``: the machine has no invariant, check or promise. ``proof``: of an answer for any size,
+    whose ``sizes`` are those at which counterexamples were looked for, if any were. ``symmetry``: sorts up to
+    whose renaming states were counted. ``promised``: at which sizes its promises about whole runs were
+    judged, with the states of the graph; ``unjudged`` promises were not. ``note``: why another
+    engine than the one by default explored.
     """
 
     machine: str
@@ -156,6 +166,12 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     taken: dict[str, int]
     goals: dict[str, int | None]
     vacuous: tuple[str, ...] = ()
+    unmet: dict[str, str] = {}
+    unevaluated: tuple[str, ...] = ()
+    searched: Searched | None = None
+    declared: dict[str, str] = {}
+    undeclared: dict[str, str] = {}
+    states_nothing: bool = False
     stopped: str | None = None
     proof: Proof | None = None
     symmetry: tuple[str, ...] = ()

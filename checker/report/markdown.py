@@ -92,7 +92,7 @@ def _holding(m: MachineReview) -> Iterator[str]:
 def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:
     who = found.change if row.story_of == "change" else found.base
     count = len(story.steps)
-    summary = f"<summary>{row.label}: {count} events of <code>{who}</code></summary>"
+    summary = f"<summary>{row.label}: {story.length} of <code>{who}</code></summary>"
     yield f"<details{' open' if opened else ''}>{summary}"
     yield ""
     hidden = range(MOST_STEPS - 1, count - 1) if count > MOST_STEPS else range(0)

@@ -113,7 +113,7 @@ def sequence_diagram(example: Counterexample) -> str:
     names = {lane: f"L{k}" for k, lane in enumerate(lanes)}
     lines = ["sequenceDiagram", *(f"    participant {names[lane]} as {lane}" for lane in lanes)]
     over = names[lanes[0]] if len(lanes) == 1 else f"{names[lanes[0]]},{names[lanes[-1]]}"
-    for title, said in rows:
+    for title, said in rows or [("the initial state", [])]:
         lines.append(f"    Note over {over}: {_plain(title)}")
         for m in said:
             if m.source == m.to:

@@ -68,7 +68,7 @@ def verdict_shown(verdict: Verdict | None) -> str:
 def meaning(row: InvariantReview) -> str:
     """What an invariant is about; of a promise about whole runs, the promise and where it was judged."""
     if row.kind == "safety":
-        return TITLES.get(row.invariant, "")
+        return TITLES.get(row.invariant, row.sentence)
     at = ", ".join(f"{sort} {size}" for sort, size in row.sizes.items())
     return f"promise: {row.conditions[0].replace('_', ' ')}{f' (judged at {at})' if at else ''}"
 

@@ -33,7 +33,8 @@ def review_sarif(found: Review) -> str:
             _plain(found, m, "ACTION", f"action {name} can no longer be taken in {m.machine}")
             for name in m.actions_lost
         ]
-    rules = [_rule(id_) for id_ in dict.fromkeys(r["ruleId"] for r in results)]
+    own = {row.invariant: row.sentence for m in found.machines for row in m.invariants if row.sentence}
+    rules = [_rule(id_, own.get(id_, id_)) for id_ in dict.fromkeys(r["ruleId"] for r in results)]
     for result in results:
         result["ruleIndex"] = [rule["id"] for rule in rules].index(result["ruleId"])
     driver = {"name": "kvfence", "version": found.version, "semanticVersion": found.version, "rules": rules}
@@ -57,10 +58,10 @@ def review_sarif(found: Review) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(id_: str) -> dict[str, Any]:
+def _rule(id_: str, sentence: str) -> dict[str, Any]:
     row = BY_ID.get(id_)
     other = {"GOAL": "a goal stays reachable", "ACTION": "an action can still be taken"}
-    short = row.title if row else other.get(id_, TITLES.get(id_, id_))
+    short = row.title if row else other.get(id_, TITLES.get(id_, sentence))
     rule: dict[str, Any] = {
         "id": id_,
         "name": id_.title().replace("-", ""),

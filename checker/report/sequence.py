@@ -175,6 +175,12 @@ def of_counterexample(example: Counterexample, *, title: str = "") -> str:
                 loop=example.loop == k,
             )
         )
+    if not rows:
+        start = ", ".join(f"{label} {shown(value)}" for label, value in example.start.items())
+        note = Message(ONLY_LANE, ONLY_LANE, start, "note")
+        why = example.diagnosis.conjunct or example.condition
+        broken = f"{example.invariant} is broken: {why}"
+        rows.append(Row(title="the initial state", doc="", messages=(note,), held=(), broken=broken))
     return sequence(rows, [*speak.lanes, ONLY_LANE], title=name)
 
 

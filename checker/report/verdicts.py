@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.base import Verdict, only_because
 from kvfence.checker.report.facts import Counterexample, MachineFacts, Value, Verification
 from kvfence.checker.report.proofs import proof_remarks, verdict_with_time, work_rows
 from kvfence.checker.report.table import paragraph, table
@@ -18,6 +18,7 @@ BUILT_IN = {
     "RANGE": "no value leaves its declared range",
 }
 NOT_STATED = "-"
+UNKNOWN = "neither in the catalogue nor declared"
 OTHER_COLUMNS = 46  # the invariants, and what they mean
 
 
@@ -57,7 +58,7 @@ def _side_by_side(machines: tuple[MachineFacts, ...], width: int) -> list[tuple[
 
 
 def _table_of(machines: tuple[MachineFacts, ...], not_yet: tuple[str, ...], width: int) -> str:
-    titles = {row.id: row.title for row in INVARIANTS} | BUILT_IN
+    titles = {row.id: row.title for row in INVARIANTS} | own_titles(machines) | BUILT_IN
     stated = {condition.invariant for machine in machines for condition in machine.conditions}
     rows = []
     for id_, title in titles.items():
@@ -77,6 +78,15 @@ def _table_of(machines: tuple[MachineFacts, ...], not_yet: tuple[str, ...], widt
         ("verdict", *(str(machine.verdict) for machine in machines), ""),
     ]
     return table(("invariant", *(machine.machine for machine in machines), "meaning"), rows, width=width)
+
+
+def own_titles(machines: Iterable[MachineFacts]) -> dict[str, str]:
+    """What ids stand for that are in no catalogue, as far as the machines declare it."""
+    out: dict[str, str] = {}
+    for machine in machines:
+        for id_, text in (machine.declared | dict.fromkeys(machine.undeclared, UNKNOWN)).items():
+            out.setdefault(id_, text)
+    return out
 
 
 def _explored(machines: tuple[MachineFacts, ...]) -> list[tuple[str, ...]]:
@@ -103,20 +113,38 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
         remarks += proof_remarks(machine)
         remarks += _promise_remarks(machine)
-        if machine.stopped and machine.verdict is Verdict.violated:
-            continue
-        if machine.never_taken:
-            remarks.append(f"{machine.machine} never took: {', '.join(machine.never_taken)}.")
-        if machine.goals_missed:
-            remarks.append(f"{machine.machine} never reached its goal: {', '.join(machine.goals_missed)}.")
-        if machine.vacuous:
-            why = "holds only because no state meets its premise"
-            remarks += [f"{machine.machine}: {name} {why}." for name in machine.vacuous]
+        remarks += [f"{machine.machine}: {text}." for text in machine.undeclared.values()]
+        if machine.states_nothing:
+            remarks.append(
+                f"{machine.machine} states no invariant, check or promise: there is nothing to judge."
+            )
+        if not (machine.stopped and machine.verdict is Verdict.violated):
+            remarks += unseen(machine)
     if found.not_begun:
         remarks.append(f"Interrupted before {', '.join(found.not_begun)}.")
     named = {condition.invariant for machine in found.machines for condition in machine.conditions}
     remarks += [f"{row.id} so far: {row.limits}." for row in INVARIANTS if row.limits and row.id in named]
     yield "\n".join(paragraph(remark, width=width, hanging="    ") for remark in remarks)
+
+
+def unseen(machine: MachineFacts) -> Iterator[str]:
+    """What was never taken, reached, met or evaluated, in sentences; and who looked, if not the engine."""
+    name, by = machine.machine, machine.searched
+    cut = by.stopped if by else None
+    if by:
+        sizes = ", ".join(f"{sort} {size}" for sort, size in by.sizes.items())
+        work = f"{f'at {sizes} ' if sizes else ''}by engine {by.engine}, {by.states:,} states"
+        early = f"; stopped early: {cut}" if cut else ""
+        yield f"{name}: taken actions, goals and premises: searched {work}{early}."
+    never = "was not seen to have" if cut else "never"
+    if machine.never_taken:
+        yield f"{name} {never} {'taken' if cut else 'took'}: {', '.join(machine.never_taken)}."
+    if machine.goals_missed:
+        yield f"{name} {never} reached its goal: {', '.join(machine.goals_missed)}."
+    if machine.unevaluated:
+        yield f"{name} {never} evaluated: {', '.join(machine.unevaluated)}."
+    for condition in machine.unmet if cut else machine.vacuous:
+        yield f"{name}: {condition} {only_because(machine.unmet.get(condition, ''), sure=not cut)}."
 
 
 def _promise_remarks(machine: MachineFacts) -> Iterator[str]:
@@ -134,13 +162,13 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     """A counterexample as numbered events: the step, its meaning, the values that it changed."""
     count = len(example.steps)
     head = f"{example.invariant} is violated in machine {example.machine} by design {design}: "
-    events = f"{count} event{'s' * (count != 1)}"
-    length = (
-        f"{events}, {example.left_out} more left out."
-        if example.left_out
-        else f"{events}, and no shorter way."
-    )
+    shorter = f", {example.left_out} more left out" if example.left_out else ", and no shorter way"
+    length = f"{example.length}{shorter if count else ''}."
     lines = [paragraph(f"{head}{length}", width=width), ""]
+    if not count:
+        lines += _in_columns(
+            [f"{name} = {shown(value)}" for name, value in example.start.items()], width, "    "
+        )
     for step in example.steps:
         if step.number - 1 == example.loop:
             lines.append("     Again and again:")
@@ -154,7 +182,7 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     if example.loop == count:
         lines.append("     Nothing more happens.")
     lines += [
-        "",
+        *([""] if lines[-1] else []),
         paragraph(
             f"Broken: {example.invariant}, {example.name.replace('_', ' ')}: {example.condition}",
             width=width,
@@ -222,7 +250,8 @@ def _broken(found: Verification, machine: str) -> set[str]:
 
 def _also(example: Counterexample, width: int) -> str:
     """A violation besides the one that the design is known for; JSON tells its events too."""
-    where = f"Also violated in machine {example.machine}, after {len(example.steps)} events"
+    after = f"after {example.length}" if example.steps else example.length
+    where = f"Also violated in machine {example.machine}, {after}"
     text = f"{where}: {example.invariant}, {example.name.replace('_', ' ')}."
     return paragraph(text, width=width, hanging="    ")
 

@@ -201,7 +201,7 @@ def _in_c(
     except KeyboardInterrupt:
         log.stopped = "interrupted"
     try:
-        steps = search.finish("first")
+        steps = search.finish()
     finally:
         search.close()
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
@@ -20,6 +20,7 @@ from kvfence.checker.explain import counterexample
 from kvfence.checker.names import MOST_PAIRS
 from kvfence.checker.promises import promise_sizes
 from kvfence.checker.report.facts import MachineFacts
+from kvfence.checker.report.verdicts import own_titles
 from kvfence.checker.review import differences
 from kvfence.checker.review.behaviours import behaviours
 from kvfence.checker.review.evidence import Proofs, Proving
@@ -201,7 +202,12 @@ class _Comparison:
             except SpecError as error:
                 new = lost = Behaviours(complete=False, why=str(error))
             self.interrupted = self.interrupted or INTERRUPTED in (new.why, lost.why)
-        facts = machine_facts(base), machine_facts(change)
+        facts = self._facts(base, self.base), self._facts(change, self.change)
+        notes += [
+            f"{name} {text}"
+            for name, side_facts in (("the base", facts[0]), ("the change", facts[1]))
+            for text in _undecided(side_facts)
+        ]
         rows = [*self._invariants(base, change, facts), *self._promises(kept)]
         rows = self._with_evidence(rows, facts, kept)
         return MachineReview(
@@ -221,6 +227,10 @@ class _Comparison:
             differences=differences.parts(self.base, self.change),
             notes=tuple(notes),
         )
+
+    def _facts(self, result: Result, machine: Machine) -> MachineFacts:
+        # promises are judged apart from the rest
+        return replace(machine_facts(result, machine=machine), unjudged=())
 
     def _sizes_of(self, machine: Machine) -> dict[str, int]:
         return {sort: size for sort, size in self.sizes.items() if sort in machine.sorts}
@@ -259,6 +269,7 @@ class _Comparison:
         # lemmas are stated by sound designs only: what proofs assume, not what a design promises
         ids = [id_ for id_ in (*ids, *sorted(stated - {*ids, *BUILT_IN, LEMMA}), *BUILT_IN) if id_ in stated]
         firsts: dict[str, set[str]] = {}
+        titles = own_titles(reversed(facts))
         out = []
         for id_ in ids:
             verdicts = [_verdict(side_facts, id_) for side_facts in facts]
@@ -285,6 +296,7 @@ class _Comparison:
                     first=first,
                     story=story,
                     story_of="" if story is None else "change" if which == "change" else "base",
+                    sentence=titles.get(id_, ""),
                 )
             )
         return out
@@ -336,7 +348,7 @@ class _Comparison:
             at = 1 if verdicts[1] is Verdict.violated else 0
             finding, result = findings[at], results[at]
             story = None
-            if effect in ("worse", "better") and finding and finding.path and result:
+            if effect in ("worse", "better") and finding and finding.path is not None and result:
                 machines = (self.change, self.base) if at else (self.base, self.change)
                 story = counterexample(machines[0], result.sizes, finding.path, machines[1])
             promise = self.change.promises.get(name) or self.base.promises[name]
@@ -425,6 +437,14 @@ def _verdict(facts: MachineFacts, id_: str) -> Verdict | None:
     if found is None and id_ in BUILT_IN:
         return Verdict.undetermined if facts.stopped else Verdict.holds
     return found
+
+
+def _undecided(facts: MachineFacts) -> Iterator[str]:
+    """Why a side is undetermined, whatever its states."""
+    if facts.states_nothing:
+        yield "states no invariant, check or promise"
+    for text in facts.undeclared.values():
+        yield f"has an unknown id: {text}"
 
 
 def _unreached(one: Result, other: Result) -> tuple[str, ...]:

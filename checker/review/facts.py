@@ -121,6 +121,8 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     sizes: dict[str, int] = {}
     """Sort sizes at which a promise about whole runs was judged, where smaller than the others."""
+    sentence: str = ""
+    """What an id of the machine's own stands for."""
 
     @property
     def label(self) -> str:

@@ -17,7 +17,8 @@ from kvfence.spec.language.expr import (
     Or,
 )
 from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, Promise, ground
-from kvfence.spec.language.machine import LEMMA, PREMISE, Action, Function, LeadsTo, Machine, Property
+from kvfence.spec.language.machine import LEMMA, Action, Function, LeadsTo, Machine, Property
+from kvfence.spec.language.premises import PREMISE, Premise
 from kvfence.spec.language.state import Check, Guard, State
 from kvfence.spec.language.types import Bool, Enum, Int, Sort, Type
 from kvfence.spec.language.view import View, changes, flat
@@ -51,6 +52,7 @@ __all__ = [
     "Machine",
     "Not",
     "Or",
+    "Premise",
     "Promise",
     "Property",
     "Sort",

@@ -13,7 +13,8 @@ forall       body                     tuple of bound variables
 exists       body                     tuple of bound variables
 count        body                     tuple of bound variables
 ite          condition, then, else
-and, or      two or more
+and          two or more
+or           two or more              how many of the first were written as a premise, or none
 not          one
 eq, lt, le   left, right
 add, sub     left, right
@@ -310,8 +311,16 @@ def Not(x: Expr | bool) -> Expr:  # noqa: N802
 
 
 def Implies(a: Expr | bool, b: Expr | bool) -> Expr:  # noqa: N802
-    """If ``a`` then ``b``."""
-    return Or(Not(a), b)
+    """If ``a`` then ``b``: ``Or(Not(a), b)``, which remembers that ``a`` is the premise."""
+    unmet, then = Not(a), lift_bool(b, "Implies")
+    e = Or(unmet, then)
+    if e.op != "or" or e is unmet or e is then:
+        return e
+    premise = list(unmet.args if unmet.op == "or" else (unmet,))
+    if then.op == "or" and isinstance(then.value, int):  # a implies that b implies c: of both together
+        premise += then.args[: then.value]
+    count = len({p.uid for p in premise})
+    return make("or", Bool, e.args, count) if count < len(e.args) else e
 
 
 def Iff(a: Expr | bool, b: Expr | bool) -> Expr:  # noqa: N802

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvfence.spec.language.errors import SpecError, close, fail
 from kvfence.spec.language.expr import Expr, show
-from kvfence.spec.language.machine import Action, Function, LeadsTo, Machine, Property, premise
+from kvfence.spec.language.machine import Action, Function, LeadsTo, Machine, Property
 from kvfence.spec.language.nodes import INF, Facts, Graph, Node, ends_under, learn
+from kvfence.spec.language.premises import premises
 from kvfence.spec.language.sizes import bound_at
 from kvfence.spec.language.state import LateIndex, misfit
 from kvfence.spec.language.types import BoolType, Int, Type
@@ -74,7 +75,7 @@ class Grounded:
     """A machine at given sizes: cells, instances that can be taken, and properties as nodes.
 
     ``invariants`` are the machine's, then, unless a fault is switched on, its lemmas. ``goals`` are the
-    machine's, then the premises of its invariants (with the id PREMISE).
+    machine's, then the premises of its conditions.
     """
 
     def __init__(self, machine: Machine, sizes: Mapping[str, int] | None = None) -> None:
@@ -94,8 +95,7 @@ class Grounded:
             self._instantiate(action)
         lemmas = () if machine.faults else machine.lemmas.values()
         self.invariants = [(p, self._property(p)) for p in (*machine.invariants.values(), *lemmas)]
-        premises = [p for q in machine.invariants.values() if (p := premise(q)) is not None]
-        self.goals = [(p, self._property(p)) for p in (*machine.goals.values(), *premises)]
+        self.goals = [(p, self._property(p)) for p in (*machine.goals.values(), *premises(machine))]
         t = machine.terminal_states
         self.terminal = self._property(t) if t else self.graph.false
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kvfence.spec.language.errors import close, fail, here, place
-from kvfence.spec.language.expr import Expr, lift, lift_bool, make, show, variable
+from kvfence.spec.language.expr import Expr, lift, lift_bool, show, variable
 from kvfence.spec.language.sizes import KnownSizes, Sizes
 from kvfence.spec.language.state import RESERVED, Check, Guard, LateIndex, State, check_id
 from kvfence.spec.language.types import Bool, Int, Sort, Type, kind, same_kind
@@ -19,7 +19,6 @@ Fair = Literal["weak", "strong"] | None
 Init = Expr | bool | int | Callable[..., Expr | bool | int]
 DEADLOCK = "deadlock"  # the name of the condition that every machine has: that no state is stuck
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
-PREMISE = "PREMISE"  # the same, for the premise of an invariant, which some state has to meet
 _IS = dis.opmap["IS_OP"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,9 +63,7 @@ class Action:
 
 
 class Property:
-    """A condition on states: an invariant (``id`` as in the catalogue), a lemma (LEMMA), a goal (no id),
-    or the premise of an invariant (PREMISE).
-    """
+    """A condition on states: an invariant (``id`` as in the catalogue), a lemma (LEMMA) or a goal (no id)."""
 
     def __init__(
         self, id_: str, name: str, doc: str, expr: Expr, late: tuple[LateIndex, ...], *, where: str
@@ -92,23 +89,6 @@ class LeadsTo:
 
     def __repr__(self) -> str:
         return f"{self.id} {self.name}"
-
-
-def premise(p: Property) -> Property | None:
-    """What ``p`` says nothing without: that some choice of its variables meets the ``a`` of ``a implies b``.
-
-    None for a condition of another shape than ``ForAll(…, Implies(a, b))``, where ``a`` is not a negation.
-    """
-    body, quantifiers = p.expr, []
-    while body.op == "forall":
-        quantifiers.append(body)
-        body = body.args[0]
-    if body.op != "or" or body.args[0].op != "not":
-        return None
-    met = body.args[0].args[0]
-    for q in reversed(quantifiers):
-        met = make("exists", Bool, (met,), q.value)
-    return Property(PREMISE, f"premise of {p.name}", f"what {p.name} is about", met, p.late, where=p.where)
 
 
 class Acceptance:
@@ -140,6 +120,7 @@ class Machine:
         self.goals: dict[str, Property] = {}
         self.promises: dict[str, LeadsTo] = {}
         self.promised_at: dict[str, int] = {}
+        self.declared: dict[str, str] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
         self.idle_events: Callable[[View], Sequence[object]] | None = None
@@ -253,8 +234,24 @@ class Machine:
 
         return declare
 
+    def declare(self, id_: str, sentence: str) -> None:
+        """Say what an id of one's own stands for, in a sentence: reports print it where ``id_`` is stated.
+
+        Ids of the catalogue are known. For an id of one's own that is like none of these, the docstring of an
+        invariant under it is enough, if it is a sentence. SpecError for an id declared twice.
+        """
+        if not isinstance(id_, str) or not id_ or not isinstance(sentence, str) or not sentence.strip():
+            raise fail(
+                'declare takes an id and a sentence: m.declare("LEASE", "A lease outlives its readers.")'
+            )
+        self._new(id_, self.declared, "id")
+        self.declared[id_] = " ".join(sentence.split())
+
     def invariant(self, id_: str) -> Callable[[F], F]:
-        """Declare an invariant under an id of the catalogue; the function's name is its own name."""
+        """Declare an invariant under an id of the catalogue or of one's own (see ``declare``).
+
+        The function's name is its own name.
+        """
         if not isinstance(id_, str) or not id_:
             raise fail('an invariant needs the id of the catalogue: @m.invariant("PIN")')
 

@@ -56,6 +56,7 @@ from kvfence.spec.language import (
     Expr,
     ForAll,
     If,
+    Iff,
     Implies,
     Int,
     Machine,
@@ -423,8 +424,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         same = s.late_uses[o, k] == s.uses[o]
         awaited = And(s.state[o] == Op.issued, Not(s.reported[o, k]))
         taken = awaited if m.faulty("ignore_generation") else And(awaited, same)
-        s.check("ONCE", Implies(taken, same), "a late report does not touch a newer generation")
-        s.reported[o, k] = s.reported[o, k] | taken
+        counted = s.reported[o, k] | taken
+        s.check(
+            "ONCE",
+            Implies(Not(same), Iff(counted, s.reported[o, k])),
+            "a late report does not touch a newer generation",
+        )
+        s.reported[o, k] = counted
         s.late[o, k] = False
         s.late_uses[o, k] = 0
 

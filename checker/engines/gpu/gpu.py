@@ -143,7 +143,7 @@ class Gpu(Engine):
                 return self._without_a_rank(INTERRUPTED, log, search)
             try:
                 summed = GpuExploration(model, log, search)
-                steps = summed.finish(until)
+                steps = summed.finish()
             except Lost as lost:
                 return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
             except Stop as stop:  # searching again for a counterexample

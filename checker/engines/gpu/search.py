@@ -47,11 +47,11 @@ class Search(Expansion):
         """Level by level until nothing is new. Stop says why it ended early."""
         while not self.finished:
             depth = self.levels.depth
-            if until == "first" and self.seen_up_to(depth):
+            if until != "end" and self.seen_up_to(depth):
                 self.levels.begin()
                 raise Stop(FIRST)
             self.expand_level()
-            if until == "first" and self.seen_up_to(depth):
+            if until != "end" and self.seen_up_to(depth):
                 raise Stop(FIRST)
             if not self.fresh:
                 self.finished = True

@@ -100,7 +100,7 @@ class Swarm(Engine):
                         reported = now
                         seen = walks.states(done)
                         progress(Progress(seen, n, self.steps, seen / (now - start)))
-                    if until == "first" and walks.violated():
+                    if until != "end" and walks.violated():
                         break
                     if max_states is not None and walks.states(done) > max_states:
                         break

@@ -7,7 +7,17 @@ import os
 import tempfile
 import time
 
-from kvfence.checker.engines.base import FIRST, REPORT_EVERY, Log, Progress, Report, Sighting, Stop, Until
+from kvfence.checker.engines.base import (
+    FIRST,
+    REPORT_EVERY,
+    SEEN,
+    Log,
+    Progress,
+    Report,
+    Sighting,
+    Stop,
+    Until,
+)
 from kvfence.checker.engines.checkpoint import FORMAT, Checkpoint, Saved, Seen, Subject
 from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.build import library
@@ -116,11 +126,9 @@ class Exploration:
         """Level by level until nothing is new. Stop says why it ended early."""
         search = self._search()
         while not self.finished:
-            if until == "first" and self._seen_up_to(search.status().depth - 1):
-                raise Stop(FIRST)
+            self._stop_if_enough(until)
             self._expand_level()
-            if until == "first" and self._seen_up_to(search.status().depth - 1):
-                raise Stop(FIRST)
+            self._stop_if_enough(until)
             if not search.next_level():
                 self.finished = True
             self._write(level_end=True)
@@ -137,7 +145,7 @@ class Exploration:
         if self.spill_to is not None and self.own_file:
             os.close(self.spill_to)
 
-    def finish(self, until: Until = "end") -> dict[int, list[Instance]]:
+    def finish(self) -> dict[int, list[Instance]]:
         """Complete the log; the steps to each sighting, by its ``id``."""
         log, g, search = self.log, self.model.grounded, self.search
         if search is None or search.status().states == 0:
@@ -148,7 +156,7 @@ class Exploration:
         log.states, log.taken = sum(levels), search.taken(len(g.instances))
         log.transitions, log.depth = sum(log.taken), len(levels) - (1 if levels[-1] else 2)
         looked, failed, dead = self._sights()
-        if log.stopped == FIRST and until == "first":
+        if log.stopped == FIRST:
             # a violation in a step ends the search before the states behind it are judged
             expanded = len(levels) - 2
             if any(s and s.depth <= expanded for s in (*looked, *failed, *dead)):
@@ -163,7 +171,7 @@ class Exploration:
         if dead[0] is not None:
             log.dead = Sighting(dead[0].words, dead[0].depth)
         wanted = [log.reached[p.name] for p, _ in g.goals if p.name in log.reached and p.id != PREMISE]
-        return self._retrace([*log.failed.values(), *wanted, *([log.dead] if log.dead else [])])
+        return self._retrace([*log.failed.values(), *wanted, *([] if log.dead is None else [log.dead])])
 
     def _search(self) -> Search:
         assert self.search is not None
@@ -176,6 +184,19 @@ class Exploration:
             search.sights("failed", len(self.model.source.checks)),
             search.sights("dead", 1),
         )
+
+    def _stop_if_enough(self, until: Until) -> None:
+        """Stop when what ``until`` asks for was found."""
+        if until == "end":
+            return
+        search, g = self._search(), self.model.grounded
+        if self._seen_up_to(search.status().depth - 1):
+            raise Stop(FIRST)
+        if until == "seen":
+            goals = self._sights()[0][len(g.invariants) :]
+            met = [p.name for (p, _), sight in zip(g.goals, goals, strict=True) if sight is not None]
+            if self.log.seen(search.taken(len(g.instances)), met):
+                raise Stop(SEEN)
 
     def _seen_up_to(self, depth: int) -> bool:
         """Whether something is violated in a state up to this depth, or in a step out of one."""

@@ -116,7 +116,7 @@ class Native(Engine):
                 log.stopped = "interrupted"
             except MemoryError as error:
                 log.stopped = f"the memory of this computer is used up: {error}"
-            steps = search.finish(until)
+            steps = search.finish()
 
             def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
                 return interpreter.path(steps[id(sighting)], id_, name, text)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvfence.checker.engines.exercised import Exercised
 from kvfence.checker.errors import CannotRun, unknown
 from kvfence.checker.names import SMT_ENGINES
 
@@ -25,17 +26,17 @@ def smt_engine(
     if name == "smt":
         from kvfence.checker.engines.smt.unbounded import Unbounded
 
-        return Unbounded(folder=export, second=second_solver, infer=infer_lemmas)
+        return Exercised(Unbounded(folder=export, second=second_solver, infer=infer_lemmas))
     if name == "bmc":
         from kvfence.checker.engines.smt.bmc import BMC
 
-        return BMC()
+        return Exercised(BMC())
     if name == "kinduction":
         from kvfence.checker.engines.smt.kinduction import KInduction
 
-        return KInduction()
+        return Exercised(KInduction())
     if name == "spacer":
         from kvfence.checker.engines.smt.spacer import Spacer
 
-        return Spacer()
+        return Exercised(Spacer())
     raise unknown("engine", name, SMT_ENGINES, f"there is {', '.join(SMT_ENGINES)}")

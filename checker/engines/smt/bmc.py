@@ -183,7 +183,7 @@ class Search:
         for name, target in self.targets.items():
             path = self.found.get(name)
             if name != "deadlock":
-                found = Verdict.violated if path else verdict
+                found = verdict if path is None else Verdict.violated
                 findings[name] = Finding(target.id, name, target.kind, found, path)
         return Result(
             machine=g.machine.name,

@@ -157,7 +157,8 @@ class Unbounded(Engine):
         for id_, name, kind in attempt.stated():
             path = found.get(name)
             sure = complete and name not in attempt.open
-            verdict = Verdict.violated if path else Verdict.holds if sure else Verdict.undetermined
+            unbroken = Verdict.holds if sure else Verdict.undetermined
+            verdict = unbroken if path is None else Verdict.violated
             findings[name] = Finding(id_, name, kind, verdict, path)
         remaining = {name: why for name, why in attempt.open.items() if name not in found}
         if stopped is None and remaining:

@@ -28,7 +28,7 @@ SPEC = Path(__file__).parent / "two_tier.py"
 SMALL = {"Request": 1, "Block": 2}
 QUICK = {  # designs of three machines, where their faults show at once
     "unpinned_lookup": SMALL,
-    "store_resurrects_key": {"Tier": 1, "Part": 1, "Operation": 1},
+    "store_resurrects_key": {"Part": 1, "Operation": 1},
     "dropped_answer_keeps_pin": {"Request": 1},
 }
 LOCK = '''"""A lock that one client has at a time, with a lemma or without."""
@@ -36,6 +36,7 @@ from kvfence.spec.language import Exists, ForAll, Iff, Implies, Machine, Not
 
 def build(faults=frozenset()):
     m = Machine("lock", faults=faults)
+    m.declare("ONE", "One client has the lock.")
     Client = m.sort("Client", default=3)
     m.relation("has", Client)
     m.relation("free", init=True)

@@ -1,0 +1,100 @@
+"""The exit code of ``kvfence verify`` for small machines under each engine: a table that has to stay."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvfence.checker import cli
+from kvfence.checker.engines.native import build
+
+pytest.importorskip("z3", reason="needs the extra smt")
+
+FILE = Path(__file__).parents[2] / "machines" / "verdicts.py"
+PROVERS = ("smt", "kinduction", "spacer")
+SEARCHES = ("native", "explore", "interpret")
+ALL = (*SEARCHES, *PROVERS)
+HOLDS, VIOLATED, UNDETERMINED = 0, 1, 3
+TABLE: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "shaped": (ALL, UNDETERMINED, "stated holds only because no state meets its premise: hot[b]"),
+    "negated": (ALL, UNDETERMINED, "stated holds only because no state meets its premise: hot[b]"),
+    "ored": (ALL, UNDETERMINED, "stated holds only because no state meets its premise: hot[b]"),
+    "conj": (ALL, UNDETERMINED, "stated holds only because no state meets its premise: hot[b]"),
+    "check": (ALL, UNDETERMINED, "never took: boom."),
+    "idle_check": (ALL, UNDETERMINED, "look.ONCE holds only because no state meets its premise: not used[b]"),
+    "idle_lemma": (ALL, UNDETERMINED, "about_hot_blocks holds only because no state meets its premise"),
+    "goal": (ALL, UNDETERMINED, "never reached its goal: one_is_hot."),
+    "unsat": (ALL, UNDETERMINED, "never took: boom."),
+    "noinv": (ALL, UNDETERMINED, "states no invariant, check or promise"),
+    "unknownid": (ALL, UNDETERMINED, 'm.declare("NOSUCHRULE", "What it says, in a sentence.")'),
+    "one": (ALL, HOLDS, "PIN"),
+    "declared": (ALL, HOLDS, "A lease stays."),
+    "declared+hot": (ALL, VIOLATED, "A lease stays."),
+    "dead0": ((*ALL, "bmc"), VIOLATED, "DEADLOCK is violated in machine dead0"),
+    "bad0": ((*ALL, "bmc"), VIOLATED, "PIN is violated in machine bad0"),
+    "stuck0": (("native", "liveness"), VIOLATED, "Nothing more happens."),
+    "incons": (("smt",), VIOLATED, "PIN is violated in machine incons"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
+
+
+def told(machine: str, engine: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    code = cli.run(["verify", "--machine", f"{FILE}:{machine}", "--engine", engine, *more])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("machine", list(TABLE))
+def test_the_exit_code_is_right_under_every_engine_and_the_text_says_why(
+    machine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines, right, why = TABLE[machine]
+    for engine in engines:
+        code, text = told(machine, engine, capsys)
+        flat = " ".join(text.split())
+        assert (engine, code) == (engine, right), text
+        assert why in flat, text
+        if code == UNDETERMINED:
+            assert ": holds." not in text
+
+
+@pytest.mark.parametrize("engine", [*ALL, "bmc"])
+def test_what_is_broken_at_once_has_its_rows_and_its_story(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for machine, id_ in (("dead0", "DEADLOCK"), ("bad0", "PIN")):
+        found = json.loads(told(machine, engine, capsys, "--format", "json")[1])
+        (facts,) = found["machines"]
+        assert {c["verdict"] for c in facts["conditions"] if c["invariant"] == id_} == {"violated"}
+        story = found["counterexamples"][0]
+        assert (story["invariant"], story["steps"]) == (id_, [])
+        assert "in the initial state" in " ".join(told(machine, engine, capsys)[1].split())
+
+
+@pytest.mark.parametrize("engine", PROVERS)
+def test_a_proof_says_where_the_rest_was_searched(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = told("declared", engine, capsys)
+    assert code == HOLDS
+    assert "declared: taken actions, goals and premises: searched at Block 2 by engine native" in text
+    found = json.loads(told("declared", engine, capsys, "--format", "json")[1])
+    assert found["machines"][0]["searched"] == {
+        "engine": "native",
+        "sizes": {"Block": 2},
+        "states": found["machines"][0]["searched"]["states"],
+        "stopped": None,
+    }
+    assert found["machines"][0]["declared"] == {
+        "LEASE": "A lease stays.",
+        "RENT": "A block that is taken was free.",
+    }
+
+
+def test_no_row_of_a_check_that_nothing_evaluates_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    for engine in ALL:
+        found = json.loads(told("check", engine, capsys, "--format", "json")[1])
+        (facts,) = found["machines"]
+        assert [c["verdict"] for c in facts["conditions"] if c["invariant"] == "ONCE"] == ["undetermined"]
+        assert facts["unevaluated"] == ["boom.ONCE"]

@@ -231,16 +231,16 @@ class _Drawer:
     def index_type(self) -> T:
         """A type to index and quantify over; it has few values."""
         r, x = self.rng, self.rng.random()
-        if self.sorts and x < 0.75:
+        if self.sorts and x < 0.68:
             return r.choice(self.sorts)
-        if self.enums and x < 0.85:
+        if self.enums and x < 0.78:
             return r.choice(self.enums)
-        if x < 0.9:
+        if x < 0.84:
             return BOOL
-        if self.features.size_functions and self.sorts and x < 0.94:
+        if self.features.size_functions and self.sorts and x < 0.89:
             return T("int", "", 0, (r.choice(self.sorts).name, -1))
         lo = r.choice([0, 0, -1, 2])
-        return T("int", "", lo, lo + r.choice([0, 1, 2]))
+        return T("int", "", lo, lo + r.choice([0, 1, 2, 3]))
 
     # The machine.
 
@@ -356,12 +356,14 @@ class _Drawer:
         now = Node("read", f.value, index, f.name)
         if f.value.kind == "int" and r.random() < 0.5:
             by = r.choice([1, 1, 1, -1, 2, 2, -2, 3]) * (self.stride(f.value))
-            moved = Node("add", INT, (now, lit(INT, by)))
+            own = [Node("var", INT, (), n) for n, ty in env if ty.kind == "int"]
+            base = r.choice(own) if own and r.random() < 0.5 else now
+            moved = Node("add", INT, (base, lit(INT, by)))
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
             edge = self.end(f.value, by > 0)
             if r.random() < 0.6:
-                guard = self.guard(now, moved, edge, by > 0) if r.random() < 0.85 else None
+                guard = self.guard(base, moved, edge, by > 0) if r.random() < 0.85 else None
                 return guard, Stmt("set", moved, f.name, index)
             wrapped = Node(
                 "if",
@@ -379,18 +381,17 @@ class _Drawer:
         """A condition that keeps a number in its range, or would if a step were smaller."""
         r = self.rng
         before, strictly = ("le", "lt") if up else ("ge", "gt")
-        return r.choice(
-            [
-                Node(before, BOOL, (moved, edge)),
-                Node(before, BOOL, (moved, edge)),
-                Node(strictly, BOOL, (now, edge)),
-                Node(strictly, BOOL, (now, edge)),
-                Node("ne", BOOL, (now, edge)),
-                Node(before, BOOL, (now, edge)),
-                Node("not", BOOL, (Node("ge" if up else "le", BOOL, (now, edge)),)),
-                Node("not", BOOL, (Node("eq", BOOL, (edge, now)),)),
-            ]
-        )
+        guards = [
+            Node(before, BOOL, (moved, edge)),
+            Node(before, BOOL, (now, edge)),
+            Node(strictly, BOOL, (now, edge)),
+            Node(strictly, BOOL, (now, edge)),
+            Node(strictly, BOOL, (moved, edge)),
+            Node("ne", BOOL, (now, edge)),
+            Node("not", BOOL, (Node("ge" if up else "le", BOOL, (now, edge)),)),
+            Node("not", BOOL, (Node("eq", BOOL, (edge, now)),)),
+        ]
+        return r.choice(guards)
 
     def stride(self, t: T) -> int:
         """A step through a range that does not visit too many values."""
@@ -520,7 +521,7 @@ class _Drawer:
         r, x = self.rng, self.rng.random()
         if depth <= 0 or x < 0.3:
             return self.atom(env, depth)
-        if x < 0.33:
+        if x < 0.35:
             return self.pair(env) or self.atom(env, depth)
         if x < 0.42:
             return Node("and", BOOL, tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3]))))
@@ -548,8 +549,11 @@ class _Drawer:
         t = found.type
         like = T("int", "", *t.ends(self.sizes)) if t.kind == "int" and t.bounded else t
         signs = ["eq", "ne"] if t.kind == "enum" else ["eq", "ne", "lt", "le", "gt", "ge"]
+        join = r.choice(["and", "or"])
+        if r.random() < 0.4:
+            signs = ["eq" if join == "and" else "ne"]
         both = tuple(Node(r.choice(signs), BOOL, (found, self.constant(like))) for _ in range(2))
-        return Node(r.choice(["and", "or"]), BOOL, both)
+        return Node(join, BOOL, both)
 
     def atom(self, env: Env, depth: int) -> Node:
         """A comparison, or a field that is true or false."""

@@ -38,7 +38,10 @@ def plant(p: Plant, patch: pytest.MonkeyPatch) -> None:
     scope: dict[str, object] = {}
     code = compile("from __future__ import annotations\n" + source.replace(p.old, p.new), p.where, "exec")
     exec(code, vars(module), scope)
-    patch.setattr(owner, name, scope[name])
+    made = scope[name]
+    assert inspect.isfunction(old)
+    assert inspect.isfunction(made)
+    patch.setattr(old, "__code__", made.__code__)  # also for modules that have imported the function
 
 
 def _in_packaged(p: Plant, patch: pytest.MonkeyPatch) -> None:

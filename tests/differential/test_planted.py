@@ -110,10 +110,10 @@ PLANTS = [
         "bisect_right(places, k) - 1 - (k == len(places) - 1)",
     ),
     Plant(
-        "a comparison in C is loose",
-        f"{E}.native.c_nodes:Scope._merged",
-        "if known[1] & mask:",
-        "if known[1] and known[1] & mask and False:",
+        "C compares with a neighbour",
+        f"{E}.native.c_nodes:Scope._literal",
+        "(value.value - s.lo) << s.offset",
+        "(value.value - s.lo - (s.lo < 0)) << s.offset",
     ),
     Plant(
         "C keeps a step out of range",

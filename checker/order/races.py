@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from itertools import product
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
@@ -44,8 +45,17 @@ _MOST_OWNED: Final = 1 << 16
 INVARIANTS: Final = ("FREEZE", "LOAD-ORDER", "STORE-READY", "USE-READY", "")
 """What two accesses without order can break; "" if no copy is among them."""
 
-_Pairs: TypeAlias = defaultdict[What, int]
+_WHATS: Final[tuple[What, ...]] = get_args(What)
+_Pairs: TypeAlias = dict[What, int]
 """By what an earlier access was: pairs with it that were compared."""
+_Table: TypeAlias = dict[What, dict[RegionKind, tuple[_Pairs, _Pairs]]]
+"""By what the later access is, and where: pairs with earlier writes, and with earlier reads."""
+
+
+def _table() -> _Table:
+    zeros = dict.fromkeys(_WHATS, 0)
+    kinds: tuple[RegionKind, ...] = get_args(RegionKind)
+    return {what: {kind: (dict(zeros), dict(zeros)) for kind in kinds} for what in _WHATS}
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +134,8 @@ class OrderChecker:
         self._regions: dict[int, Region] = {}
         self._spans: dict[int, tuple[int, int, RegionKind]] = {}
         """First address, bytes and kind of each region."""
-        self._pairs: dict[tuple[What, bool, RegionKind], tuple[_Pairs, _Pairs]] = {}
-        """By what an access is, whether it writes, and where: pairs with earlier writes and with reads."""
+        self._read_pairs, self._write_pairs = _table(), _table()
+        """Pairs that were compared, whose later access reads, or writes."""
         self._owned: dict[tuple[int, int], str] = {}
         self._stacks: dict[int, Stack] = {}
         self._handlers: dict[type[OrderEvent], Callable[[Any, int], None]] = {
@@ -174,19 +184,12 @@ class OrderChecker:
     def checks(self) -> dict[str, int]:
         """For each of INVARIANTS, the pairs of accesses that were compared, and break it without order."""
         counts = dict.fromkeys(INVARIANTS, 0)
-        for (what, writes, kind), earlier in self._pairs.items():
-            for wrote, pairs in zip((True, False), earlier, strict=True):
-                for first, count in pairs.items():
-                    counts[broken_by(first, wrote, what, writes, kind)] += count
+        for writes, table in ((False, self._read_pairs), (True, self._write_pairs)):
+            for what, kind in product(_WHATS, get_args(RegionKind)):
+                for wrote, pairs in zip((True, False), table[what][kind], strict=True):
+                    for first, count in pairs.items():
+                        counts[broken_by(first, wrote, what, writes, kind)] += count
         return counts
-
-    def _compared(self, site: Site, kind: RegionKind) -> tuple[_Pairs, _Pairs]:
-        """The counts of pairs whose second access is like ``site``."""
-        key = site.what, site.write, kind
-        found = self._pairs.get(key)
-        if found is None:
-            found = self._pairs[key] = (defaultdict(int), defaultdict(int))
-        return found
 
     def times(self) -> list[int]:
         """How often each of ``races`` was found."""
@@ -350,7 +353,7 @@ class OrderChecker:
     def _read(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
         shadow = self.shadow
         by_start, spans = shadow.by_start, self._spans
-        lane, kind = site.lane, None
+        lane, table = site.lane, self._read_pairs[site.what]
         self.accesses += len(ranges)
         for region, offset, nbytes in ranges:
             span = spans.get(region)
@@ -363,9 +366,7 @@ class OrderChecker:
                 pieces: Iterable[Piece] = (piece,)
             else:
                 pieces = shadow.cut(start, start + nbytes)
-            if span[2] != kind:
-                kind = span[2]
-                after_write, _ = self._compared(site, kind)
+            after_write = table[span[2]][0]
             for piece in pieces:
                 write = piece.write
                 if write is not None:
@@ -386,7 +387,7 @@ class OrderChecker:
 
     def _write(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
         shadow = self.shadow
-        by_start, spans, kind = shadow.by_start, self._spans, None
+        by_start, spans, table = shadow.by_start, self._spans, self._write_pairs[site.what]
         self.accesses += len(ranges)
         for region, offset, nbytes in ranges:
             span = spans.get(region)
@@ -399,9 +400,7 @@ class OrderChecker:
                 pieces: Iterable[Piece] = (piece,)
             else:
                 pieces = shadow.cut(start, start + nbytes)
-            if span[2] != kind:
-                kind = span[2]
-                after_write, after_read = self._compared(site, kind)
+            after_write, after_read = table[span[2]]
             for piece in pieces:
                 write, read = piece.write, piece.read
                 if write is not None:

@@ -1,12 +1,18 @@
 """The checker reports each program that breaks an ordering rule, and none that keeps it."""
 
+import itertools
+from typing import get_args
+
 import pytest
 
 from kvfence.checker.order.graph import explain
-from kvfence.checker.order.races import OrderChecker, Race
+from kvfence.checker.order.missing import broken_by
+from kvfence.checker.order.races import INVARIANTS, OrderChecker, Race
+from kvfence.checker.order.ranges import What
 from kvfence.reference.device.order_rules import RULES, Twins
 from kvfence.reference.device.program import Program
 from kvfence.reference.device.schedules import Run, exhaustive, hunt, in_order, seeded, witness
+from kvfence.spec.order import RegionKind
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
 
@@ -48,3 +54,11 @@ def test_a_witness_of_the_race_corrupts_on_the_virtual_device(twins: Twins) -> N
     executed = [witness(program, steps) for steps in why.witnesses]
     assert [run.corrupt for run in executed] == [True, False]
     assert not any(run.stuck for run in executed)
+
+
+def test_what_a_pair_of_accesses_can_break_is_counted() -> None:
+    """Each invariant of the table can be broken by some pair, and no pair breaks another."""
+    whats: tuple[What, ...] = ("kernel", "copy", "host", "release")
+    kinds: tuple[RegionKind, ...] = get_args(RegionKind)
+    pairs = itertools.product(whats, (False, True), whats, (False, True), kinds)
+    assert {broken_by(*pair) for pair in pairs} == set(INVARIANTS)

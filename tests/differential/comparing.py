@@ -13,7 +13,7 @@ from typing import Any
 
 from direct import Answer, Direct, State, Taken, judged
 from promising import Judge, follow
-from recipes import Recipe, build
+from recipes import Recipe, build, nodes, roots
 
 from kvfence.checker.engines import Explore, Interpret, Interpreter, Liveness, Native, Path, Result, Verdict
 from kvfence.checker.engines import graph as graph_module
@@ -388,6 +388,10 @@ def reduced(c: Case, r: Result) -> Compared:
     out = expect("depth", c.answer.depth, r.depth) + conditions(c, r)
     core, noise = c.recipe.parts()
     run = Direct(core)
+    numbered = {n.args[0].type.name for e in roots(core) for n in nodes(e) if n.op == "index"}
+    alike = [s for s, size in core.sorts if size > 1 and s not in numbered]
+    alike = [s for s in alike if all(rename(run.initial) == run.initial for rename in renamings(run, [s]))]
+    out += expect("symmetry", set(), set(alike) - set(r.symmetry), "interchangeable elements told apart")
     group = list(renamings(run, r.symmetry))
     answer, number, steps = run.explore(SMALL)
     if answer.cut or len(group) * len(number) > 12_000:

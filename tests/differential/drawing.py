@@ -332,7 +332,7 @@ class _Drawer:
                 body.append(statement)
             if r.random() < 0.12:
                 body.append(Stmt("check", self.truth(params, 2), r.choice(IDS)))
-        fair = r.choice([None, None, None, "weak", "weak", "strong"])
+        fair = r.choice([None, None, "weak", "weak", "strong", "strong"])
         return Action(self.name("act"), fair, params, tuple(body))
 
     def param_type(self) -> T:

@@ -60,6 +60,7 @@ docs: .venv/.dev
 SEED ?= 1
 SAMPLE_SIZE ?= 100
 mutation: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement ci/mutation_pins.txt
 	$(BIN)/python ci/mutation.py --seed $(SEED) --sample $(SAMPLE_SIZE) $(PATHS)
 
 bench: .venv/.dev

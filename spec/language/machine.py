@@ -20,6 +20,7 @@ Init = Expr | bool | int | Callable[..., Expr | bool | int]
 DEADLOCK = "deadlock"  # the name of the condition that every machine has: that no state is stuck
 LEMMA = "LEMMA"  # stands where an invariant has its id of the catalogue
 _IS = dis.opmap["IS_OP"]
+_ANSWERED = set[types.CodeType]()  # code that asks no symbolic value which object it is
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -457,20 +458,18 @@ def _no_identity(body: object) -> None:
 
     Looked at are a body, the functions inside it, and those of its file that it names.
     """
-    todo, seen = [body], set[int]()
+    todo, seen = [body], set[types.CodeType]()
     while todo:
         found = todo.pop()
-        if isinstance(found, types.FunctionType):
-            code: object = found.__code__
-            names = (found.__globals__.get(name) for name in found.__code__.co_names)
-            cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
-            todo += [f for f in (*names, *cells) if _in_file(f, found.__code__.co_filename)]
-        else:
-            code = found
-        if not isinstance(code, types.CodeType) or id(code) in seen:
+        code = found.__code__ if isinstance(found, types.FunctionType) else found
+        if not isinstance(code, types.CodeType) or code in _ANSWERED or code in seen:
             continue
-        seen.add(id(code))
-        todo += code.co_consts
+        seen.add(code)
+        if isinstance(found, types.FunctionType):
+            names = (found.__globals__.get(name) for name in code.co_names)
+            cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
+            todo += [f for f in (*names, *cells) if _in_file(f, code.co_filename)]
+        todo += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
             continue
         told: object = None
@@ -484,6 +483,7 @@ def _no_identity(body: object) -> None:
                     place(code.co_filename, line),
                 )
             told = i.argval if i.opname == "LOAD_CONST" else None
+    _ANSWERED.update(seen)
 
 
 def _in_file(found: object, filename: str) -> bool:

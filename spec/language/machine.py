@@ -462,13 +462,17 @@ def _no_identity(body: object) -> None:
     while todo:
         found = todo.pop()
         code = found.__code__ if isinstance(found, types.FunctionType) else found
-        if not isinstance(code, types.CodeType) or code in _ANSWERED or code in seen:
+        if not isinstance(code, types.CodeType) or code in seen:
             continue
         seen.add(code)
         if isinstance(found, types.FunctionType):
-            names = (found.__globals__.get(name) for name in code.co_names)
             cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
-            todo += [f for f in (*names, *cells) if _in_file(f, code.co_filename)]
+            todo += [f for f in cells if _in_file(f, code.co_filename)]
+        if code in _ANSWERED:
+            continue
+        if isinstance(found, types.FunctionType):
+            names = (found.__globals__.get(name) for name in code.co_names)
+            todo += [f for f in names if _in_file(f, code.co_filename)]
         todo += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
             continue

@@ -319,6 +319,9 @@ def _told(results: list[Result], expected: str) -> list[tuple[Result, Path]]:
     return sorted(first.values(), key=lambda found: (found[1].id != expected, len(found[1])))
 
 
+_STATED = ("invariant", "check", "promise")  # the kinds of what a machine states of itself
+
+
 def machine_facts(
     result: Result, promised: Result | None = None, *, machine: Machine | None = None, note: str = ""
 ) -> MachineFacts:
@@ -340,7 +343,8 @@ def machine_facts(
         conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
     verdicts = [result.verdict, *([promised.verdict] if promised else [])]
     states_nothing = machine is not None and not stated_ids(machine)
-    if unknown_ids or states_nothing:
+    judged_none = machine is not None and not any(f.kind in _STATED for f in findings)
+    if unknown_ids or states_nothing or judged_none:
         verdicts.append(Verdict.undetermined)
     return MachineFacts(
         machine=result.machine,
@@ -362,6 +366,7 @@ def machine_facts(
         declared=sentences(machine) if machine else {},
         undeclared=unknown_ids,
         states_nothing=states_nothing,
+        judged_none=judged_none and not states_nothing,
         stopped=INTERRUPTED if promised and promised.stopped == INTERRUPTED else result.stopped,
         proof=result.proof,
         promised=Promised(promised.sizes, promised.states, promised.stopped) if promised else None,

@@ -101,20 +101,26 @@ class Exercised(Engine):
         most = min(self.states, max_states or self.states)
         unbounded = any(f.value.range(_sizes(machine, sizes)) is None for f in machine.functions.values())
         if not unbounded or bounds:
-            try:
-                return Native(note=lambda _line: None).run(
-                    machine,
-                    sizes,
-                    until="seen",
-                    bounds=bounds,
-                    max_states=most,
-                    memory=memory,
-                    progress=in_time,
-                )
-            except CannotRun:
-                pass  # numbers that no 64 bits hold: slowly, then
-        most = min(most, SLOW_STATES)
-        return Interpret().run(machine, sizes, until="seen", max_states=most, memory=memory, progress=in_time)
+            seen = Native(note=lambda _line: None).run(
+                machine,
+                sizes,
+                until="seen",
+                bounds=bounds,
+                max_states=most,
+                memory=memory,
+                progress=in_time,
+            )
+            if seen.overflow is None:
+                return seen  # else numbers that no 64 bits hold: slowly, then
+        return Interpret().run(
+            machine,
+            sizes,
+            until="seen",
+            bounds=bounds,
+            max_states=min(most, SLOW_STATES),
+            memory=memory,
+            progress=in_time,
+        )
 
 
 def _sizes(machine: Machine, sizes: Mapping[str, int] | None) -> dict[str, int]:

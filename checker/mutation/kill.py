@@ -120,10 +120,16 @@ class _Stage:
         self.base = Reachable(self.grounded, memory=memory).log
         if self.base.stopped:
             raise Stop(self.base.stopped)
+        self.sound(_violations(self.base))
         fitting = [m for m in given if m.kind is not Kind.design and _fits(m, sizes)]
         self.unfit = {m.name for m in given} - {m.name for m in fitting}
         self.comparison = Comparison(machine, fitting, sizes, memory)
         self.ways = self.comparison.differing([m.name for m in fitting])
+
+    def sound(self, broken: Mapping[str, int]) -> None:
+        """Stop for a machine that breaks something itself: its mutants would be noticed whatever they do."""
+        if broken:
+            raise Stop(f"the machine itself breaks {', '.join(broken)}")
 
     def differs(self, m: Mutant) -> bool:
         """Whether the mutant has a new step at these sizes, as far as that is known beforehand."""
@@ -251,6 +257,7 @@ def run(
             vacuous = unmet if vacuous is None else vacuous & unmet
             judge(stage, stage.noticed)
         if promises_progress(machine):
+            stage.sound(stage.broken(Mutant("", Kind.design, "", machine))[0])
             judge(stage, stage.broken)
     except KeyboardInterrupt:
         out.stopped = INTERRUPTED

@@ -147,11 +147,11 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``unmet`` says of what, in words. ``unevaluated``: checks of steps that are never taken. ``searched``: who
     looked for taken actions, goals and premises, if it was not the engine. ``declared``: what ids of the
     machine's own stand for, and ``undeclared``: of ids that nobody knows, what to do about them.
-    ``states_nothing``: the machine has no invariant, check or promise. ``proof``: of an answer for any size,
-    whose ``sizes`` are those at which counterexamples were looked for, if any were. ``symmetry``: sorts up to
-    whose renaming states were counted. ``promised``: at which sizes its promises about whole runs were
-    judged, with the states of the graph; ``unjudged`` promises were not. ``note``: why another
-    engine than the one by default explored.
+    ``states_nothing``: the machine has no invariant, check or promise; ``judged_none``: it has, and none was
+    judged. ``proof``: of an answer for any size, whose ``sizes`` are those at which counterexamples were
+    looked for, if any were. ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at
+    which sizes its promises about whole runs were judged, with the states of the graph; ``unjudged`` promises
+    were not. ``note``: why another engine than the one by default explored.
     """
 
     machine: str
@@ -172,6 +172,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     declared: dict[str, str] = {}
     undeclared: dict[str, str] = {}
     states_nothing: bool = False
+    judged_none: bool = False
     stopped: str | None = None
     proof: Proof | None = None
     symmetry: tuple[str, ...] = ()

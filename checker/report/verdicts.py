@@ -118,6 +118,8 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
             remarks.append(
                 f"{machine.machine} states no invariant, check or promise: there is nothing to judge."
             )
+        if machine.judged_none:
+            remarks.append(f"{machine.machine}: nothing that it states was judged here.")
         if not (machine.stopped and machine.verdict is Verdict.violated):
             remarks += unseen(machine)
     if found.not_begun:
@@ -148,10 +150,12 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
 
 
 def _promise_remarks(machine: MachineFacts) -> Iterator[str]:
+    if machine.engine == "liveness":
+        yield f"{machine.machine}: only promises were judged here, no other condition, deadlock or range."
     if machine.promised:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.promised.sizes.items())
         stopped = f"; stopped early: {machine.promised.stopped}" if machine.promised.stopped else ""
-        at = f"{sizes} ({machine.promised.states:,} states){stopped}"
+        at = f"{sizes or 'any sizes'} ({machine.promised.states:,} states){stopped}"
         yield f"{machine.machine}: promises about whole runs, those that are fair, judged at {at}."
     if machine.unjudged:
         names = ", ".join(machine.unjudged)
@@ -274,10 +278,15 @@ def _meaning(found: Verification) -> str:
     broken = sorted({example.invariant for example in found.counterexamples})
     if found.expected in broken:
         return f"It breaks {found.expected}, as it is known to."
+    every = "Every condition of these machines"
+    if any(machine.unjudged for machine in found.machines):
+        every += ", promises apart,"
+    if found.verdict is Verdict.holds and all(machine.engine == "liveness" for machine in found.machines):
+        return "Every promise of these machines is kept in every fair run at these sizes."
     if found.verdict is Verdict.holds and _proved(found):
-        return "Every condition of these machines is proved for sorts of any size and runs of any length."
+        return f"{every} is proved for sorts of any size and runs of any length."
     meaning = {
-        Verdict.holds: "Every condition of these machines holds in every state reachable at these sizes.",
+        Verdict.holds: f"{every} holds in every state reachable at these sizes.",
         Verdict.violated: f"It breaks {', '.join(broken)}.",
         Verdict.undetermined: "The question is open: the remarks above say what is missing.",
     }[found.verdict]

@@ -206,5 +206,7 @@ def _named(review: Review, effect: Effect) -> tuple[str, ...]:
     out = []
     for m, i in review.of(effect):
         wake = "" if i.first or effect != "worse" else ", once another invariant is broken"
-        out.append(f"{i.label} {verb[effect]} in {m.machine}{wake}")
+        gone = effect == "worse" and i.change is None
+        what = "is no longer stated" if gone else verb[effect]
+        out.append(f"{i.label} {what} in {m.machine}{'' if gone else wake}")
     return tuple(out)

@@ -77,7 +77,7 @@ def test_a_machine_beside_noise_is_judged_as_if_explored_whole() -> None:
 
 def test_promises_are_judged_as_by_trying_every_set_of_states() -> None:
     answers = []
-    for case in range(120):
+    for case in range(160):
         r = draw(99, case).recipe
         if not r.promises:
             continue

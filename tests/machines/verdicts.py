@@ -317,3 +317,50 @@ def declared(faults: Faults = NONE) -> Machine:
         s.cold[b] = True
 
     return m
+
+
+def promised(faults: Faults = NONE) -> Machine:  # noqa: ARG001
+    """States nothing but a promise about whole runs."""
+    m = Machine("promised", doc="A light that goes on some day, and off again.")
+    m.relation("on")
+
+    @m.action(fair="weak")
+    def light(s: State) -> None:
+        """On."""
+        s.require(Not(s.on))
+        s.on = True
+
+    @m.action()
+    def dim(s: State) -> None:
+        """Off."""
+        s.require(s.on)
+        s.on = False
+
+    m.eventually("it_is_light", lambda s: s.on)
+    return m
+
+
+def half(faults: Faults = NONE) -> Machine:
+    """Keeps its promise, and breaks its invariant under the same id."""
+    m = promised(faults)
+    m.name = "half"
+
+    @m.invariant("PROGRESS")
+    def dark(s: State) -> Expr:
+        """It stays dark."""
+        return Not(s.on)
+
+    return m
+
+
+def kept(faults: Faults = NONE) -> Machine:
+    """Keeps its promise and its invariant."""
+    m = promised(faults)
+    m.name = "kept"
+
+    @m.invariant("PIN")
+    def one_or_the_other(s: State) -> Expr:
+        """On or off."""
+        return s.on | Not(s.on)
+
+    return m

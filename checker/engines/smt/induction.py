@@ -165,8 +165,8 @@ def _search(
         if z3.is_true(model.eval(usual, True)):
             solver.add(usual)
         elif solver.check(usual) == z3.sat:
+            model = solver.model()  # before anything is added, which may take the model away
             solver.add(usual)
-            model = solver.model()
     return _told(runs, model, of)
 
 

@@ -88,23 +88,28 @@ class _Step:
         self.length = 0
         self.reason: str | None = None
 
+    def _assumed(self, name: str) -> z3.BoolRef:
+        """That a condition is assumed; one that turns out to be violated at a later depth no longer is."""
+        return z3.Bool(f"assumed {name}", self.runs.context)
+
     def holds(self, length: int, deadline: float | None) -> bool:
         """Whether ``length`` good states in a row are always followed by a good one."""
         runs, solver = self.runs, self.solver
         broken = set(self.base.found)  # what is violated anyway is neither assumed nor asked
         while self.length < length:
             k = self.length
-            solver.add(*(holds for name, (_, holds) in runs.conditions(k).items() if name not in broken))
+            for name, (_, holds) in runs.conditions(k).items():
+                solver.add(z3.Implies(self._assumed(name), holds))
             runs.add_state()
             solver.add(runs.step(k), runs.in_range(k + 1))
             self.length += 1
         if deadline is not None:
             left = max(1, int((deadline - time.perf_counter()) * 1000))
             solver.set("timeout", left)
-        last = [holds for name, (_, holds) in runs.conditions(length).items() if name not in broken]
+        asked = {name: holds for name, (_, holds) in runs.conditions(length).items() if name not in broken}
         bad = z3.Bool(f"bad after {length}", runs.context)
-        solver.add(z3.Implies(bad, z3.Not(runs.every(last))))
-        answer = solver.check(bad)
+        solver.add(z3.Implies(bad, z3.Not(runs.every(list(asked.values())))))
+        answer = solver.check(bad, *map(self._assumed, asked))
         if answer == z3.unknown:
             self.reason = f"z3 did not answer for {length} states in a row ({solver.reason_unknown()})"
             if "interrupted" in self.reason:

@@ -33,6 +33,7 @@ TABLE: dict[str, tuple[tuple[str, ...], int, str]] = {
     "dead0": ((*ALL, "bmc"), VIOLATED, "DEADLOCK is violated in machine dead0"),
     "bad0": ((*ALL, "bmc"), VIOLATED, "PIN is violated in machine bad0"),
     "stuck0": (("native", "liveness"), VIOLATED, "Nothing more happens."),
+    "promised": ((*PROVERS, "bmc"), UNDETERMINED, "nothing that it states was judged here"),
     "incons": (("smt",), VIOLATED, "PIN is violated in machine incons"),
 }
 
@@ -98,3 +99,22 @@ def test_no_row_of_a_check_that_nothing_evaluates_holds(capsys: pytest.CaptureFi
         (facts,) = found["machines"]
         assert [c["verdict"] for c in facts["conditions"] if c["invariant"] == "ONCE"] == ["undetermined"]
         assert facts["unevaluated"] == ["boom.ONCE"]
+
+
+def test_engine_liveness_claims_nothing_but_the_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = told("half", "liveness", capsys)
+    assert code == HOLDS
+    assert "only promises were judged here" in text
+    assert "Every promise of these machines is kept" in text
+    assert "Every condition" not in text
+
+
+def test_a_proof_beside_a_promise_that_it_does_not_judge_claims_no_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text = told("kept", "native", capsys)
+    assert code == HOLDS
+    assert "Every condition of these machines holds" in text
+    code, text = told("kept", "smt", capsys)
+    assert code == HOLDS
+    assert "Every condition of these machines, promises apart, is proved" in " ".join(text.split())

@@ -1,6 +1,7 @@
 """``kvfence mutate``: its exit codes, and that text and JSON tell the same."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +64,16 @@ def test_a_question_that_cannot_be_asked_is_one_line_with_the_way_out(
     code, out, err = answer(arguments, capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert hint in err
+
+
+@pytest.mark.parametrize(
+    ("machine", "broken"), [("bad0", "bad"), ("dead0", "deadlock"), ("stuck0", "one_is_used")]
+)
+def test_mutants_of_a_machine_that_is_broken_itself_are_not_called_noticed(
+    machine: str, broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(__file__).parents[2] / "machines" / "verdicts.py"
+    code = cli.run(["mutate", "--machine", f"{file}:{machine}"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert code == 3, told
+    assert f"the machine itself breaks {broken}" in told

@@ -100,3 +100,14 @@ def test_a_violation_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert run(["explain", str(trace), "--which", "9"]) == 2
     assert "has no race 9: there is 1 race" in capsys.readouterr().err
+
+
+def test_an_invariant_that_the_change_drops_is_not_called_violated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = Path(__file__).parents[2] / "machines" / "verdicts.py"
+    code = run(["review", f"{file}:kept", f"{file}:promised"])
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "PIN is no longer stated in promised." in told
+    assert "PIN is violated" not in told

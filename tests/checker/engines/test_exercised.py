@@ -148,3 +148,43 @@ def test_what_is_interrupted_or_violated_is_searched_no_further() -> None:
             return replace(broken, findings=findings)
 
     assert Exercised(Breaker()).run(M.goal()).searched is None
+
+
+def wide(*, goal: int) -> Machine:
+    """Two states, in numbers that no 64-bit engine computes."""
+    m = Machine("wide", doc="Up and down.")
+    m.function("n", value=Int(0, 2**62), init=2**62 - 1)
+
+    @m.action()
+    def up(s: State) -> None:
+        """Up."""
+        s.require(s.n < 2**62)
+        s.n = s.n + 1
+
+    @m.action()
+    def down(s: State) -> None:
+        """Down."""
+        s.require(s.n == 2**62)
+        s.n = s.n - 1
+
+    @m.invariant("COUNT")
+    def large(s: State) -> Any:
+        """It stays large."""
+        return s.n > 2**61
+
+    @m.goal
+    def there(s: State) -> Any:
+        """It comes there."""
+        return s.n == goal
+
+    return m
+
+
+def test_numbers_beyond_64_bits_are_searched_by_the_interpreter() -> None:
+    found = Exercised(Believer()).run(wide(goal=2**62))
+    assert (found.verdict, found.missing) == (Verdict.holds, ())
+    assert found.searched is not None
+    assert (found.searched.engine, found.searched.states) == ("interpret", 2)
+    never = Exercised(Believer()).run(wide(goal=0))
+    assert never.verdict is Verdict.undetermined
+    assert "goal there was never reached" in never.missing

@@ -63,3 +63,24 @@ def test_a_lemma_saves_states_in_a_row(small: ModuleType) -> None:
 def test_a_violation_is_found_on_the_way(small: ModuleType) -> None:
     result = KInduction(length=5).run(small.lock(forgetful=True))
     assert [len(p) for p in result.violated] == [2]
+
+
+def test_what_turns_out_to_be_violated_is_no_longer_assumed_for_the_rest() -> None:
+    m = Machine("up", doc="It counts, and leaves its range in the end.")
+    m.function("n", value=Int(0, 3), init=0)
+
+    @m.action()
+    def more(s: State) -> None:
+        """One more."""
+        s.n = s.n + 1
+
+    @m.invariant("PIN")
+    def none(s: State) -> Expr:
+        """Kept at first, and assumed as long."""
+        return s.n < 1
+
+    found = KInduction().run(m)
+    assert {name: f.path and len(f.path) for name, f in found.findings.items()} == {
+        "none": 1,
+        "range of n": 4,
+    }

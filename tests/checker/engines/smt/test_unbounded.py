@@ -12,7 +12,7 @@ from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.solve import Answer, Outcome, ask
 from kvfence.checker.engines.smt.unbounded import Unbounded
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Elem, Expr, ForAll, Index, Int, Machine, State
+from kvfence.spec.language import Bool, Elem, Enum, Expr, ForAll, Iff, Index, Int, Machine, Not, State
 from kvfence.spec.machines import MACHINES
 
 
@@ -168,3 +168,27 @@ def test_a_question_with_no_answer_in_time_says_so(
     monkeypatch.setattr(solve, "ATTEMPTS", ())
     result = Unbounded(search_seconds=1).run(small.lock())
     assert result.verdict is Verdict.undetermined
+
+
+def test_a_state_of_endless_numbers_is_shown_as_near_the_start_as_z3_can() -> None:
+    """Asking for one more usual value may take z3's model away: it is read before."""
+    two = Enum("Two", "one other")
+    m = Machine("endless", doc="Numbers without end, of which one is set.")
+    m.function("flag", two, Int(2, 5), value=Bool, init=False)
+    m.function("number", two, value=Int(), init=-2)
+
+    @m.action()
+    def setting(s: State) -> None:
+        """Two."""
+        s.number[two.other] = 2
+
+    @m.invariant("ONCE")
+    def stated(s: State) -> Expr:
+        """It is not kept by every step, wherever it begins."""
+        met = Not(s.flag[two.other, 4]) | (s.number[two.other] < 2)
+        return Iff(met, s.number[two.one] != -1)
+
+    result = Unbounded().run(m, bounds={"number": (-4, 2)})
+    assert result.findings["stated"].verdict is Verdict.undetermined
+    assert result.proof is not None
+    assert "is not kept by setting()" in result.proof.open["stated"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from kvfence.checker import interrupts
@@ -10,7 +11,18 @@ from kvfence.checker import interrupts
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
     interrupts.watch()
+    _open_what_is_closed()
     sys.exit(_code(sys.argv[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """Leads standard streams that the caller closed to nowhere: Python has None for them.
+
+    Else the next file that is opened takes the number of one, and gets what libraries print there.
+    """
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 def _code(arguments: list[str]) -> int:

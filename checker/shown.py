@@ -18,6 +18,8 @@ _COMMANDING: Final = (
 )
 _IN_LINES: Final = re.compile(f"[{_COMMANDING}]")
 _IN_A_LINE: Final = re.compile(f"[{_COMMANDING}\\t\\n]")
+LONGEST_VALUE: Final = 1000  # characters of a name or a number in a report for people
+_LONGEST_LINE: Final = 4000  # of an error
 _NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -48,6 +50,13 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def shortened(text: str, most: int = LONGEST_VALUE) -> str:
+    """``text``, or its beginning, its end and its length where it has more than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}[... {len(text):,} characters ...]{text[-most // 4 :]}"
+
+
 def say(text: str) -> None:
     """Print ``text`` on standard output. What its encoding cannot express becomes an escape, too."""
     import typer  # here, as engines import this module too
@@ -60,4 +69,5 @@ def tell(text: str) -> None:
     """Print one line on standard error, after the name of the program, where that can be written."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
-            print(f"kvfence: {' '.join(visible(text).split())}", file=sys.stderr, flush=True)
+            line = visible(shortened(" ".join(text.split()), _LONGEST_LINE))
+            print(f"kvfence: {line}", file=sys.stderr, flush=True)

@@ -119,6 +119,8 @@ def replay(
         verdict, why = "undetermined", "interrupted"
     elif verdict == "holds" and not sum(checks.values()):
         verdict, why = "undetermined", "not judged"
+    elif verdict == "holds" and report and not report["stats"]["steps"]:
+        verdict, why = "undetermined", "nothing ran"
     return Replayed(
         path=str(path),
         verdict=verdict,

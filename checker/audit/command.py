@@ -201,5 +201,5 @@ def _tell(origin: Origin | None) -> None:
 
 
 def _note(line: str) -> None:
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         tell(line)

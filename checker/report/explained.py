@@ -11,7 +11,7 @@ from kvfence.checker.report import sequence, slots, timeline
 from kvfence.checker.report.html import page
 from kvfence.checker.report.raced import race_text
 from kvfence.checker.report.table import paragraph
-from kvfence.checker.report.violations import event_text, violation_text
+from kvfence.checker.report.violations import event_text, holders_text, violation_text
 from kvfence.spec.events import listed
 
 Pictures = dict[str, tuple[str, str]]
@@ -46,7 +46,7 @@ def _events(story: Story, width: int) -> str:
         held = {slot: by for slot, by in holding.held().items() if slot in story.slots}
         for slot, by in held.items():
             if known.get(slot) != by:
-                lines.append(f"{' ' * 8}{slot[0]} {slot[1]}: {', '.join(by) or 'nobody'}")
+                lines.append(f"{' ' * 8}{slot[0]} {slot[1]}: {holders_text(by)}")
         known = dict(held)
     return "\n".join(lines)
 

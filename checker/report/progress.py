@@ -68,7 +68,7 @@ def count_progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @contextmanager
 def _bar() -> Iterator[Bar | None]:
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

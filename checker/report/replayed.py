@@ -19,8 +19,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     ``run`` is the connector's own report, None when it broke down; ``broke`` says how. ``checks`` counts the
     judgements made for each invariant; there are none when ``judged`` is false. ``why`` a run that shows no
-    violation is undetermined: ``not judged`` or ``interrupted``. ``violations``: the first of
-    each invariant that was violated; ``expected``: the one that the design is known to break.
+    violation is undetermined: ``not judged``, ``interrupted`` or ``nothing ran``. ``violations``: the
+    first of each invariant that was violated; ``expected``: the one that the design is known to break.
     """
 
     path: str
@@ -112,6 +112,8 @@ def _summary(found: Replayed) -> str:
     if found.why == "interrupted":
         end = judged if found.judged else "Events were not judged, as --no-assert says."
         return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {end}"
+    if found.why == "nothing ran":
+        return f"{design}: undetermined. No request fits into these pools: no step was taken. {judged}."
     if found.why:
         why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
         return f"{design}: not judged. {why} {_compared(found)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 import msgspec
 
 from kvfence.checker.monitor.violation import Violation
 from kvfence.checker.report.table import paragraph
-from kvfence.checker.shown import visible_line
+from kvfence.checker.shown import shortened, visible_line
 
 LONGEST_LIST = 12
 
@@ -25,7 +26,7 @@ def violation_text(violation: Violation, *, width: int) -> str:
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
         lines.append(paragraph(f"values: {values}", width=width, indent="    ", hanging=" " * 12))
     for slot in dict.fromkeys((*violation.holders, *violation.history)):
-        holders = visible_line(", ".join(violation.holders.get(slot, ()))) or "nobody"
+        holders = holders_text(violation.holders.get(slot, ()))
         lines.append(f"    slot {slot} of {violation.pool}, held by {holders}; its last events:")
         lines += [
             paragraph(f"{number}: {event_text(event)}", width=width, indent=" " * 8, hanging=" " * 12)
@@ -47,7 +48,16 @@ def event_text(event: msgspec.Struct) -> str:
 def value_text(value: object) -> str:
     """A value in one line; a long list ends with how many more there are."""
     if isinstance(value, list | tuple | set | frozenset):
-        items = [visible_line(str(item)) for item in islice(value, LONGEST_LIST)]
-        more = len(value) - LONGEST_LIST
-        return f"[{', '.join(items)}{f', and {more} more' if more > 0 else ''}]"
-    return visible_line(str(value))
+        return f"[{_first(value)}]"
+    return visible_line(shortened(str(value)))
+
+
+def holders_text(holders: Collection[str]) -> str:
+    """Who holds a slot, in one line; a long list ends with how many more there are."""
+    return _first(holders) or "nobody"
+
+
+def _first(values: Collection[object]) -> str:
+    items = [visible_line(shortened(str(value))) for value in islice(values, LONGEST_LIST)]
+    more = len(values) - LONGEST_LIST
+    return ", ".join(items) + (f", and {more} more" if more > 0 else "")

@@ -134,3 +134,24 @@ def test_everything_is_printed_by_one_function() -> None:
             ):
                 wrong.append(f"{path.relative_to(CHECKER)}:{node.lineno}")
     assert not wrong
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_names_and_lists_of_any_length_make_no_report_that_nobody_can_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = {
+        1: [Alloc("gpu", "x" * 2_000_000, [1]), Alloc("gpu", "\x1b" * 2_000_000, [1])],
+        2: [Alloc("p" * 2_000_000, "req:1.0", [1])],
+    }
+    traces[3] = [Alloc("gpu", "req:1.0", [1] * 300_000)]
+    for number, events in traces.items():
+        path = tmp_path / f"{number}.jsonl"
+        with TraceWriter(path, Header(producer="x", pools=(Pool("gpu", 4, null=0),))) as record:
+            for event in events:
+                record(event)
+        assert cli.run([command, str(path)]) == (2 if number == 2 else 1)
+        out, err = capsys.readouterr()
+        assert len(out + err) < 20_000
+        if number != 3:
+            assert "2,000,000 characters" in out or "characters ...]" in err

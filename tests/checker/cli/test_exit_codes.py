@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -55,6 +57,23 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     assert err.count("\n") == 1
     assert err.isprintable() or err[:-1].isprintable()
     return err
+
+
+@pytest.mark.parametrize(
+    "closed", [(0,), (1,), (2,), (0, 1, 2)], ids=["input", "output", "errors", "all of them"]
+)
+def test_standard_streams_that_are_closed_change_no_exit_code(
+    closed: tuple[int, ...], tmp_path: Path
+) -> None:
+    empty = "-"  # standard input: closed it is as good as empty
+    for arguments, code in ((["verify", "--machine", "lookup"], 0), (["check", empty], CANNOT_RUN)):
+        redirections = [f"{number}{'<' if number == 0 else '>'}&-" for number in closed]
+        given = [] if 0 in closed else ["<", os.devnull]
+        line = shlex.join([sys.executable, "-m", "kvfence.checker.main", *arguments])
+        shell = ["sh", "-c", " ".join([line, *given, *redirections])]
+        ended = subprocess.run(shell, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+        assert ended.returncode == code
+    assert not list(tmp_path.iterdir()), "no failure was written down"
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["while it is loaded", "while it builds"])

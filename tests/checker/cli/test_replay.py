@@ -133,6 +133,14 @@ def test_an_option_that_cannot_work_is_one_line(
     assert hint in err
 
 
+def test_a_run_in_which_no_request_fits_says_nothing_of_the_design(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = answer([str(SAMPLE), "--requests", "3", "--gpu-blocks", "3"], capsys)
+    assert (code, err) == (3, "")
+    assert "sound: undetermined. No request fits into these pools: no step was taken." in out
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"hello\n", b'{"timestamp": 0}\n', b'{"timestamp": 0, "input_le', b"\x00\xff\n"]
 )

@@ -70,7 +70,7 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
         "tests/checker/adapters/test_vllm_hooks.py",
         "tests/checker/adapters/test_vllm_workers.py",
     ),
-    "reference/copy": ("tests/reference/copy",),
+    "reference/copy": ("tests/reference/copy/test_plan.py",),
     "reference/device": ("tests/reference/device_order", "tests/reference/device"),
     "reference": (
         "tests/reference/test_pool.py",
@@ -237,8 +237,8 @@ def sample(paths: list[str], seed: int, count: int) -> list[Mutant]:
     for path in files(paths):
         if path in lines:
             for operator in operators:
-                for line, occurrence in places(path, operator, lines[path]):
-                    take(path, operator, line, occurrence)
+                for place in places(path, operator, lines[path]):
+                    take(path, operator, *place)
         else:
             first, second = path.split("/")[:2]
             by_area.setdefault(f"{first}/{second}" if first == "checker" else first, []).append(path)
@@ -322,7 +322,7 @@ class Copy:
         return fate, total
 
     def baseline(self, tests: tuple[str, ...]) -> float | None:
-        """Seconds that tests take without a mutant, measured once for a state of the tree; None if they fail."""
+        """Seconds that tests take without a mutant, measured once for each state; None if they fail."""
         key = digest(tests)
         kept: dict[str, float] = json.loads(BASELINES.read_text()) if BASELINES.exists() else {}
         if key not in kept:

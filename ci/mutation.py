@@ -73,6 +73,9 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
 LEFT_OUT: Final = (
     "checker/engines/gpu",
     "checker/adapters/vllm/observed_cuda.py",
+    "reference/device/cuda.py",
+    "reference/device/cuda_faults.py",
+    "reference/device/cuda_runner.py",
     "reference/device/driver.py",
 )
 """What only a machine with a GPU runs."""

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from queue import Queue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXPLAINED: Final = ROOT / "ci" / "mutation_explained.toml"
@@ -58,7 +58,6 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
         )
     ),
     "checker/order": tuple(f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory")),
-    "checker/engines/smt": ("tests/checker/engines/smt/test_counters.py",),
     "checker/engines/native": ("tests/checker/engines/native/test_layout.py",),
     "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
     "checker/adapters": (
@@ -68,8 +67,9 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "reference/copy": ("tests/reference/copy/test_order.py",),
     "reference/device": ("tests/reference/device_order", "tests/reference/device"),
     "reference": tuple(f"tests/reference/test_{name}.py" for name in ("pool", "groups", "workload")),
+    "checker/engines/smt": ("tests/checker/engines/smt/test_counters.py",),
 }
-"""The tests that are likely to notice a mutant of a file or folder, and quick; the first that fits counts."""
+"""The tests that are likely to notice a mutant of a file or folder, and quick; the longest name that fits counts."""
 LEFT_OUT: Final = (
     "checker/engines/gpu",
     "checker/adapters/vllm/observed_cuda.py",
@@ -83,6 +83,10 @@ FACTOR: Final = 4
 """A mutant's tests may take so many times as long as without it."""
 BASELINES: Final = ROOT / ".venv" / "mutation_baselines.json"
 """Seconds that tests took without a mutant, by the digest of those tests and of what they test."""
+
+
+Limits: TypeAlias = dict[tuple[str, ...], float]
+"""Seconds that tests may take, in the order in which they are run."""
 
 
 class Mutant(NamedTuple):
@@ -129,7 +133,7 @@ def nearest(path: str) -> tuple[str, ...]:
 
 def group(path: str) -> str:
     """What of NEAREST a file belongs to."""
-    return next(one for one in NEAREST if path == one or path.startswith(f"{one}/"))
+    return max((one for one in NEAREST if path == one or path.startswith(f"{one}/")), key=len)
 
 
 def digest(tests: tuple[str, ...]) -> str:
@@ -299,7 +303,7 @@ class Copy:
                     os.killpg(process.pid, signal.SIGKILL)
         return fate, time.monotonic() - started
 
-    def judge(self, mutant: Mutant, limits: dict[tuple[str, ...], float]) -> tuple[str, float]:
+    def judge(self, mutant: Mutant, limits: Limits) -> tuple[str, float]:
         """Fate of a mutant, and seconds: the tests of ``limits`` are run until one notices."""
         file = self.folder / mutant.path
         mutated = changed(mutant.path, mutant.operator, mutant.occurrence)
@@ -373,45 +377,54 @@ def main() -> int:
         free: Queue[Copy] = Queue()
         for number in range(given.jobs):
             free.put(Copy(Path(folder) / str(number)))
-        limits: dict[str, dict[tuple[str, ...], float]] = {}
-        copy = free.get()
-        for one in dict.fromkeys(group(m.path) for m in rest):
-            members = sorted({m.path for m in rest if group(m.path) == one})
-            limits |= {path: {} for path in members}
-            quick = tuple(sorted({test for path in members for test in nearest(path)}))
-            for tests in (quick, *([] if given.nearest else [AREAS[area(members[0])]])):
-                seconds = copy.baseline(tests)
-                if seconds is None:
-                    print(f"{' '.join(tests)} fail without a mutant: mend them first", file=sys.stderr)
-                    return 2
-                for path in members:
-                    own = nearest(path) if tests is quick else tests
-                    limits[path][own] = max(given.limit, FACTOR * seconds)
-        free.put(copy)
-
-        def judge(mutant: Mutant) -> tuple[Mutant, str, float]:
-            copy = free.get()
-            try:
-                return mutant, *copy.judge(mutant, limits[mutant.path])
-            finally:
-                free.put(copy)
-
-        waiting = [pool.submit(judge, mutant) for mutant in rest]
+        done = 0
         try:
             with given.results.open("a", encoding="utf-8") as out:
-                for done, future in enumerate(as_completed(waiting), 1):
-                    mutant, fate, seconds = future.result()
-                    fates[mutant.path, mutant.was, mutant.now] = fate
-                    about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
-                    about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
-                    row = mutant._asdict() | {"fate": fate} | about
-                    print(json.dumps(row), file=out, flush=True)
-                    print(f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True)
+                for one in NEAREST:
+                    members = [m for m in rest if group(m.path) == one]
+                    limits = limits_of(members, free.queue[0], given) if members else {}
+                    if limits is None:
+                        return 2
+
+                    def judge(
+                        mutant: Mutant, limits: dict[str, Limits] = limits
+                    ) -> tuple[Mutant, str, float]:
+                        copy = free.get()
+                        try:
+                            return mutant, *copy.judge(mutant, limits[mutant.path])
+                        finally:
+                            free.put(copy)
+
+                    for future in as_completed([pool.submit(judge, mutant) for mutant in members]):
+                        mutant, fate, seconds = future.result()
+                        done += 1
+                        fates[mutant.path, mutant.was, mutant.now] = fate
+                        about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
+                        about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
+                        print(json.dumps(mutant._asdict() | {"fate": fate} | about), file=out, flush=True)
+                        print(
+                            f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True
+                        )
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             print(f"interrupted; what was found is in {given.results}", file=sys.stderr)
             return 3
     return report(chosen, fates)
+
+
+def limits_of(members: list[Mutant], copy: Copy, given: argparse.Namespace) -> dict[str, Limits] | None:
+    """The tests that the mutants of each file meet, and how long they may take; None if some fail anyway."""
+    paths = sorted({m.path for m in members})
+    limits: dict[str, Limits] = {path: {} for path in paths}
+    quick = tuple(sorted({test for path in paths for test in nearest(path)}))
+    for tests in (quick, *([] if given.nearest else [AREAS[area(paths[0])]])):
+        seconds = copy.baseline(tests)
+        if seconds is None:
+            print(f"{' '.join(tests)} fail without a mutant: mend them first", file=sys.stderr)
+            return None
+        for path in paths:
+            limits[path][nearest(path) if tests is quick else tests] = max(given.limit, FACTOR * seconds)
+    return limits
 
 
 def report(chosen: list[Mutant], fates: dict[tuple[str, str, str], str]) -> int:

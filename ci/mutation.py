@@ -69,7 +69,7 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "reference": tuple(f"tests/reference/test_{name}.py" for name in ("pool", "groups", "workload")),
     "checker/engines/smt": ("tests/checker/engines/smt/test_counters.py",),
 }
-"""The tests that are likely to notice a mutant of a file or folder, and quick; the longest name that fits counts."""
+"""Quick tests that are likely to notice a mutant of a file or folder; the longest name that fits counts."""
 LEFT_OUT: Final = (
     "checker/engines/gpu",
     "checker/adapters/vllm/observed_cuda.py",

@@ -358,7 +358,7 @@ def main() -> int:
     parser.add_argument(
         "--nearest", action="store_true", help="run only the nearest tests, not the whole area's"
     )
-    parser.add_argument("--again", action="store_true", help="try survivors again that the results have")
+    parser.add_argument("--again", action="store_true", help="try survivors again that are not explained")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()
     commit = subprocess.run(
@@ -367,8 +367,9 @@ def main() -> int:
     kept = known(given.results)
     fates = {(m.path, m.was, m.now): fate for m, fate in kept.items()}
     chosen = sample(given.paths, given.seed, given.sample) if given.sample or given.paths else list(kept)
-    over = {"killed", "timeout"} if given.again else {"killed", "timeout", "survived"}
-    rest = [m for m in chosen if fates.get((m.path, m.was, m.now)) not in over]
+    keys = {m: (m.path, m.was, m.now) for m in chosen}
+    open_ = {key for key, fate in fates.items() if fate == "survived" and key not in explained()}
+    rest = [m for m in chosen if keys[m] not in fates or (given.again and keys[m] in open_)]
     print(f"{len(chosen)} mutants, {len(chosen) - len(rest)} of them in {given.results}", flush=True)
     if not rest or not (given.sample or given.paths):
         return report(chosen, fates)

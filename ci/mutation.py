@@ -57,7 +57,9 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
             "restore",
         )
     ),
-    "checker/order": tuple(f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory")),
+    "checker/order": tuple(
+        f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory", "shadow")
+    ),
     "checker/engines/native": ("tests/checker/engines/native/test_layout.py",),
     "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
     "checker/adapters": (

@@ -1,17 +1,19 @@
 """Mutates kvfence's own Python, a sample of it, and runs the tests of the area that each mutant is in.
 
-    python ci/mutation.py [--seed N] [--sample N] [--jobs N] [--results FILE] [PATH[:LINE] ...]
+    python ci/mutation.py [--seed N] [--sample N] [--jobs N] [--results FILE] [--nearest] [PATH[:LINE] ...]
 
-cosmic-ray makes the mutants, in copies of the working tree, which is not touched. Results are appended to a
-file as they come, and a run with the same file goes on where the last one stopped. A mutant that survives the
-tests must be explained in ci/mutation_explained.toml. Exit codes: 0 if all survivors are, 1 if one is not,
-2 if the tests fail without a mutant, 3 if interrupted.
+cosmic-ray makes the mutants, in copies of the working tree, which is not touched. A mutant meets the tests
+nearest to it first, and those of its whole area if it survives them. Results are appended to a file as they
+come, and a run with the same file goes on where the last one stopped; ``--sample 0`` tries nothing and judges
+what the file holds. A mutant that survives must be explained in ci/mutation_explained.toml. Exit codes: 0 if
+all survivors are, 1 if one is not, 2 if the tests fail without a mutant, 3 if interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import random
@@ -27,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from queue import Queue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXPLAINED: Final = ROOT / "ci" / "mutation_explained.toml"
@@ -41,14 +43,52 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "reference": ("tests/reference", "tests/modelbased"),
 }
 """The tests that each folder's mutants are run against; the first folder that fits counts."""
+NEAREST: Final[dict[str, tuple[str, ...]]] = {
+    "checker/monitor/guard.py": ("tests/checker/monitor/test_guard.py",),
+    "checker/monitor": tuple(
+        f"tests/checker/monitor/test_{name}.py"
+        for name in (
+            "pool_rules",
+            "request_rules",
+            "transfer_rules",
+            "rarer_rules",
+            "ledger",
+            "check",
+            "restore",
+        )
+    ),
+    "checker/order": tuple(
+        f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory", "shadow")
+    ),
+    "checker/engines/native": ("tests/checker/engines/native/test_layout.py",),
+    "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
+    "checker/adapters": (
+        "tests/checker/adapters/test_vllm_hooks.py",
+        "tests/checker/adapters/test_vllm_workers.py",
+    ),
+    "reference/copy": ("tests/reference/copy/test_order.py",),
+    "reference/device": ("tests/reference/device_order", "tests/reference/device"),
+    "reference": tuple(f"tests/reference/test_{name}.py" for name in ("pool", "groups", "workload")),
+    "checker/engines/smt": ("tests/checker/engines/smt/test_counters.py",),
+}
+"""Quick tests that are likely to notice a mutant of a file or folder; the longest name that fits counts."""
 LEFT_OUT: Final = (
     "checker/engines/gpu",
     "checker/adapters/vllm/observed_cuda.py",
+    "reference/device/cuda.py",
+    "reference/device/cuda_faults.py",
+    "reference/device/cuda_runner.py",
     "reference/device/driver.py",
 )
 """What only a machine with a GPU runs."""
 FACTOR: Final = 4
 """A mutant's tests may take so many times as long as without it."""
+BASELINES: Final = ROOT / ".venv" / "mutation_baselines.json"
+"""Seconds that tests took without a mutant, by the digest of those tests and of what they test."""
+
+
+Limits: TypeAlias = dict[tuple[str, ...], float]
+"""Seconds that tests may take, in the order in which they are run."""
 
 
 class Mutant(NamedTuple):
@@ -84,6 +124,29 @@ def files(paths: list[str]) -> list[str]:
 def area(path: str) -> str:
     """The area of a file; "" for none."""
     return next((one for one in AREAS if path.startswith(f"{one}/")), "")
+
+
+def nearest(path: str) -> tuple[str, ...]:
+    """The tests that are named like a file, and the quick ones of its folder."""
+    folders = [ROOT / one for one in AREAS[area(path)] if (ROOT / one).is_dir()]
+    named = sorted(test for one in folders for test in one.rglob(f"test_{Path(path).stem}.py"))
+    return tuple(dict.fromkeys((*(str(test.relative_to(ROOT)) for test in named), *NEAREST[group(path)])))
+
+
+def group(path: str) -> str:
+    """What of NEAREST a file belongs to."""
+    return max((one for one in NEAREST if path == one or path.startswith(f"{one}/")), key=len)
+
+
+def digest(tests: tuple[str, ...]) -> str:
+    """SHA-256 of the tests and of everything that they may test."""
+    listed = ["git", "ls-files", "-z", "checker", "reference", "spec", *tests]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    found = hashlib.sha256(repr(tests).encode())
+    for name in names:
+        if (ROOT / name).is_file():
+            found.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
+    return found.hexdigest()
 
 
 def untested(source: str) -> set[tuple[int, int]]:
@@ -175,8 +238,8 @@ def sample(paths: list[str], seed: int, count: int) -> list[Mutant]:
     for path in files(paths):
         if path in lines:
             for operator in operators:
-                for line, occurrence in places(path, operator, lines[path]):
-                    take(path, operator, line, occurrence)
+                for place in places(path, operator, lines[path]):
+                    take(path, operator, *place)
         else:
             first, second = path.split("/")[:2]
             by_area.setdefault(f"{first}/{second}" if first == "checker" else first, []).append(path)
@@ -242,25 +305,42 @@ class Copy:
                     os.killpg(process.pid, signal.SIGKILL)
         return fate, time.monotonic() - started
 
-    def judge(self, mutant: Mutant, limit: float) -> tuple[str, float]:
-        """Fate of a mutant, and seconds."""
+    def judge(self, mutant: Mutant, limits: Limits) -> tuple[str, float]:
+        """Fate of a mutant, and seconds: the tests of ``limits`` are run until one notices."""
         file = self.folder / mutant.path
         mutated = changed(mutant.path, mutant.operator, mutant.occurrence)
         assert mutated is not None
         file.write_text(mutated, encoding="utf-8")
+        fate, total = "survived", 0.0
         try:
-            own = [str(path) for path in (self.folder / "tests").rglob(f"test_{file.stem}.py")]
-            return self.run((*own, *AREAS[area(mutant.path)]), limit)
+            for tests, limit in limits.items():
+                fate, seconds = self.run(tests, limit)
+                total += seconds
+                if fate != "survived":
+                    break
         finally:
             shutil.copy2(ROOT / mutant.path, file)
+        return fate, total
+
+    def baseline(self, tests: tuple[str, ...]) -> float | None:
+        """Seconds that tests take without a mutant, measured once for each state; None if they fail."""
+        key = digest(tests)
+        kept: dict[str, float] = json.loads(BASELINES.read_text()) if BASELINES.exists() else {}
+        if key not in kept:
+            fate, seconds = self.run(tests, 3600)
+            if fate != "survived":
+                return None
+            kept[key] = round(seconds, 1)
+            BASELINES.write_text(json.dumps(kept))
+            print(f"{' '.join(tests)}: {seconds:.0f} s", flush=True)
+        return kept[key]
 
 
-def known(results: Path) -> dict[tuple[str, str, str], str]:
-    """The fates that a results file has, by path, ``was`` and ``now``; the last one counts."""
-    if not results.exists():
-        return {}
-    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {(row["path"], row["was"], row["now"]): row["fate"] for row in rows}
+def known(results: Path) -> dict[Mutant, str]:
+    """The mutants that a results file has, and their fates; the last one counts of the same change."""
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    rows = {(row["path"], row["was"], row["now"]): row for row in map(json.loads, lines)}
+    return {Mutant(**{name: row[name] for name in Mutant._fields}): row["fate"] for row in rows.values()}
 
 
 def explained() -> dict[tuple[str, str, str], str]:
@@ -275,56 +355,79 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2, help="copies in which mutants are tried at once")
-    parser.add_argument("--limit", type=float, default=0, help="seconds for one mutant; 0: by the tests")
+    parser.add_argument("--limit", type=float, default=30, help="seconds that a mutant has at least")
     parser.add_argument("--results", type=Path, default=ROOT / "ci" / "mutation_results.jsonl")
-    parser.add_argument("--again", action="store_true", help="try survivors again that the results have")
+    parser.add_argument(
+        "--nearest", action="store_true", help="run only the nearest tests, not the whole area's"
+    )
+    parser.add_argument("--again", action="store_true", help="try survivors again that are not explained")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    fates = known(given.results)
-    chosen = sample(given.paths, given.seed, given.sample)
-    over = {"killed", "timeout"} if given.again else {"killed", "timeout", "survived"}
-    rest = [m for m in chosen if fates.get((m.path, m.was, m.now)) not in over]
+    kept = known(given.results)
+    fates = {(m.path, m.was, m.now): fate for m, fate in kept.items()}
+    chosen = sample(given.paths, given.seed, given.sample) if given.sample or given.paths else list(kept)
+    keys = {m: (m.path, m.was, m.now) for m in chosen}
+    open_ = {key for key, fate in fates.items() if fate == "survived" and key not in explained()}
+    rest = [m for m in chosen if keys[m] not in fates or (given.again and keys[m] in open_)]
     print(f"{len(chosen)} mutants, {len(chosen) - len(rest)} of them in {given.results}", flush=True)
+    if not rest or not (given.sample or given.paths):
+        return report(chosen, fates)
     given.results.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         free: Queue[Copy] = Queue()
         for number in range(given.jobs):
             free.put(Copy(Path(folder) / str(number)))
-        limits: dict[str, float] = {}
-        for one in sorted({area(m.path) for m in rest}):
-            copy = free.get()
-            fate, seconds = copy.run(AREAS[one], 3600)
-            free.put(copy)
-            if fate != "survived":
-                print(f"the tests of {one} fail without a mutant: mend them first", file=sys.stderr)
-                return 2
-            limits[one] = given.limit or max(30.0, FACTOR * seconds)
-            print(f"{one}: its tests take {seconds:.0f} s", flush=True)
-
-        def judge(mutant: Mutant) -> tuple[Mutant, str, float]:
-            copy = free.get()
-            try:
-                return mutant, *copy.judge(mutant, limits[area(mutant.path)])
-            finally:
-                free.put(copy)
-
-        waiting = [pool.submit(judge, mutant) for mutant in rest]
+        done = 0
         try:
             with given.results.open("a", encoding="utf-8") as out:
-                for done, future in enumerate(as_completed(waiting), 1):
-                    mutant, fate, seconds = future.result()
-                    fates[mutant.path, mutant.was, mutant.now] = fate
-                    row = mutant._asdict() | {"fate": fate, "seconds": round(seconds, 1), "commit": commit}
-                    print(json.dumps(row), file=out, flush=True)
-                    print(f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True)
+                for one in NEAREST:
+                    members = [m for m in rest if group(m.path) == one]
+                    limits = limits_of(members, free.queue[0], given) if members else {}
+                    if limits is None:
+                        return 2
+
+                    def judge(
+                        mutant: Mutant, limits: dict[str, Limits] = limits
+                    ) -> tuple[Mutant, str, float]:
+                        copy = free.get()
+                        try:
+                            return mutant, *copy.judge(mutant, limits[mutant.path])
+                        finally:
+                            free.put(copy)
+
+                    for future in as_completed([pool.submit(judge, mutant) for mutant in members]):
+                        mutant, fate, seconds = future.result()
+                        done += 1
+                        fates[mutant.path, mutant.was, mutant.now] = fate
+                        about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
+                        about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
+                        print(json.dumps(mutant._asdict() | {"fate": fate} | about), file=out, flush=True)
+                        print(
+                            f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True
+                        )
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             print(f"interrupted; what was found is in {given.results}", file=sys.stderr)
             return 3
     return report(chosen, fates)
+
+
+def limits_of(members: list[Mutant], copy: Copy, given: argparse.Namespace) -> dict[str, Limits] | None:
+    """The tests that the mutants of each file meet, and how long they may take; None if some fail anyway."""
+    paths = sorted({m.path for m in members})
+    limits: dict[str, Limits] = {path: {} for path in paths}
+    quick = tuple(sorted({test for path in paths for test in nearest(path)}))
+    for tests in (quick, *([] if given.nearest else [AREAS[area(paths[0])]])):
+        seconds = copy.baseline(tests)
+        if seconds is None:
+            print(f"{' '.join(tests)} fail without a mutant: mend them first", file=sys.stderr)
+            return None
+        for path in paths:
+            limits[path][nearest(path) if tests is quick else tests] = max(given.limit, FACTOR * seconds)
+    return limits
 
 
 def report(chosen: list[Mutant], fates: dict[tuple[str, str, str], str]) -> int:

@@ -269,6 +269,26 @@ TWINS = [
         "",
     ),
     (
+        "and the others hold it when the step is over",
+        [*SHARED, Free("gpu", "req:1.0", [1]), Process(1)],
+        None,
+        Alloc("gpu", "req:3.0", [1]),
+        "CONSERVE",
+    ),
+    (
+        "what a lookup holds may be left whatever steps are under way",
+        [
+            *PINNED,
+            Submit("2", 0, 8),
+            Admit("2", 0, 0, 0, 8, 8),
+            Alloc("gpu", "req:2.0", [3, 4]),
+            Dispatch(0, ["2"], [8]),
+        ],
+        Free("cpu", "hit:2.0", [3]),
+        Free("gpu", "req:2.0", [4]),
+        "FREEZE",
+    ),
+    (
         "a window leaves blocks behind",
         SLIDING,
         Free("gpu", "req:1.0", [1]),
@@ -304,3 +324,9 @@ def test_accepted(before: list[Event], sound: Event) -> None:
 )
 def test_rejected(before: list[Event], faulty: Event, invariant: str) -> None:
     assert judge([*before, faulty]) == [invariant]
+
+
+def test_a_refusal_is_judged_by_what_the_pool_told_is_free() -> None:
+    miscounted = Alloc("gpu", "req:1.0", [1, 2], free=6)
+    assert judge([miscounted, Deny("gpu", "req:2.0", 7, free=6)]) == ["CONSERVE"]
+    assert judge([miscounted, Deny("gpu", "req:2.0", 6, free=6)]) == ["CONSERVE", "CONSERVE"]

@@ -111,5 +111,5 @@ def test_an_explanation_of_an_excerpt_leaves_out_what_began_before_it() -> None:
     why = explain(HEADER, inside, race, len(before))
     assert [type(event) for event in why.program] == [Kernel, Kernel]
     assert witness(Program(why.header, why.program), why.witnesses[0]).corrupt
-    with pytest.raises(FarApart, match="events 5 and 6 are not both among those looked at"):
-        explain(HEADER, inside[3:], race, 6)
+    with pytest.raises(FarApart, match=r"5 and 6 are not both among those looked at, which are 6 to 7$"):
+        explain(HEADER, inside[2:], race, 6)

@@ -63,6 +63,16 @@ def test_many_pieces_stay_in_order() -> None:
     assert [piece.start for piece in shadow.overlapping(0, 100_000)] == sorted(starts)
 
 
+def test_neighbours_that_remember_the_same_become_one_piece() -> None:
+    shadow = Shadow(1 << 20)
+    one, other = (Site(0, number, "host", True, 0, -1, "", "", -1) for number in (5, 6))
+    for start, site in ((0, one), (1, one), (2, other), (4, other)):
+        (piece,) = shadow.cut(start, start + 1)
+        piece.write = site
+    shadow.prune([4])
+    assert [(piece.start, piece.end) for piece in shadow.overlapping(0, 9)] == [(0, 2), (2, 3), (4, 5)]
+
+
 def steps(slots: int, count: int) -> list[OrderEvent]:
     """Each step computes a slot, stores it, and waits for the store."""
     events: list[OrderEvent] = []

@@ -210,3 +210,15 @@ def test_memory_is_flat_and_races_alike_are_told_once() -> None:
     assert checker.found > 200
     assert not checker.clocks._records
     assert len(checker._sites) <= 1 << 14
+
+
+def test_an_access_a_thousand_events_ago_is_told_by_its_name() -> None:
+    checker = SlotChecker()
+    for number in range(2):
+        checker.add_stream(Stream(number))
+    gpu = checker.add_pool("gpu", 8, "device")
+    checker.kernel(0, 0, [], [(gpu, np.array([7]))], "step")
+    for _ in range(1000):
+        checker.kernel(0, 0, [(gpu, np.array([1]))], [], "other")
+    checker.kernel(0, 1, [(gpu, np.array([7]))], [], "late")
+    assert [(race.first.name, race.second.name) for race in checker.races] == [("step", "late")]

@@ -156,13 +156,13 @@ class LineWriter(Generic[_H, _E]):
         return True
 
     def _write_out(self) -> None:
+        # a new buffer: the frames of a write that fails still look into the old one, which cannot be cleared
+        full, self._buffer = self._buffer, bytearray()
         try:
-            self._out.write(self._buffer)
+            self._out.write(full)
         except OSError as error:
             self.discard()
             raise TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space") from error
-        finally:
-            self._buffer.clear()
 
     def close(self) -> None:
         """Write what is left, and give the file its name. Closing twice is allowed."""

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import time
 import tracemalloc
 from array import array
@@ -407,3 +409,18 @@ def test_a_refused_recording_leaves_what_was_there(tmp_path: Path) -> None:
         serve()
     assert len(read(path)) == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_is_full_while_recording_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "import resource, signal, sys; from kvfence.checker.traces import TraceError, TraceWriter; "
+        "from kvfence.spec.events import Alloc, Header, Pool; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); "
+        "record = TraceWriter(sys.argv[1], Header(producer='x', pools=(Pool('gpu', 4),)))\n"
+        "try:\n    for _ in range(9999): record(Alloc('gpu', 'req:1.0', [1]))\n"
+        "except TraceError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run.jsonl")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cannot be written (File too large); free some space" in told
+    assert not list(tmp_path.iterdir())

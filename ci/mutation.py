@@ -60,12 +60,11 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "checker/order": tuple(
         f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory", "shadow")
     ),
-    "checker/engines/native": ("tests/checker/engines/native/test_layout.py",),
-    "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
-    "checker/adapters": (
-        "tests/checker/adapters/test_vllm_hooks.py",
-        "tests/checker/adapters/test_vllm_workers.py",
+    "checker/engines/native": tuple(
+        f"tests/checker/engines/native/test_{name}.py" for name in ("layout", "native")
     ),
+    "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
+    "checker/adapters": ("tests/checker/adapters",),
     "reference/copy": ("tests/reference/copy/test_order.py",),
     "reference/device": ("tests/reference/device_order", "tests/reference/device"),
     "reference": tuple(f"tests/reference/test_{name}.py" for name in ("pool", "groups", "workload")),

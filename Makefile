@@ -16,11 +16,11 @@
 #   make clean    remove .venv and everything generated
 PYTHON ?= python3
 BIN := .venv/bin
-SAMPLE := checker/samples/mooncake_conversation_300.jsonl
+SAMPLE := reference/samples/mooncake_conversation_300.jsonl
 # Two pytest workers: what the smallest supported machine has cores for.
 WORKERS ?= 2
 LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
-  checker/audit/torch_cpu_lock.txt checker/audit/torch_cuda_lock.txt
+  checker/audit/releases/torch_cpu_lock.txt checker/audit/releases/torch_cuda_lock.txt
 
 .PHONY: test-vllm bench-monitor setup verify test fuzz lint docs mutation bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
@@ -53,8 +53,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 docs: .venv/.dev
-	$(BIN)/python docs/generate_file_list.py
-	for page in trace_format order_format invariants designs machines mutation; do \
+	for page in file_list trace_format order_format invariants designs machines mutation; do \
 	  $(BIN)/python docs/generate_$$page.py > out.md && mv out.md docs/$$(echo $$page | tr _ -).md || exit 1; done
 
 SEED ?= 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from kvfence.reference.device.driver import Driver, NoDevice, open_driver
+from kvfence.reference.driver.driver import Driver, NoDevice, open_driver
 
 NOT_MEASURED: Final = 3
 RESULTS: Final = Path(__file__).parent / "results"

@@ -17,7 +17,7 @@ import msgspec
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import Hunt
 from kvfence.checker.audit.targets import REFERENCE, Reference
-from kvfence.checker.mutation.side_by_side import cores
+from kvfence.checker.core.processes import cores
 from kvfence.spec.designs import DESIGNS
 
 

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvfence.checker.adapters.reference import replay
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.monitor.check import check_trace
-from kvfence.checker.traces import TraceReader, TraceWriter
+from kvfence.checker.ledger.check import check_trace
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.events import (
     Admit,
     Alloc,
@@ -48,8 +47,9 @@ from kvfence.spec.events import (
     Submit,
     Touch,
 )
+from kvfence.spec.files.traces import TraceReader, TraceWriter
 
-SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 BLOCK = 16
 Observer = Callable[[Event], None]
 

@@ -26,8 +26,8 @@ from kvfence.reference.copy.crossover import crossover
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import DEFAULT_SHAPES, KernelCopy, Kernels, Shape
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.device.driver import Driver
-from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.driver.driver import Driver
+from kvfence.reference.driver.host_pool import HostPool
 from kvfence.spec.events import Kind
 
 KINDS: Final[tuple[Kind, ...]] = ("store", "load")

@@ -15,12 +15,12 @@ import msgspec
 from _cuda import RESULTS, driver_or_exit, facts, heading, save, table
 
 from kvfence.checker.order.races import OrderChecker
+from kvfence.reference.blocks.errors import OffloadError
 from kvfence.reference.device.virtual_order import replay_header
-from kvfence.reference.errors import OffloadError
-from kvfence.reference.options import Options
 from kvfence.reference.replay import ReplayReport, replay
+from kvfence.reference.scheduler.options import Options
 
-SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def checker(options: Options) -> OrderChecker:

@@ -28,8 +28,11 @@ from pathlib import Path
 import numpy as np
 from peers import Found, Unusable, rumur, spin
 
-from kvfence.checker.engines import Engine, Explore, Interpret, Native
-from kvfence.checker.mutation.side_by_side import cores
+from kvfence.checker.core.processes import cores
+from kvfence.checker.engines.base import Engine
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 
 HERE = Path(__file__).parent

@@ -26,11 +26,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvfence.checker.adapters.pinned_levels import pinned_levels
-from kvfence.checker.engines import Native
 from kvfence.checker.engines.gpu import Gpu, Swarm, gpu_engine
-from kvfence.checker.engines.gpu.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 
 HERE = Path(__file__).parent
@@ -200,7 +200,7 @@ def tune(build: Callable[[], Machine], size: str) -> None:
 
 def start_up() -> float:
     """Seconds of a whole process that searches a small machine, its kernels compiled before."""
-    command = [sys.executable, "-m", "kvfence.checker.cli", "verify", "--engine", "gpu"]
+    command = [sys.executable, "-m", "kvfence.checker.cli.app", "verify", "--engine", "gpu"]
     command += ["--machine", "lookup"]
     took = 0.0
     for _ in range(2):

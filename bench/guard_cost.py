@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kvfence.checker.monitor import Guard, GuardMode, Recorder
+from kvfence.checker.ledger.guard.guard import Guard, GuardMode
+from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.spec.events import (
     Admit,
     Alloc,

@@ -12,7 +12,7 @@ from typing import Any
 
 from _cuda import RESULTS, driver_or_exit, facts, heading, save, table
 
-from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.driver.host_pool import HostPool
 
 
 def resident() -> int:

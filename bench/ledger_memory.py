@@ -19,7 +19,8 @@ import time
 from collections import deque
 from pathlib import Path
 
-from kvfence.checker.monitor import Guard, Recorder
+from kvfence.checker.ledger.guard.guard import Guard
+from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.spec.events import (
     Finish,
     Lookup,

@@ -191,8 +191,8 @@ class Lab:
         in_flight: int = 0,
     ) -> Any:
         """A step that computes the tokens of ``blocks``, the next of its request; which loads are over."""
-        from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
-        from kvfence.checker.adapters.vllm.hooks_worker import STEP
+        from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
+        from kvfence.checker.adapters.vllm.hooks.worker import STEP
 
         self.number += 1
         tokens = {name: TOKENS * len(blocks)} if blocks else {}
@@ -308,10 +308,10 @@ def observed(
         return {"how": how, **lab_of(slots).play(steps)}
     if how == "broken" and not breaks():
         return {"how": how, "refused": "stores of this release wait for nothing anyway"}
-    from kvfence.checker.adapters.vllm.coverage import Coverage
-    from kvfence.checker.adapters.vllm.hooks_offloading import hook_offloading
-    from kvfence.checker.adapters.vllm.hooks_worker import Workers, hook_worker
-    from kvfence.checker.adapters.vllm.patching import Patches
+    from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading
+    from kvfence.checker.adapters.vllm.hooks.patching import Patches
+    from kvfence.checker.adapters.vllm.hooks.worker import Workers, hook_worker
+    from kvfence.checker.adapters.vllm.notes.coverage import Coverage
 
     races: list[Any] = []
     patches = Patches(Coverage())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kvfence.checker.order.check import check_order_trace
 from kvfence.checker.order.races import OrderChecker
-from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.order import (
     Copy,
     Get,

@@ -17,7 +17,7 @@ import msgspec
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 TROUBLE: dict[str, Any] = {
     "gpu_blocks": 24_576,
     "cpu_blocks": 60_000,

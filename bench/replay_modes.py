@@ -19,7 +19,7 @@ import msgspec
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 POOLS: Final[dict[str, Any]] = {"gpu_blocks": 24_576, "cpu_blocks": 60_000}
 MODES: Final = tuple(product(("eager", "lazy"), ("full", "full+sliding"), (1, 2)))
 

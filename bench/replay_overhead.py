@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def seconds(workload: Path, options: dict[str, object], judge: bool) -> tuple[float, int]:

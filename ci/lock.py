@@ -3,8 +3,8 @@
     python ci/lock.py        # needs uv, which finds the files on the package index
 
 ARCHITECTURE.md says when. What is wanted is in ``ci/constraints.txt`` and ``pyproject.toml``, and for audits
-in ``checker/audit/lab_pins.in``. torch has locks of its own: ``torch_cuda_lock.txt`` with the build of the
-index, and ``torch_cpu_lock.txt``, kept by hand, with one that is on no index.
+in ``checker/audit/releases/lab_pins.in``. torch has locks of its own: ``torch_cuda_lock.txt`` with the build
+of the index, and ``torch_cpu_lock.txt``, kept by hand, with one that is on no index.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 CONSTRAINTS: Final = ROOT / "ci" / "constraints.txt"
-LAB: Final = ROOT / "checker" / "audit" / "lab_pins.in"
-CUDA: Final = ROOT / "checker" / "audit" / "torch_cuda_lock.txt"
+LAB: Final = ROOT / "checker" / "audit" / "releases" / "lab_pins.in"
+CUDA: Final = ROOT / "checker" / "audit" / "releases" / "torch_cuda_lock.txt"
 PYTHONS: Final = ("cp311", "cp312", "cp313", "cp314")
 TORCH: Final = "torch"
 ENGINE: Final = "compressed-tensors==0.20.0\nloguru==0.7.3\n"

@@ -34,7 +34,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXPLAINED: Final = ROOT / "ci" / "mutation_explained.toml"
 AREAS: Final[dict[str, tuple[str, ...]]] = {
-    "checker/monitor": ("tests/checker/monitor", "tests/test_trace_examples.py"),
+    "checker/ledger": ("tests/checker/ledger", "tests/test_trace_examples.py"),
+    "spec/files": ("tests/checker/ledger", "tests/checker/test_traces.py", "tests/checker/test_outputs.py"),
     "checker/order": ("tests/checker/order", "tests/checker/cli/test_races.py"),
     "checker/engines/smt": ("tests/checker/engines/smt",),
     "checker/engines/native": ("tests/checker/engines/native",),
@@ -44,9 +45,10 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The tests that each folder's mutants are run against; the first folder that fits counts."""
 NEAREST: Final[dict[str, tuple[str, ...]]] = {
-    "checker/monitor/guard.py": ("tests/checker/monitor/test_guard.py",),
-    "checker/monitor": tuple(
-        f"tests/checker/monitor/test_{name}.py"
+    "checker/ledger/guard/guard.py": ("tests/checker/ledger/test_guard.py",),
+    "spec/files": ("tests/checker/test_traces.py",),
+    "checker/ledger": tuple(
+        f"tests/checker/ledger/test_{name}.py"
         for name in (
             "pool_rules",
             "request_rules",
@@ -73,11 +75,11 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
 """Quick tests that are likely to notice a mutant of a file or folder; the longest name that fits counts."""
 LEFT_OUT: Final = (
     "checker/engines/gpu",
-    "checker/adapters/vllm/observed_cuda.py",
+    "checker/adapters/vllm/worker/observed_cuda.py",
     "reference/device/cuda.py",
     "reference/device/cuda_faults.py",
     "reference/device/cuda_runner.py",
-    "reference/device/driver.py",
+    "reference/driver/driver.py",
 )
 """What only a machine with a GPU runs."""
 FACTOR: Final = 4
@@ -285,7 +287,7 @@ class Copy:
     def run(self, tests: tuple[str, ...], limit: float) -> tuple[str, float]:
         """Fate of what the copy holds (killed, survived, timeout), and seconds."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-        names = {"PYTHONPATH": f"{self.folder}/ci/typing", "PYTHONDONTWRITEBYTECODE": "1"}
+        names = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         started = time.monotonic()
         with subprocess.Popen(
             command,

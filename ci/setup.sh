@@ -36,9 +36,9 @@ for lock in ci/lock-build.txt "ci/lock-$extra.txt"; do
     locked "$lock" || say "pip could not install the packages of $lock; its message is above"
 done
 # The CPU build is a tenth of the size; where there is none, torch comes with the CUDA libraries that it needs.
-cpu=checker/audit/torch_cpu_lock.txt
+cpu=checker/audit/releases/torch_cpu_lock.txt
 locked $cpu 2>/dev/null && grep -q "^$(.venv/bin/python -m pip freeze --quiet | grep ^torch==) " $cpu ||
-    locked checker/audit/torch_cuda_lock.txt ||
+    locked checker/audit/releases/torch_cuda_lock.txt ||
     say "pip could not install torch; its message is above"
 $pip install --quiet --quiet --no-deps --no-build-isolation --editable ".[$extra]" ||
     say "pip could not build kvfence; its message is above"

@@ -18,10 +18,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvfence.checker.audit.cache import cache_folder, check_ours, locked
-from kvfence.checker.audit.lab import lab_environment, lab_python
-from kvfence.checker.audit.releases import OFFICIAL, OTHERS, SOURCES, fetch, fetch_from
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.audit.releases.cache import cache_folder, check_ours, locked
+from kvfence.checker.audit.releases.fetch import OFFICIAL, OTHERS, SOURCES, fetch, fetch_from
+from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.spec.errors import CannotRun
 
 ENGINE_LOCK = Path(__file__).with_name("lock-engine.txt")
 """What a whole engine imports and an audit does not."""

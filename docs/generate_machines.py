@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from kvfence.checker.report.mermaid import labelled, moves, state_diagram
+from kvfence.checker.report.export.mermaid import labelled, moves, state_diagram
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Action, Machine
 from kvfence.spec.machines import MACHINES

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from kvfence.checker.mutation.matrix import Matrix, mutate
-from kvfence.checker.report.mutated import COLUMNS, LEGEND, cells, implied, name, sized, totals
+from kvfence.checker.analysis.mutation.matrix import Matrix, mutate
+from kvfence.checker.report.text.mutated import COLUMNS, LEGEND, cells, implied, name, sized, totals
 
 INTRODUCTION = f"""\
 # Would the specification notice?

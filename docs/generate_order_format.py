@@ -12,8 +12,8 @@ import typing
 import msgspec
 from generate_trace_format import fields, notes
 
-from kvfence.checker.packing import LONGEST_HEADER, LONGEST_LINE
 from kvfence.spec import order
+from kvfence.spec.files.packing import LONGEST_HEADER, LONGEST_LINE
 
 INTRODUCTION = """\
 # The format of order traces

@@ -14,8 +14,8 @@ import typing
 import msgspec
 import trace_examples
 
-from kvfence.checker.packing import LONGEST_HEADER, LONGEST_LINE
 from kvfence.spec import catalog, events, snapshot
+from kvfence.spec.files.packing import LONGEST_HEADER, LONGEST_LINE
 
 INTRODUCTION = """\
 # The trace format

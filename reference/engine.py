@@ -7,19 +7,19 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from kvfence.reference.design import SOUND, Design
+from kvfence.reference.blocks.errors import Stalled
+from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
+from kvfence.reference.blocks.pool import Observer
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.stats import Stats
+from kvfence.reference.blocks.tables import BlockTables
+from kvfence.reference.blocks.workload import RequestSpec
+from kvfence.reference.connector.disk_tier import DiskTier
+from kvfence.reference.designs.design import SOUND, Design
 from kvfence.reference.device.platform import open_platform
-from kvfence.reference.disk_tier import DiskTier
-from kvfence.reference.errors import Stalled
-from kvfence.reference.kv_cache_manager import KVCacheManager
-from kvfence.reference.options import Options
-from kvfence.reference.pool import Observer
-from kvfence.reference.request import Request
-from kvfence.reference.scheduler import StepOutput
-from kvfence.reference.stats import Stats
-from kvfence.reference.tables import BlockTables
+from kvfence.reference.scheduler.options import Options
+from kvfence.reference.scheduler.scheduler import StepOutput
 from kvfence.reference.worker import OffloadWorker
-from kvfence.reference.workload import RequestSpec
 from kvfence.spec.events import Group, Header, Pool
 from kvfence.spec.order import OrderEvent
 

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from kvfence.reference.blocks.pool import Observer
+from kvfence.reference.blocks.runner import OracleReads
+from kvfence.reference.blocks.stats import Stats
+from kvfence.reference.blocks.workload import RequestSpec, read_mooncake, sent_again
+from kvfence.reference.designs.faulty import design_named
+from kvfence.reference.device.metrics import Moved
 from kvfence.reference.engine import Engine
-from kvfence.reference.faults import design_named
-from kvfence.reference.metrics import Moved
-from kvfence.reference.options import Options
-from kvfence.reference.pool import Observer
-from kvfence.reference.runner import OracleReads
-from kvfence.reference.stats import Stats
-from kvfence.reference.workload import RequestSpec, read_mooncake, sent_again
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.events import Kind
 from kvfence.spec.order import OrderEvent
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kvfence.reference.connector.host_memory import DescriptorBuffers
+from kvfence.reference.connector.rank_votes import RankVotes
+from kvfence.reference.connector.stores import ConnectorMetadata
+from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.device.protocol import CopyJob, Device
-from kvfence.reference.host_memory import DescriptorBuffers
-from kvfence.reference.rank_votes import RankVotes
-from kvfence.reference.stores import ConnectorMetadata
-from kvfence.reference.transfers import Transfer, TransferReport
 
 
 class OffloadWorker:

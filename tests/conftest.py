@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kvfence.checker.monitor.books import Books
-from kvfence.checker.monitor.declared import RULES
-from kvfence.checker.monitor.ledger import Ledger
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.books import Books
+from kvfence.checker.ledger.state.declared import RULES
 from kvfence.spec.events import Event
 
 settings.register_profile(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.engines.smt.conditions import conditions
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.monitor.declared import RULES
-from kvfence.reference.faults import FAULTS
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.declared import RULES
+from kvfence.reference.designs.faulty import FAULTS
 from kvfence.spec.catalog import INVARIANTS, Invariant
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import Header, Pool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-AUDIT = ROOT / "checker" / "audit"
+AUDIT = ROOT / "checker" / "audit" / "releases"
 AGAIN = "python ci/lock.py writes the locks again"
 LOCKS = {
     "dev": ROOT / "ci" / "lock-dev.txt",

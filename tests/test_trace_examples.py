@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.spec.catalog import INVARIANTS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "trace-format.md").read_text(encoding="utf-8")

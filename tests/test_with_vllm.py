@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.audit.releases import Origin, Release
+from kvfence.checker.audit.releases.fetch import Origin, Release
 
 SCRIPT = Path(__file__).parent.parent / "ci" / "with_vllm.py"
 

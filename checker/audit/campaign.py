@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from kvfence.checker.audit.case import Case
-from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
-from kvfence.checker.audit.reach import Reach
-from kvfence.checker.audit.shrink import shrink
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.mutation.side_by_side import ProcessDied
+from kvfence.checker.audit.cases.case import Case
+from kvfence.checker.audit.cases.outcome import Evidence, Outcome, Sighting
+from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.shrink import shrink
+from kvfence.checker.core.processes import ProcessDied
+from kvfence.spec.errors import CannotRun
 
 HUNT: Final = 0.7
 """Of the budget; the rest makes findings small."""
@@ -191,7 +191,7 @@ class Hunt:
             from hypothesis import HealthCheck, Phase, given, settings
             from hypothesis import seed as seeded
 
-            from kvfence.checker.audit.workload import cases
+            from kvfence.checker.audit.cases.workload import cases
         except ImportError as error:
             raise CannotRun(
                 "an audit needs hypothesis, which is not installed: pip install 'kvfence[audit]'"

@@ -11,11 +11,11 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from kvfence.checker.audit.campaign import Campaign, Finding
-from kvfence.checker.audit.case import Case, as_json
-from kvfence.checker.audit.judge import NO_FAULT
-from kvfence.checker.audit.outcome import Outcome
-from kvfence.checker.audit.reports import report_of
-from kvfence.checker.outputs import write_text
+from kvfence.checker.audit.cases.case import Case, as_json
+from kvfence.checker.audit.cases.judge import NO_FAULT
+from kvfence.checker.audit.cases.outcome import Outcome
+from kvfence.checker.audit.cases.reports import report_of
+from kvfence.spec.files.outputs import write_text
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
 ON_THEIR_OWN: Final = {"PIN": "", "UNIQUE": "", "CONSERVE": "count of free slots"}

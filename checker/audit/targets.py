@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kvfence.checker.audit.case import Case
-from kvfence.checker.audit.lab import Note
-from kvfence.checker.audit.outcome import Outcome
-from kvfence.checker.audit.reach import Reach
-from kvfence.checker.audit.releases import Release
-from kvfence.checker.audit.rig_process import Rig
-from kvfence.checker.mutation.side_by_side import end, processes
+from kvfence.checker.audit.cases.case import Case
+from kvfence.checker.audit.cases.outcome import Outcome
+from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.releases.fetch import Release
+from kvfence.checker.audit.releases.lab import Note
+from kvfence.checker.audit.rig.process import Rig
+from kvfence.checker.core.processes import end, processes
 
 REFERENCE: Final = Reach(
     ranks=(1, 2, 4),
@@ -63,7 +63,7 @@ class Reference:
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
             # Imported here, so that each process has it already: it takes a second.
-            from kvfence.checker.adapters.reference import prepare
+            from kvfence.checker.audit.reference_run import prepare
 
             prepare()
             self._pool = processes(self.width)
@@ -77,7 +77,7 @@ class Reference:
 
 
 def _driven(design: str, case: Case, record: Path | None = None) -> Outcome:
-    from kvfence.checker.adapters.reference import drive
+    from kvfence.checker.audit.reference_run import drive
 
     return drive(case, design, record)
 

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from kvfence.checker.audit import rig_engine
 from kvfence.checker.audit.campaign import Finding
-from kvfence.checker.audit.case import Case
-from kvfence.checker.audit.outcome import Sighting
-from kvfence.checker.audit.rig_engine import OFFLOADING
+from kvfence.checker.audit.cases.case import Case
+from kvfence.checker.audit.cases.outcome import Sighting
+from kvfence.checker.audit.rig import engine as rig_engine
+from kvfence.checker.audit.rig.engine import OFFLOADING
 
 _MOST_CALLS: Final = 400
 

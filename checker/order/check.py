@@ -10,12 +10,12 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from kvfence.checker.monitor.check import NOT_COMPARED
+from kvfence.checker.ledger.check import NOT_COMPARED
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.graph import AROUND, Explanation, FarApart, excerpt, explain
 from kvfence.checker.order.races import MOST_PIECES, OrderChecker, Race
-from kvfence.checker.order.trace_file import OrderTraceReader
-from kvfence.checker.traces import TraceCutError
+from kvfence.spec.files.order_traces import OrderTraceReader
+from kvfence.spec.files.traces import TraceCutError
 from kvfence.spec.order import Declare, Header, OrderEvent
 
 Verdict: TypeAlias = Literal["holds", "violated", "undetermined"]

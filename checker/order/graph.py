@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kvfence.checker.errors import CannotRun
 from kvfence.checker.order.races import Race
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.order import (
     Copy,
     Declare,

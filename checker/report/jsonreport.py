@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kvfence.checker.shown import json_visible
+from kvfence.spec.files.visible import json_visible
 
 
 def as_json(value: object) -> str:

@@ -17,7 +17,7 @@ from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import KernelCopy, Kernels, is_aligned
 from kvfence.reference.copy.plan import Plan, Segment
 from kvfence.reference.copy.staged import StagedCopy, host_order
-from kvfence.reference.device.driver import Driver
+from kvfence.reference.driver.driver import Driver
 from kvfence.spec.events import Kind
 from kvfence.spec.order import SourceOrder
 

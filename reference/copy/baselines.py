@@ -8,7 +8,7 @@ import torch
 
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
-from kvfence.reference.device.driver import Driver
+from kvfence.reference.driver.driver import Driver
 
 
 class LoopedDMA(CopyEngine):

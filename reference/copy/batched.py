@@ -10,7 +10,7 @@ import torch
 
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Plan
-from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
+from kvfence.reference.driver.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
 from kvfence.spec.order import SourceOrder
 
 LANE_BYTES: Final = 32 * 2**20

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import torch
 
+from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.device.driver import Card, Driver
-from kvfence.reference.device.host_pool import HostPool
-from kvfence.reference.errors import OptionsError
+from kvfence.reference.driver.driver import Card, Driver
+from kvfence.reference.driver.host_pool import HostPool
 from kvfence.spec.events import Kind
 
 EngineName: TypeAlias = Literal["auto", "dma", "kernel", "staged"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kvfence.reference.copy.plan import Plan
-from kvfence.reference.device.driver import Driver
+from kvfence.reference.driver.driver import Driver
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ import torch
 from kvfence.reference.copy.descriptors import Buffer, DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
-from kvfence.reference.device.driver import Driver, NoDevice
+from kvfence.reference.driver.driver import Driver, NoDevice
 from kvfence.spec.events import Kind
 
 SOURCE: Final = Path(__file__).with_name("kernels.cu")

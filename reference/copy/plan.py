@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvfence.reference.device.driver import Addresses
-from kvfence.reference.errors import OffloadError
-from kvfence.reference.free_queue import Slots
+from kvfence.reference.blocks.errors import OffloadError
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.driver.driver import Addresses
 from kvfence.spec.events import Kind
 
 

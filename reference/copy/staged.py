@@ -16,7 +16,7 @@ import torch
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import Kernels, Shape, check_aligned
 from kvfence.reference.copy.plan import CopyError, Plan, Segment, plan
-from kvfence.reference.device.driver import SRC_ANY, SRC_STREAM, Addresses
+from kvfence.reference.driver.driver import SRC_ANY, SRC_STREAM, Addresses
 from kvfence.spec.events import Kind
 from kvfence.spec.order import SourceOrder
 

@@ -8,16 +8,16 @@ from functools import partial
 
 import torch
 
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.copy.auto import open_auto
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.device.copy_thread import CopyThread
-from kvfence.reference.device.driver import open_driver
-from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.device.metrics import TransferMetrics
 from kvfence.reference.device.order_tap import OrderObserver, OrderTap
 from kvfence.reference.device.protocol import CopyJob
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.metrics import TransferMetrics
-from kvfence.reference.transfers import TransferReport
+from kvfence.reference.driver.driver import open_driver
+from kvfence.reference.driver.host_pool import HostPool
 
 
 class CudaDevice:

@@ -19,8 +19,8 @@ from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.device.driver import SRC_ANY, Driver
-from kvfence.reference.device.host_pool import HostPool
+from kvfence.reference.driver.driver import SRC_ANY, Driver
+from kvfence.reference.driver.host_pool import HostPool
 from kvfence.spec.events import Kind
 
 BLOCK: Final = 65536

@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 import torch
 
-from kvfence.reference.changes import Change
-from kvfence.reference.content import Tokens
+from kvfence.reference.blocks.changes import Change
+from kvfence.reference.blocks.content import Tokens
+from kvfence.reference.blocks.errors import GarbledBlock
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.runner import Cells, ModelRunner, Read
+from kvfence.reference.blocks.tables import GroupSpec, Rows
 from kvfence.reference.device.order_tap import OrderTap
-from kvfence.reference.errors import GarbledBlock
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.request import Request
-from kvfence.reference.runner import Cells, ModelRunner, Read
-from kvfence.reference.tables import GroupSpec, Rows
 
 DEPTH: Final = 8
 """Steps launched and not judged, at most: how far the GPU may be behind."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.reference.free_queue import Slots
+from kvfence.reference.blocks.free_queue import Slots
 
 Rows = npt.NDArray[np.int64]
 

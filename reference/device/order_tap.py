@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import torch
 
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.blocks.runner import Cells
 from kvfence.reference.copy.plan import run_starts
 from kvfence.reference.device.protocol import CopyJob
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.runner import Cells
 from kvfence.spec.events import Kind
 from kvfence.spec.order import Copy, Kernel, OrderEvent, Range, SourceOrder
 

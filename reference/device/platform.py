@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvfence.reference.blocks.errors import OptionsError
+from kvfence.reference.blocks.runner import ModelRunner
 from kvfence.reference.device.files import FileStore
 from kvfence.reference.device.protocol import Device
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.device.virtual_order import OrderedModelRunner, OrderedVirtualDevice
-from kvfence.reference.errors import OptionsError
-from kvfence.reference.options import Options
-from kvfence.reference.runner import ModelRunner
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.order import OrderEvent
 
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.metrics import TransferMetrics
-from kvfence.reference.transfers import TransferReport
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.connector.transfers import TransferReport
+from kvfence.reference.device.metrics import TransferMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Device(Protocol):
 
     memory: dict[str, torch.Tensor]
     """Per pool, [slots, block_size] int64: the content identity of each token (see
-    :mod:`kvfence.reference.content`).
+    :mod:`kvfence.reference.blocks.content`).
     """
     metrics: TransferMetrics
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.device.files import FileStore
+from kvfence.reference.device.metrics import TransferMetrics
 from kvfence.reference.device.protocol import CopyJob
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.metrics import TransferMetrics
-from kvfence.reference.transfers import TransferReport
 
 DISK = "disk"
 """Name of the pool that is kept in files."""

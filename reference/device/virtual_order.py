@@ -14,15 +14,15 @@ from typing import Final
 import numpy as np
 import torch
 
-from kvfence.reference.changes import Change
-from kvfence.reference.content import Tokens
+from kvfence.reference.blocks.changes import Change
+from kvfence.reference.blocks.content import Tokens
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.blocks.runner import Cells, ModelRunner, Read
+from kvfence.reference.blocks.tables import GroupSpec, Rows
+from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.device.virtual import VirtualDevice
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.options import Options
-from kvfence.reference.runner import Cells, ModelRunner, Read
-from kvfence.reference.tables import GroupSpec, Rows
-from kvfence.reference.transfers import TransferReport
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.order import (
     Copy,
     Declare,

@@ -40,8 +40,8 @@ from kvfence.spec.language import (
     State,
 )
 from kvfence.spec.language.expr import limit
-from kvfence.spec.machines import geometry_events as events
-from kvfence.spec.machines import geometry_lemmas
+from kvfence.spec.machines.field_maps import geometry as events
+from kvfence.spec.machines.lemmas import geometry as geometry_lemmas
 
 Kind = Enum("Kind", "unknown full window chunked recurrent")
 Phase = Enum("Phase", "shape write promised accepted")

@@ -29,7 +29,7 @@ from kvfence.spec.language import (
     Or,
     State,
 )
-from kvfence.spec.machines import loads_events as events
+from kvfence.spec.machines.field_maps import loads as events
 
 Status = Enum("Status", "gathering loading running gone")
 

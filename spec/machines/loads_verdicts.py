@@ -24,7 +24,7 @@ from kvfence.spec.language import (
     Or,
     State,
 )
-from kvfence.spec.machines import loads_verdicts_events as events
+from kvfence.spec.machines.field_maps import loads_verdicts as events
 
 Status = Enum("Status", "waiting loading running gone")
 Question = Enum("Question", "unasked asked known over")

@@ -56,7 +56,8 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines import ranks_accepted, ranks_lemmas
+from kvfence.spec.machines.accepted import ranks as ranks_accepted
+from kvfence.spec.machines.lemmas import ranks as ranks_lemmas
 
 Leader = Enum("Leader", "idle asking committed aborting")
 Part = Enum("Part", "none reserved refused aborted copying done broken")

@@ -44,9 +44,10 @@ from kvfence.spec.language import (
     Or,
     State,
 )
-from kvfence.spec.machines import scheduling_accepted, scheduling_lemmas
-from kvfence.spec.machines import scheduling_events as events
-from kvfence.spec.machines.scheduling_events import TOKENS
+from kvfence.spec.machines.accepted import scheduling as scheduling_accepted
+from kvfence.spec.machines.field_maps import scheduling as events
+from kvfence.spec.machines.field_maps.scheduling import TOKENS
+from kvfence.spec.machines.lemmas import scheduling as scheduling_lemmas
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")

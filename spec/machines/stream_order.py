@@ -47,7 +47,8 @@ from kvfence.spec.language import (
     Or,
     State,
 )
-from kvfence.spec.machines import stream_order_events, stream_order_lemmas
+from kvfence.spec.machines.field_maps import stream_order as stream_order_events
+from kvfence.spec.machines.lemmas import stream_order as stream_order_lemmas
 
 Use = Enum("Use", "free fresh used loading")
 Op = Enum("Op", "idle queued taken synchronised launched announced")

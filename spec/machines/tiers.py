@@ -29,7 +29,7 @@ from kvfence.spec.language import (
     Or,
     State,
 )
-from kvfence.spec.machines import tiers_events as events
+from kvfence.spec.machines.field_maps import tiers as events
 
 USES = 2  # how often an operation id is used
 

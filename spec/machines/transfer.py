@@ -65,7 +65,8 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines import transfer_accepted, transfer_lemmas
+from kvfence.spec.machines.accepted import transfer as transfer_accepted
+from kvfence.spec.machines.lemmas import transfer as transfer_lemmas
 
 Status = Enum("Status", "waiting loading running finishing aborting gone")
 Op = Enum("Op", "idle queued issued")

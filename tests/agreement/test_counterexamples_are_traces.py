@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.monitor.check import check_trace
-from kvfence.checker.verify import record, verify
+from kvfence.checker.analysis.verify import record, verify
+from kvfence.checker.ledger.check import check_trace
 from kvfence.spec.designs import DESIGNS
 
 UNSEEN = {  # what no trace of a few steps shows, or shows sooner

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language.evaluate import Evaluator
 from kvfence.spec.machines import MACHINES
 

@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.monitor import Ledger
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering

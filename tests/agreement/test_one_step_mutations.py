@@ -28,9 +28,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter, Values
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.monitor.snapshots import snapshot_of
+from kvfence.checker.engines.explicit.interpret import Interpreter, Values
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.snapshots import snapshot_of
 from kvfence.spec.events import UNNUMBERED, Event, Quiesce, StepNumbers
 from kvfence.spec.language import Instance, View
 from kvfence.spec.machines import MACHINES

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.analysis.verify import record, verify
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.order.races import OrderChecker
-from kvfence.checker.order.trace_file import OrderTraceReader
-from kvfence.checker.verify import record, verify
-from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import exhaustive, hunt
+from kvfence.reference.order_programs.program import Program
+from kvfence.reference.order_programs.schedules import exhaustive, hunt
 from kvfence.spec.designs import DESIGNS
+from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.order import Header, OrderEvent, SyncStream
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.monitor.snapshots import snapshot_of
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.snapshots import snapshot_of
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import Event, Header, StepNumbers
 from kvfence.spec.machines import MACHINES

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kvfence.checker.audit.cache import cache_folder, check_ours
-from kvfence.checker.audit.lab import lab_environment, lab_python
-from kvfence.checker.audit.releases import Release, fetch
-from kvfence.checker.cache import Folder, NotOurs, check_tree, forget, keep, kept, made
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.audit.releases.cache import cache_folder, check_ours
+from kvfence.checker.audit.releases.fetch import _ORIGIN, OFFICIAL, Origin, Release, _Kept, fetch
+from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.checker.core.cache import Folder, NotOurs, check_tree, forget, keep, kept, made
+from kvfence.spec.errors import CannotRun
 
 SOMEBODY = 12345
 
@@ -80,6 +81,9 @@ def tampered(path: Path, how: str) -> None:
 def test_a_release_that_others_may_change_is_not_imported(base: Path, how: str) -> None:
     (base / "kvfence").mkdir(mode=0o755)
     module = write(base / "kvfence" / "releases" / "9.9.9" / "vllm" / "__init__.py")
+    origin = Origin(version="9.9.9", source="vllm", verified="nothing")
+    kept = _Kept(origin=origin, project=OFFICIAL, record="")
+    write(module.parents[1] / _ORIGIN).write_bytes(msgspec.json.encode(kept))
     for folder in (*module.parents,)[:4]:
         folder.chmod(0o755)
     check_ours(module.parent.parent)
@@ -92,7 +96,7 @@ def test_a_release_that_others_may_change_is_not_imported(base: Path, how: str) 
 def test_a_lab_that_others_may_change_is_not_run(
     base: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    from kvfence.checker.audit import lab
+    from kvfence.checker.audit.releases import lab
 
     def make(folder: Path, *_: object) -> None:
         tampered(write(folder / "bin" / "python", 0o755), how)

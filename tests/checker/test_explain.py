@@ -2,13 +2,13 @@
 
 import pytest
 
-from kvfence.checker.diagnosis import implication
-from kvfence.checker.engines.explore import Explore
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.explain import counterexample
-from kvfence.checker.minimise import ends_in, shorten
-from kvfence.checker.report.facts import Counterexample
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.counterexamples import counterexample
+from kvfence.checker.analysis.diagnosis import implication
+from kvfence.checker.analysis.results import Counterexample
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.minimise import ends_in, shorten
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Instance, Machine
 from kvfence.spec.language.replay import parsed

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
-from kvfence.checker.audit.case import Case, Setup, Step, Submit, as_json, read_case
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.explained import explain_trace
-from kvfence.checker.monitor.check import check_trace
+from kvfence.checker.analysis.recorded.explain import explain_trace
+from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json, read_case
+from kvfence.checker.cli import app as cli
+from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.order.check import check_order_trace
-from kvfence.checker.order.trace_file import OrderTraceWriter
-from kvfence.checker.traces import TraceReader, TraceWriter
 from kvfence.spec import order
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.events import Alloc, Event
+from kvfence.spec.files.order_traces import OrderTraceWriter
+from kvfence.spec.files.traces import TraceReader, TraceWriter
 
 PIECES = (b"9" * 19, b"-", b"\n", b"{", b"}", b'"', b"\0", b"\\u0000", b"1e999", b"null", b"[[[[", b"\x1b[2J")
 FEW, MANY = 100, 900
@@ -167,8 +167,8 @@ def test_a_mutated_compressed_trace_is_what_was_written_or_refused(
 @pytest.mark.parametrize("what", ["workload", "case"])
 def test_a_mutated_workload_or_case(what: str, count: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from kvfence.reference.errors import WorkloadError
-    from kvfence.reference.workload import read_mooncake
+    from kvfence.reference.blocks.errors import WorkloadError
+    from kvfence.reference.blocks.workload import read_mooncake
 
     case = Case(Setup(), (Submit(8, 4), Step(3), Submit(16, 4, family=1)))
     line = b'{"timestamp":0,"input_length":700,"output_length":9,"hash_ids":[1,2]}\n'

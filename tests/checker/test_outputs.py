@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli, outputs
-from kvfence.checker.outputs import Output, OutputError, check_outputs, files_of, write_text
-from kvfence.checker.traces import TraceReader, TraceWriter
+from kvfence.checker.cli import app as cli
 from kvfence.spec.events import Alloc, Header, Pool, Quiesce
+from kvfence.spec.files import outputs
+from kvfence.spec.files.outputs import Output, OutputError, check_outputs, files_of, write_text
+from kvfence.spec.files.traces import TraceReader, TraceWriter
 
 HEADER = Header(producer="test", pools=(Pool("gpu", 8),))
-SAMPLE = Path(cli.__file__).parent / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def test_a_report_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_devices_and_pipes_are_written_to_as_they_are(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_written_to_where_it_goes(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from kvfence.checker.outputs import write_text\n"
+    code = "from pathlib import Path; from kvfence.spec.files.outputs import write_text\n"
     code += "print('first'); write_text(Path('/dev/stdout'), 'second\\n'); print('third')"
     out = tmp_path / "out"
     with out.open("wb") as file:
@@ -150,7 +151,7 @@ def test_a_long_name_is_written_too(tmp_path: Path) -> None:
 def test_a_killed_recording_leaves_its_part(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     code = (
-        "import sys, time\nfrom kvfence.checker.traces import TraceWriter\n"
+        "import sys, time\nfrom kvfence.spec.files.traces import TraceWriter\n"
         "from kvfence.spec.events import Alloc, Header, Pool\n"
         "record = TraceWriter(sys.argv[1], Header(producer='t', pools=(Pool('gpu', 8),)))\n"
         "for number in range(20_000): record(Alloc('gpu', f'req:{number}.0', [1]))\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.engines import Explore
-from kvfence.checker.mutation.kill import Fate, run
-from kvfence.checker.mutation.matrix import matrix
-from kvfence.checker.promises import judged, promise_sizes
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.liveness import judged, promise_sizes
+from kvfence.checker.analysis.mutation.kill import Fate, run
+from kvfence.checker.analysis.mutation.matrix import matrix
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.spec.language import Elem, Exists, Expr, ForAll, Machine, Not, SpecError, State
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvfence.checker import cli
-from kvfence.checker.order.trace_file import OrderTraceWriter
+from kvfence.checker.cli import app as cli
+from kvfence.checker.ledger.violation_text import event_text
 from kvfence.checker.report.jsonreport import as_json
-from kvfence.checker.report.violations import event_text
-from kvfence.checker.shown import json_visible, visible, visible_line
-from kvfence.checker.traces import TraceWriter
 from kvfence.spec import order
 from kvfence.spec.events import Alloc, Header, Pool
+from kvfence.spec.files.order_traces import OrderTraceWriter
+from kvfence.spec.files.traces import TraceWriter
+from kvfence.spec.files.visible import json_visible, visible, visible_line
 
 CHECKER = Path(cli.__file__).parent
 NASTY = "a\x1b[31mb\x00c\x7fd\x9be\u202ef\u2066g\rh\x07"

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvfence.checker import traces
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.monitor.check import check_trace
-from kvfence.checker.traces import TraceCutError, TraceError, TraceReader, TraceWriter, read_trace
+from kvfence.checker.ledger.check import check_trace
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Quiesce, listed
+from kvfence.spec.files import traces
+from kvfence.spec.files.traces import TraceCutError, TraceError, TraceReader, TraceWriter, read_trace
 from kvfence.spec.packed import WIDE, Numbers, ints, pack
 
 HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0),))
@@ -413,7 +413,7 @@ def test_a_refused_recording_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_while_recording_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     program = (
-        "import resource, signal, sys; from kvfence.checker.traces import TraceError, TraceWriter; "
+        "import resource, signal, sys; from kvfence.spec.files.traces import TraceError, TraceWriter; "
         "from kvfence.spec.events import Alloc, Header, Pool; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); "
         "record = TraceWriter(sys.argv[1], Header(producer='x', pools=(Pool('gpu', 4),)))\n"

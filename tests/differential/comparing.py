@@ -15,17 +15,20 @@ from direct import Answer, Direct, State, Taken, judged
 from promising import Judge, follow
 from recipes import Recipe, build, nodes, roots
 
-from kvfence.checker.engines import Explore, Interpret, Interpreter, Liveness, Native, Path, Result, Verdict
-from kvfence.checker.engines import graph as graph_module
-from kvfence.checker.engines.base import cell_bounds
-from kvfence.checker.engines.exercised import Exercised
+from kvfence.checker.core import c_build as compiling
+from kvfence.checker.engines.base import Path, Result, Verdict, cell_bounds
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpret, Interpreter
 from kvfence.checker.engines.gpu import Gpu
-from kvfence.checker.engines.gpu import host as gpu_host
-from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.native import build as compiling
+from kvfence.checker.engines.gpu.device import host as gpu_host
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.liveness import graph as graph_module
+from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.native import exploration
 from kvfence.checker.engines.native.exploration import Model
+from kvfence.checker.engines.native.native import Native
 from kvfence.checker.engines.smt.bmc import BMC
+from kvfence.checker.engines.smt.exercised import Exercised
 from kvfence.checker.engines.smt.kinduction import KInduction
 from kvfence.checker.engines.smt.spacer import Spacer
 from kvfence.checker.engines.smt.unbounded import Unbounded

@@ -283,8 +283,8 @@ def has_card() -> bool:
 
 
 def _look_for_card(there: Connection) -> None:
-    from kvfence.checker.engines.gpu.cuda import CudaDevice
-    from kvfence.checker.engines.gpu.device import NoGpu
+    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device.device import NoGpu
 
     try:
         CudaDevice().close()

@@ -45,7 +45,7 @@ def plant(p: Plant, patch: pytest.MonkeyPatch) -> None:
 
 
 def _in_packaged(p: Plant, patch: pytest.MonkeyPatch) -> None:
-    home = "gpu.source" if p.where.endswith(".cuh") else "native.c_source"
+    home = "gpu.device.source" if p.where.endswith(".cuh") else "native.c_source"
     module = importlib.import_module(f"kvfence.checker.engines.{home}")
     read: Callable[[str], str] = module._packaged
 

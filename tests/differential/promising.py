@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from direct import Direct, State
 from recipes import Pledge
 
-from kvfence.checker.engines import Path
+from kvfence.checker.engines.base import Path
 
 Step = tuple[int, int, int]  # from, to, instance
 

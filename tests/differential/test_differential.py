@@ -93,7 +93,10 @@ def test_promises_are_judged_as_by_trying_every_set_of_states() -> None:
 
 
 CHECKED_EARLY = Plant(
-    "deadlocks are lost", "checker.engines.interpret:_Search._expand", "if not found and", "if found and"
+    "deadlocks are lost",
+    "checker.engines.explicit.interpret:_Search._expand",
+    "if not found and",
+    "if found and",
 )
 
 
@@ -125,7 +128,7 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
 
     monkeypatch.setattr(judging, "HANGS", 1.0)
     line = "interpreter = Interpreter(machine, sizes)"
-    plant(Plant("", "checker.engines.explore:Explore.run", line, f"{how}\n    {line}"), monkeypatch)
+    plant(Plant("", "checker.engines.explicit.explore:Explore.run", line, f"{how}\n    {line}"), monkeypatch)
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)
     (found,) = tally.findings
     assert (found.question[:7], found.difference.kind) == ("explore", kind)

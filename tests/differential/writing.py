@@ -33,7 +33,11 @@ _KERNELS = {
     "gpu-kernels-symmetry": "HostDevice(1)",
 }
 _HOMES = {
-    "Exercised": "kvfence.checker.engines.exercised",
+    "Explore": "kvfence.checker.engines.explicit.explore",
+    "Interpret": "kvfence.checker.engines.explicit.interpret",
+    "Liveness": "kvfence.checker.engines.liveness.liveness",
+    "Native": "kvfence.checker.engines.native.native",
+    "Exercised": "kvfence.checker.engines.smt.exercised",
     "BMC": "kvfence.checker.engines.smt.bmc",
     "KInduction": "kvfence.checker.engines.smt.kinduction",
     "Spacer": "kvfence.checker.engines.smt.spacer",
@@ -76,14 +80,17 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         symmetric = ", symmetry=True" if question.endswith("symmetry") else ""
         engine = f"Gpu(device=lambda: {_KERNELS[question]}{symmetric})"
         imports = "from kvfence.checker.engines.gpu import Gpu\n"
-        imports += "from kvfence.checker.engines.gpu.host import HostDevice\n"
+        imports += "from kvfence.checker.engines.gpu.device.host import HostDevice\n"
     else:
         engine = _MAKE[question]
         names = re.findall(r"[A-Z]\w+", engine)
-        imports = "".join(f"from {_HOMES.get(n, 'kvfence.checker.engines')} import {n}\n" for n in names)
+        imports = "".join(f"from {_HOMES[n]} import {n}\n" for n in names)
     bounds = f", bounds={r.limits!r}" if r.bounds else ""
     lines = [_FOLLOW, "", "def test_the_engine_is_right() -> None:", "    m = build()"]
-    imports = "from kvfence.checker.engines import Interpreter, Path\n" + imports
+    imports = (
+        "from kvfence.checker.engines.base import Path\n"
+        "from kvfence.checker.engines.explicit.interpret import Interpreter\n" + imports
+    )
     if question.endswith("-first"):
         lines.append(f'    r = {engine}.run(m{bounds}, until="first")')
     else:

@@ -6,8 +6,8 @@ from typing import Protocol
 import pytest
 from hypothesis import HealthCheck, Phase, settings, stateful, strategies
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.lockstep import Coverage, Driver, Lockstep, Step, state_machine
+from kvfence.checker.analysis.lockstep import Coverage, Driver, Lockstep, Step, state_machine
+from kvfence.checker.engines.explicit.interpret import Interpreter
 
 
 class Run(Protocol):

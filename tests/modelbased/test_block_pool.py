@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.lockstep import (
+from kvfence.checker.analysis.lockstep import (
     Args,
     Coverage,
     LockstepError,
@@ -24,9 +23,10 @@ from kvfence.checker.lockstep import (
     StepNotAllowedError,
     TraceRefusedError,
 )
-from kvfence.reference.errors import NotHeld, OutOfBlocks
-from kvfence.reference.free_queue import Slots
-from kvfence.reference.pool import BlockPool
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.blocks.pool import BlockPool
 from kvfence.spec.events import Event, Evict, Header, Pool
 from kvfence.spec.machines import block_pool
 

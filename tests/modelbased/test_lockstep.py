@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.lockstep import (
+from kvfence.checker.analysis.lockstep import (
     Args,
     CannotHere,
     Coverage,
@@ -18,6 +17,7 @@ from kvfence.checker.lockstep import (
     StepFailedError,
     StepNotAllowedError,
 )
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.events import Event
 from kvfence.spec.language import Count, Elem, Expr, Int, Machine, Not, State
 

@@ -19,22 +19,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.lockstep import (
+from kvfence.checker.analysis.lockstep import (
     Args,
     Coverage,
     LockstepError,
     Observed,
     Step,
 )
-from kvfence.reference.design import SOUND, Design
-from kvfence.reference.errors import OutOfBlocks
-from kvfence.reference.faults import FAULTS
-from kvfence.reference.kv_cache_manager import LocalHit
-from kvfence.reference.request import Request
-from kvfence.reference.tables import BlockTables, GroupSpec
-from kvfence.reference.transfers import Transfer, TransferReport
-from kvfence.reference.workload import synthetic
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.reference.blocks.errors import OutOfBlocks
+from kvfence.reference.blocks.kv_cache_manager import LocalHit
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.tables import BlockTables, GroupSpec
+from kvfence.reference.blocks.workload import synthetic
+from kvfence.reference.connector.transfers import Transfer, TransferReport
+from kvfence.reference.designs.design import SOUND, Design
+from kvfence.reference.designs.faulty import FAULTS
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import (
     Admit,

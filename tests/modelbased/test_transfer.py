@@ -33,8 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.lockstep import (
+from kvfence.checker.analysis.lockstep import (
     Args,
     CannotHere,
     Coverage,
@@ -43,17 +42,18 @@ from kvfence.checker.lockstep import (
     Step,
     StepNotAllowedError,
 )
-from kvfence.reference.design import SOUND, Design
-from kvfence.reference.errors import OutOfBlocks
-from kvfence.reference.faults import FAULTS
-from kvfence.reference.kv_cache_manager import LocalHit
-from kvfence.reference.pool import BlockPool
-from kvfence.reference.request import Request
-from kvfence.reference.scheduler import Scheduler
-from kvfence.reference.scheduler_side import Mode
-from kvfence.reference.tables import BlockTables, GroupSpec
-from kvfence.reference.transfers import Transfer, TransferReport
-from kvfence.reference.workload import synthetic
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.reference.blocks.errors import OutOfBlocks
+from kvfence.reference.blocks.kv_cache_manager import LocalHit
+from kvfence.reference.blocks.pool import BlockPool
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.tables import BlockTables, GroupSpec
+from kvfence.reference.blocks.workload import synthetic
+from kvfence.reference.connector.scheduler_side import Mode
+from kvfence.reference.connector.transfers import Transfer, TransferReport
+from kvfence.reference.designs.design import SOUND, Design
+from kvfence.reference.designs.faulty import FAULTS
+from kvfence.reference.scheduler.scheduler import Scheduler
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import (
     Admit,
@@ -593,7 +593,7 @@ def lockstep(
         seldom=SELDOM,
         scenes=SCENES[mode] if scenes is None else scenes,
         judge=judge,
-        more=1 if judge else 2,
+        more=1 if judge else 4,
     )
 
 

@@ -15,17 +15,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.monitor.check import check_trace
-from kvfence.checker.monitor.ledger import Ledger
-from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.analysis.results import Verification
+from kvfence.checker.analysis.verify import record, verify
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.ledger.check import check_trace
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.violation import Violation
 from kvfence.checker.order.races import OrderChecker
-from kvfence.checker.order.trace_file import OrderTraceReader
-from kvfence.checker.report.facts import Verification
-from kvfence.checker.verify import record, verify
 from kvfence.spec import order
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import Event, Header
+from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering
 

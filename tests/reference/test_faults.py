@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.monitor import InvariantViolation, Ledger
-from kvfence.reference.engine import header
-from kvfence.reference.errors import (
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.violation import InvariantViolation
+from kvfence.reference.blocks.errors import (
     GarbledBlock,
     OffloadError,
     OptionsError,
@@ -18,10 +18,11 @@ from kvfence.reference.errors import (
     OverPopped,
     Stalled,
 )
-from kvfence.reference.faults import FAULTS, design_named
-from kvfence.reference.options import Options
+from kvfence.reference.blocks.workload import conversations
+from kvfence.reference.designs.faulty import FAULTS, design_named
+from kvfence.reference.engine import header
 from kvfence.reference.replay import run
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.designs import DESIGNS
 
 SMALL: dict[str, Any] = {

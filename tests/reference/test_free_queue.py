@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvfence.reference.errors import OverPopped
-from kvfence.reference.free_queue import FreeQueue
+from kvfence.reference.blocks.errors import OverPopped
+from kvfence.reference.blocks.free_queue import FreeQueue
 
 SLOTS = 12
 

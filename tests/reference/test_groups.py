@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.monitor import Ledger
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.reference.blocks.errors import OptionsError
+from kvfence.reference.blocks.tables import GroupSpec, common_blocks
+from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.engine import header
-from kvfence.reference.errors import OptionsError
-from kvfence.reference.options import Options
 from kvfence.reference.replay import run
-from kvfence.reference.tables import GroupSpec, common_blocks
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 
 SMALL = Options(
     block_size=4, gpu_blocks=280, cpu_blocks=400, window=22, token_budget=64, max_running=8, store_batch=3,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvfence.reference.blocks.workload import RequestSpec
+from kvfence.reference.device.metrics import Moved, PoolLevel, Prometheus, TransferMetrics
 from kvfence.reference.engine import Engine
-from kvfence.reference.metrics import Moved, PoolLevel, Prometheus, TransferMetrics, publish
-from kvfence.reference.options import Options
-from kvfence.reference.workload import RequestSpec
+from kvfence.reference.published import publish
+from kvfence.reference.scheduler.options import Options
 
 
 def test_totals_are_kept_per_direction():

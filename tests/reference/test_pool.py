@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvfence.checker.monitor import Ledger
-from kvfence.reference.errors import NotHeld, OutOfBlocks
-from kvfence.reference.pool import BlockPool
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
+from kvfence.reference.blocks.pool import BlockPool
 from kvfence.spec.events import Header, Pool
 
 

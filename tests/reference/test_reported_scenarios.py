@@ -7,19 +7,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvfence.checker.monitor import InvariantViolation, Ledger
-from kvfence.reference.design import SOUND, Design
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.violation import InvariantViolation
+from kvfence.reference.blocks.errors import HitVanished, OverPopped
+from kvfence.reference.blocks.kv_cache_manager import KVCacheManager, LocalHit
+from kvfence.reference.blocks.pool import BlockPool
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.tables import BlockTables
+from kvfence.reference.blocks.workload import RequestSpec, synthetic
+from kvfence.reference.connector.scheduler_side import OffloadScheduler
+from kvfence.reference.designs.design import SOUND, Design
+from kvfence.reference.designs.faulty import design_named
 from kvfence.reference.engine import header
-from kvfence.reference.errors import HitVanished, OverPopped
-from kvfence.reference.faults import design_named
-from kvfence.reference.kv_cache_manager import KVCacheManager, LocalHit
-from kvfence.reference.options import Options
-from kvfence.reference.pool import BlockPool
 from kvfence.reference.replay import run
-from kvfence.reference.request import Request
-from kvfence.reference.scheduler_side import OffloadScheduler
-from kvfence.reference.tables import BlockTables
-from kvfence.reference.workload import RequestSpec, synthetic
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.events import Admit, Event, Free, Header, Pool, Retire
 
 NO_HIT = LocalHit(0, ((0, np.empty(0, np.int64)),))

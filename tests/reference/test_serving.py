@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kvfence.checker
-from kvfence.checker.monitor import Ledger
+import kvfence.reference
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.reference.blocks.errors import GarbledBlock, OptionsError
+from kvfence.reference.blocks.workload import conversations, synthetic
 from kvfence.reference.engine import Engine, header
-from kvfence.reference.errors import GarbledBlock, OptionsError
-from kvfence.reference.options import Options
 from kvfence.reference.replay import ReplayReport, replay, run
-from kvfence.reference.workload import conversations, synthetic
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.events import Event, Queue, Rollback, Unlabel, listed
 
-SAMPLE = Path(str(kvfence.checker.__file__)).parent / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(str(kvfence.reference.__file__)).parent / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
     block_size=4, gpu_blocks=135, cpu_blocks=400, window=24, token_budget=64, max_running=8, store_batch=3
 )

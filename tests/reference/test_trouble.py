@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from kvfence.checker.adapters.reference import replay
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.monitor.check import check_trace
+from kvfence.checker.ledger.check import check_trace
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.reference.blocks.errors import OptionsError
+from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.device.files import LASTS, FileStore
 from kvfence.reference.engine import header
-from kvfence.reference.errors import OptionsError
-from kvfence.reference.options import Options
 from kvfence.reference.replay import run
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import (
     Answer,
@@ -37,7 +37,7 @@ from kvfence.spec.events import (
     Zero,
 )
 
-SAMPLE = Path(__file__).parents[2] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
     block_size=4, gpu_blocks=200, cpu_blocks=120, disk_blocks=2000, window=24, token_budget=64, max_running=8,
     store_batch=3, tiers=3, ranks=4, late_rank=5, fail_rate=0.05, lose_rate=0.5, refuse_rate=0.05,

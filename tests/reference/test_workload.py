@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfence.reference import workload
-from kvfence.reference.errors import WorkloadError
-from kvfence.reference.workload import (
+from kvfence.reference.blocks import workload
+from kvfence.reference.blocks.errors import WorkloadError
+from kvfence.reference.blocks.workload import (
     BETWEEN,
     RequestSpec,
     block_keys,

@@ -5,6 +5,6 @@ Nothing here imports vLLM until :func:`instrument` is called.
 
 from __future__ import annotations
 
-from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
+from kvfence.checker.adapters.vllm.hooks.instrument import Instrumentation, instrument
 
 __all__ = ["Instrumentation", "instrument"]

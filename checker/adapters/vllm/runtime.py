@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, get_args
 
-from kvfence.checker.adapters.vllm.behind import Judge, flush_all
-from kvfence.checker.adapters.vllm.coverage import CHECKED
-from kvfence.checker.adapters.vllm.instrument import Instrumentation, instrument
-from kvfence.checker.adapters.vllm.quick import quick
-from kvfence.checker.adapters.vllm.stream import Sink
-from kvfence.checker.adapters.vllm.worker_races import Races
-from kvfence.checker.monitor.guard import Guard, GuardMode
-from kvfence.checker.monitor.recorder import Recorder
-from kvfence.checker.monitor.violation import Violation
+from kvfence.checker.adapters.vllm.hooks.instrument import Instrumentation, instrument
+from kvfence.checker.adapters.vllm.notes.behind import Judge, flush_all
+from kvfence.checker.adapters.vllm.notes.coverage import CHECKED
+from kvfence.checker.adapters.vllm.notes.quick import quick
+from kvfence.checker.adapters.vllm.stream.stream import Sink
+from kvfence.checker.adapters.vllm.worker.worker_races import Races
+from kvfence.checker.ledger.guard.guard import Guard, GuardMode
+from kvfence.checker.ledger.guard.recorder import Recorder
+from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Header
 
 MODES: Final[tuple[str, ...]] = get_args(GuardMode)

@@ -6,14 +6,14 @@ import hashlib
 import time
 
 from kvfence.checker.engines.base import Log
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.symmetry import Symmetry
+from kvfence.checker.engines.gpu.device.source import GpuSource
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.checker.engines.gpu.source import GpuSource
-from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Sight, Status
-from kvfence.checker.engines.saved import Form, Subject
-from kvfence.checker.engines.symmetry import Symmetry
+from kvfence.checker.engines.native.saved import Form, Subject
 
 
 class GpuModel(Model):

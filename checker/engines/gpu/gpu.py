@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
+from kvfence.checker.core.shown import tell
 from kvfence.checker.engines.base import (
     Bounds,
     Engine,
@@ -22,21 +23,20 @@ from kvfence.checker.engines.base import (
     Stop,
     Until,
 )
-from kvfence.checker.engines.gpu.device import Device, NoGpu
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.gpu.device.device import Device, NoGpu
+from kvfence.checker.engines.gpu.device.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
 from kvfence.checker.engines.gpu.levels import available_memory
-from kvfence.checker.engines.gpu.ranks import Alone, Lost, Ranks
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
 from kvfence.checker.engines.gpu.sums import DamagedStates
-from kvfence.checker.engines.graph import StateGraph, explored
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.liveness.graph import StateGraph, explored
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.shown import tell
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]
@@ -46,7 +46,7 @@ ENDING = 1.0  # seconds that a process may take to end
 
 def first_gpu() -> Device:
     """The first GPU. NoGpu."""
-    from kvfence.checker.engines.gpu.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
 
     return CudaDevice()
 
@@ -295,9 +295,9 @@ def gpu_engine(
 @cache
 def _joined() -> tuple[Ranks, Callable[[], Device]]:
     """This process among the ranks of torchrun, and how it makes its device."""
-    from kvfence.checker.engines.gpu.cuda import CudaDevice
-    from kvfence.checker.engines.gpu.host import HostDevice
-    from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
+    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device.host import HostDevice
+    from kvfence.checker.engines.gpu.device.torch_ranks import TorchRanks
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
     try:

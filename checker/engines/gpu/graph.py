@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.engines.base import Bounds, Report, Stop
-from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.expansion import C_OUT, Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.checker.engines.graph import Numbers, StateGraph, level_graph
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.liveness.graph import Numbers, StateGraph, level_graph
 from kvfence.checker.engines.words import word_bounds
 
 ROOM = 1 << 20  # steps listed at a time

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvfence.checker.engines.gpu import sums
-from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Words
+from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.store import LevelStore
 
 SHARE = 32  # a segment takes one part in so many of the memory, at most

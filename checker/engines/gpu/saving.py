@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kvfence.checker.engines.checkpoint import Checkpoint
 from kvfence.checker.engines.gpu.levels import Piece
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.checker.engines.saved import FORMAT, Form, Saved, Seen, Subject, Whole
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.checkpoint import Checkpoint
+from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.spec.errors import CannotRun
 
 _CHUNK = 1 << 22  # states read or written at a time
 

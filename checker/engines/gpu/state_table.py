@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvfence.checker.engines.gpu.device import Device, OutOfMemory, Params, Table
+from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Params, Table
+from kvfence.checker.engines.gpu.device.source import GpuSource
 from kvfence.checker.engines.gpu.levels import Levels, Memory
-from kvfence.checker.engines.gpu.source import GpuSource
 
 SECTOR = 32  # bytes of a bucket of short keys
 MOST_REACH, LEAST_REACH = 64, 4  # buckets in which a narrow entry may lie

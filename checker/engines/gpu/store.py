@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kvfence.checker.engines.gpu.device import Device, Words
+from kvfence.checker.engines.gpu.device.device import Device, Words
 
 
 class LevelStore(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvfence.checker.engines.gpu.device import Device, Params, Words
+from kvfence.checker.engines.gpu.device.device import Device, Params, Words
 
 RUN = 256  # words that a thread adds up; ``SUM_RUN`` of search.cuh
 SHARE = 16  # a block is one part in so many of what is copied back at a time

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from kvfence.checker.core.shown import tell
 from kvfence.checker.engines.base import (
     REPORT_EVERY,
     Bounds,
@@ -19,18 +20,17 @@ from kvfence.checker.engines.base import (
     Sighting,
     Until,
 )
-from kvfence.checker.engines.gpu.device import Device, NoGpu, Params
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.minimise import shorten
+from kvfence.checker.engines.gpu.device.device import Device, NoGpu, Params
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.keys import mix
 from kvfence.checker.engines.gpu.expansion import C_TAKEN
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, first_gpu
-from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.keys import mix
 from kvfence.checker.engines.gpu.search import NOTHING
-from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.minimise import shorten
-from kvfence.checker.shown import tell
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Instance, Machine
 
 WALKS, STEPS = 1 << 20, 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvfence.checker.engines.explicit.pack import Slot
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.pack import Slot
 from kvfence.spec.language.nodes import Node
 
 Literal = tuple[int, int, int]  # word, mask, value of the bits under it

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 
-from kvfence.checker.engines.columns import below
+from kvfence.checker.engines.explicit.columns import below
+from kvfence.checker.engines.explicit.symmetry import Exchange, Symmetry
 from kvfence.checker.engines.native.c_nodes import Scope
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.symmetry import Exchange, Symmetry
 from kvfence.spec.language import GroundCheck, Grounded, Instance
 from kvfence.spec.language.nodes import Graph, Node
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from kvfence.checker.core.c_build import library
 from kvfence.checker.engines.base import (
     FIRST,
     REPORT_EVERY,
@@ -19,15 +20,14 @@ from kvfence.checker.engines.base import (
     Stop,
     Until,
 )
-from kvfence.checker.engines.checkpoint import Checkpoint
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.native.build import library
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.symmetry import Symmetry
 from kvfence.checker.engines.native.c_source import NativeSource
+from kvfence.checker.engines.native.checkpoint import Checkpoint
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Search, Sight, bound
-from kvfence.checker.engines.saved import FORMAT, Form, Saved, Seen, Subject, Whole
-from kvfence.checker.engines.symmetry import Symmetry
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance
 
 SLICE = 0.1  # seconds in C between two looks at the clock, the limits and Ctrl-C

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvfence.checker.engines.pack import WORD_BITS, Packing
+from kvfence.checker.engines.explicit.pack import WORD_BITS, Packing
 from kvfence.spec.language import Grounded
 
 ONE_WORD = 63  # the top bit of the first word marks an occupied table entry,

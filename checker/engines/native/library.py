@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.engines.pack import WORD
+from kvfence.checker.engines.explicit.pack import WORD
 
 U64 = c.c_uint64
 _Words = c.POINTER(U64)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path as FilePath
 
+from kvfence.checker.core.c_build import CannotCompile
+from kvfence.checker.core.shown import tell
 from kvfence.checker.engines.base import (
     Bounds,
     Engine,
@@ -18,15 +20,13 @@ from kvfence.checker.engines.base import (
     Stop,
     Until,
 )
-from kvfence.checker.engines.checkpoint import Checkpoint
-from kvfence.checker.engines.explore import Explore
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.native.build import CannotCompile
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.native.checkpoint import Checkpoint
 from kvfence.checker.engines.native.exploration import Exploration, Model
-from kvfence.checker.engines.symmetry import Symmetry, symmetry
 from kvfence.checker.engines.words import TooWide, refused, word_bounds
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.shown import tell
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Note = Callable[[str], None]

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvfence.checker.engines.exercised import Exercised
-from kvfence.checker.errors import CannotRun, unknown
-from kvfence.checker.names import SMT_ENGINES
+from kvfence.checker.core.names import SMT_ENGINES
+from kvfence.checker.engines.smt.exercised import Exercised
+from kvfence.spec.errors import CannotRun, unknown
 
 if TYPE_CHECKING:
     from kvfence.checker.engines.base import Engine

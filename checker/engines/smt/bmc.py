@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import z3
 
-from kvfence.checker import interrupts
+from kvfence.checker.core import interrupts
 from kvfence.checker.engines.base import (
     FIRST,
     Bounds,
@@ -21,7 +21,7 @@ from kvfence.checker.engines.base import (
     Until,
     Verdict,
 )
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.finite import Target, Unrolled
 from kvfence.spec.language import PREMISE, Grounded, Instance, Machine
 

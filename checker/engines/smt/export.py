@@ -9,8 +9,8 @@ from pathlib import Path
 from kvfence.checker.engines.smt.conditions import START
 from kvfence.checker.engines.smt.recheck import standard
 from kvfence.checker.engines.smt.solve import Answer
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.outputs import write_text
+from kvfence.spec.errors import CannotRun
+from kvfence.spec.files.outputs import write_text
 
 
 def export(machine: str, answers: Iterable[Answer], folder: Path) -> int:

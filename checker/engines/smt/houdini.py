@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.induction import Inductive
 from kvfence.spec.language import (
     LEMMA,

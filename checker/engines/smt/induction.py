@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import z3
 
 from kvfence.checker.engines.base import Step
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.conditions import DEADLOCK, START
 from kvfence.checker.engines.smt.finite import Unrolled
 from kvfence.spec.language import Instance, Machine, SpecError, View, changes, flat

@@ -10,8 +10,8 @@ from typing import Any
 
 import z3
 
-from kvfence.checker import interrupts
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.core import interrupts
+from kvfence.spec.errors import CannotRun
 
 SECONDS = 10.0
 SECOND_SECONDS = 5.0

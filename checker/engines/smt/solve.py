@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import z3
 
-from kvfence.checker import interrupts
+from kvfence.checker.core import interrupts
 from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.translate import Translator
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import z3
 
-from kvfence.checker import interrupts
+from kvfence.checker.core import interrupts
 from kvfence.checker.engines.base import Bounds, Engine, Report, Result, Until, Verdict
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search, settled
 from kvfence.checker.engines.smt.finite import Unrolled
 from kvfence.spec.language import Machine

@@ -13,9 +13,9 @@ from typing import Any
 
 import z3
 
+from kvfence.checker.core.identifiers import Names, ascii_word
 from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.checker.engines.smt.counters import Counter, facts
-from kvfence.checker.identifiers import Names, ascii_word
 from kvfence.spec.language import Bool, Enum, Expr, Function, Int, Sort, Type
 from kvfence.spec.language.expr import constant, substitute
 from kvfence.spec.language.sizes import NotPolynomial, polynomial

@@ -27,7 +27,7 @@ from kvfence.checker.engines.base import (
     Until,
     Verdict,
 )
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt import conditions as say
 from kvfence.checker.engines.smt import induction, recheck
 from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search

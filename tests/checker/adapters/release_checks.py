@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from mini_engine import BLOCK, MiniEngine
 
-from kvfence.checker.adapters.vllm.quick import quick
+from kvfence.checker.adapters.vllm.notes.quick import quick
 from kvfence.checker.adapters.vllm.runtime import Runtime, active, facts, install, uninstall
-from kvfence.checker.monitor.guard import Guard
-from kvfence.checker.packing import packed
+from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.spec.events import Event
+from kvfence.spec.files.packing import packed
 
 SIMPLE = "SimpleCPUOffloadConnector"
 FENCE = "kvfence.checker.adapters.fence"
@@ -301,7 +301,7 @@ def misconfigured() -> dict[str, Any]:
 
 def twice() -> dict[str, Any]:
     """The plugin, the connector and a second instrumentation in one process."""
-    from kvfence.checker.adapters.vllm import instrument
+    from kvfence.checker.adapters.vllm.hooks.instrument import instrument
     from kvfence.checker.adapters.vllm_plugin import register
 
     first = runtime()

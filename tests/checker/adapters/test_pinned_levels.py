@@ -5,8 +5,8 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.adapters.pinned_levels import BLOCK, PinnedLevels, pinned_levels
-from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.pinned_levels import BLOCK, PinnedLevels, pinned_levels
 
 POOL = 4 * BLOCK
 made: list[int] = []

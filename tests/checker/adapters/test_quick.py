@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.adapters.vllm import quick as quick_module
-from kvfence.checker.adapters.vllm import transfers
-from kvfence.checker.adapters.vllm.behind import Judge
-from kvfence.checker.adapters.vllm.coverage import Coverage
-from kvfence.checker.adapters.vllm.engine import Engines
-from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
-from kvfence.checker.adapters.vllm.hooks_scheduler import hook_scheduler
-from kvfence.checker.adapters.vllm.patching import Patches
-from kvfence.checker.adapters.vllm.quick import Compiled, hook, quick
+from kvfence.checker.adapters.vllm.hooks.engine import Engines
+from kvfence.checker.adapters.vllm.hooks.patching import Patches
+from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
+from kvfence.checker.adapters.vllm.hooks.scheduler import hook_scheduler
+from kvfence.checker.adapters.vllm.notes import quick as quick_module
+from kvfence.checker.adapters.vllm.notes.behind import Judge
+from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+from kvfence.checker.adapters.vllm.notes.quick import Compiled, hook, quick
+from kvfence.checker.adapters.vllm.stream import transfers
 
 _spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
 assert _spec is not None

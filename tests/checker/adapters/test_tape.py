@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.adapters.vllm.behind import Judge
-from kvfence.checker.adapters.vllm.tape import FULL, MOST_ROWS, Later
+from kvfence.checker.adapters.vllm.notes.behind import Judge
+from kvfence.checker.adapters.vllm.notes.tape import FULL, MOST_ROWS, Later
 
 
 class Told:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.adapters.vllm.hooks_pool import _relabels
-from kvfence.checker.adapters.vllm.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.pool_tap import PoolTap
-from kvfence.checker.adapters.vllm.transfers import Tier
+from kvfence.checker.adapters.vllm.hooks.pool import _relabels
+from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
+from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 
 @pytest.mark.parametrize(("computed", "in_flight", "told"), [(5, 3, 2), (7, 0, 7), (2, 3, 0)])

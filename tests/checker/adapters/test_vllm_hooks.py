@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.adapters.vllm.coverage import Coverage
-from kvfence.checker.adapters.vllm.decisions import Cursors, account_cursors
-from kvfence.checker.adapters.vllm.engine import Engines
-from kvfence.checker.adapters.vllm.hooks_pool import hook_pool
-from kvfence.checker.adapters.vllm.patching import Patches
+from kvfence.checker.adapters.vllm.hooks.engine import Engines
+from kvfence.checker.adapters.vllm.hooks.patching import Patches
+from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
+from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+from kvfence.checker.adapters.vllm.stream.decisions import Cursors, account_cursors
 from kvfence.checker.adapters.vllm_plugin import register
-from kvfence.checker.monitor.ledger import Ledger
-from kvfence.checker.monitor.violation import InvariantViolation
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.violation import InvariantViolation
 from kvfence.spec.events import (
     Admit,
     Alloc,
@@ -394,7 +394,7 @@ def test_the_plugin_imports_nothing_unless_it_is_asked_to(monkeypatch: pytest.Mo
         "import sys\n"
         "import kvfence.checker.adapters.vllm_plugin as plugin, kvfence.checker.adapters.pytest_plugin\n"
         "plugin.register()\n"
-        "heavy = {'vllm', 'torch', 'numpy', 'kvfence.checker.monitor.ledger'} & set(sys.modules)\n"
+        "heavy = {'vllm', 'torch', 'numpy', 'kvfence.checker.ledger.ledger'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

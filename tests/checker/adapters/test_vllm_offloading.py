@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.adapters.vllm.hooks_offloading import hook_offloading, within_chunks
-from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
-from kvfence.checker.adapters.vllm.hooks_worker import STEP, Workers
-from kvfence.checker.adapters.vllm.observed_cuda import OBSERVED
-from kvfence.checker.adapters.vllm.seen import unseen_orders
+from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading, within_chunks
+from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
+from kvfence.checker.adapters.vllm.hooks.worker import STEP, Workers
+from kvfence.checker.adapters.vllm.stream.seen import unseen_orders
+from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
 from kvfence.checker.order.races import OrderChecker, Race
 
 _spec = importlib.util.spec_from_file_location(

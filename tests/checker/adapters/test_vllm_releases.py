@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.audit.cache import cache_folder
-from kvfence.checker.audit.lab import lab_environment, lab_python
-from kvfence.checker.audit.releases import fetch
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.audit.releases.cache import cache_folder
+from kvfence.checker.audit.releases.fetch import fetch
+from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
 

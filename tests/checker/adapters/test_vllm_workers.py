@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfence.checker.adapters.vllm.coverage import Coverage
-from kvfence.checker.adapters.vllm.hooks_scheduler import IN_FLIGHT
-from kvfence.checker.adapters.vllm.hooks_worker import STEP, Workers, hook_worker
-from kvfence.checker.adapters.vllm.observed_cuda import OBSERVED
-from kvfence.checker.adapters.vllm.patching import Patches
-from kvfence.checker.adapters.vllm.worker_races import OrderViolation, Races, race_text
-from kvfence.checker.adapters.vllm.worker_tables import BatchTables, GroupKind, group_kinds
+from kvfence.checker.adapters.vllm.hooks.patching import Patches
+from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
+from kvfence.checker.adapters.vllm.hooks.worker import STEP, Workers, hook_worker
+from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
+from kvfence.checker.adapters.vllm.worker.worker_races import OrderViolation, Races, race_text
+from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, GroupKind, group_kinds
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.spec.order import Header, Kernel
 

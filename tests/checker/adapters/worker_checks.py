@@ -13,9 +13,9 @@ import functools
 import json
 from typing import Any
 
-from kvfence.checker.adapters.vllm import instrument
-from kvfence.checker.audit.case import Case, Hold, Reset, Setup, Step, Submit
-from kvfence.checker.audit.rig import Ask, Rig
+from kvfence.checker.adapters.vllm.hooks.instrument import instrument
+from kvfence.checker.audit.cases.case import Case, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.rig.rig import Ask, Rig
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.spec.order import Header
 
@@ -111,8 +111,8 @@ def offloading_without_waiting() -> Any:
     """Transfers wait for an empty stream instead of the one of the steps; gives back how it was."""
     from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler as Handler
 
-    from kvfence.checker.adapters.vllm.observed_cuda import stream_class
-    from kvfence.checker.audit.virtual_streams import VirtualStream
+    from kvfence.checker.adapters.vllm.worker.observed_cuda import stream_class
+    from kvfence.checker.audit.cuda_stub.streams import VirtualStream
 
     original, waiting = Handler.transfer_async, VirtualStream.wait_stream
     observed = stream_class(VirtualStream)

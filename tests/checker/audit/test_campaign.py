@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from kvfence.checker.audit.campaign import Campaign, campaign
-from kvfence.checker.audit.case import Abort, Case, Setup, Submit
+from kvfence.checker.audit.cases.case import Abort, Case, Setup, Submit
+from kvfence.checker.audit.cases.outcome import Evidence, Outcome, Sighting
+from kvfence.checker.audit.cases.reach import Reach
 from kvfence.checker.audit.findings import examined, grounds_of, slug, verdict_of
-from kvfence.checker.audit.outcome import Evidence, Outcome, Sighting
-from kvfence.checker.audit.reach import Reach
 from kvfence.checker.audit.table import rows
-from kvfence.checker.report.audited import audit_text, summary, table_text
+from kvfence.checker.report.text.audited import audit_text, summary, table_text
 
 
 def sighting(invariant: str, cause: str, evidence: Evidence = "content") -> Sighting:
@@ -41,7 +41,9 @@ class Fake:
         first = next((i for i, action in enumerate(case.actions) if isinstance(action, Submit)), None)
         if first is not None and any(isinstance(action, Abort) for action in case.actions[first:]):
             seen.append(sighting("NO-LEAK", "an abort leaks", "leak"))
-        return Outcome(sightings=tuple(seen), steps=1, unchecked=self.unchecked, counts={"requests": 1})
+        return Outcome(
+            sightings=tuple(seen), steps=1, events=1, unchecked=self.unchecked, counts={"requests": 1}
+        )
 
     def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
         return map(self.run, cases)
@@ -53,7 +55,7 @@ class Fake:
 class Sound(Fake):
     def run(self, case: Case) -> Outcome:
         del case
-        return Outcome(steps=1, unchecked=self.unchecked)
+        return Outcome(steps=1, events=1, unchecked=self.unchecked)
 
 
 def hunted(target: Fake, most: int = 100) -> Campaign:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from kvfence.checker.audit.case import (
+from kvfence.checker.audit.cases.case import (
     Abort,
     Case,
     Fail,
@@ -19,9 +19,9 @@ from kvfence.checker.audit.case import (
     problem_of,
     read_case,
 )
+from kvfence.checker.audit.cases.workload import cases
 from kvfence.checker.audit.targets import REFERENCE, VLLM
-from kvfence.checker.audit.workload import cases
-from kvfence.checker.errors import CannotRun
+from kvfence.spec.errors import CannotRun
 
 ONE_OF_EACH = Case(
     Setup(windows=(0, 8), depth=2),

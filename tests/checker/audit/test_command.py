@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvfence.checker.audit.case import read_case
-from kvfence.checker.cli import run
+from kvfence.checker.audit.cases.case import read_case
+from kvfence.checker.cli.app import run
 
 
 def test_a_faulty_design_is_reported_with_its_case_and_trace(

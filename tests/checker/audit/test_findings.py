@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.audit.lab import lab_environment, lab_python
-from kvfence.checker.audit.releases import fetch
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.audit.releases.fetch import fetch
+from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from kvfence.checker.audit.campaign import Finding
-from kvfence.checker.audit.case import Case, Setup, Step, Submit
-from kvfence.checker.audit.outcome import Evidence, Sighting
+from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit
+from kvfence.checker.audit.cases.outcome import Evidence, Sighting
 from kvfence.checker.audit.test_file import kind_of, text_of
 from kvfence.checker.audit.test_file import test_of as written_for
 

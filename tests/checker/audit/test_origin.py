@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.audit.campaign import Campaign
-from kvfence.checker.audit.case import Case, Setup, Step, Submit, as_json
-from kvfence.checker.audit.command import _replayed, _told
-from kvfence.checker.audit.outcome import Outcome
-from kvfence.checker.audit.releases import Origin
+from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json
+from kvfence.checker.audit.cases.outcome import Outcome
+from kvfence.checker.audit.releases.fetch import Origin
+from kvfence.checker.cli.commands.audit_run import _replayed, _told
 
 ORIGIN = Origin(
     version="9.9.9",
@@ -22,7 +22,7 @@ ORIGIN = Origin(
 )
 CAMPAIGN = Campaign(
     target="vllm 9.9.9", seed=1, budget=1.0, seconds=1.0, cases=1, refused=0, steps=1, events=1, accesses=1,
-    counts={}, findings=(),
+    counts={}, checks={}, findings=(),
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class Nothing:
     def run(self, case: Case, record: Path | None = None) -> Outcome:
         """Runs nothing."""
         del case, record
-        return Outcome(steps=1)
+        return Outcome(events=1, steps=1)
 
 
 @pytest.mark.parametrize("replay", [False, True])

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import campaign
-from kvfence.checker.audit.case import Abort, Case, Fail, Reset, Setup, Step, Submit
+from kvfence.checker.audit.cases.case import Abort, Case, Fail, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import verdict_of
 from kvfence.checker.audit.targets import REFERENCE, Reference
 from kvfence.spec.designs import DESIGNS
@@ -31,7 +31,7 @@ def test_the_sound_reference_is_clean() -> None:
 def test_without_torch_it_is_told_what_to_install() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from kvfence.checker.cli import main\n"
+        "from kvfence.checker.cli.app import main\n"
         "sys.argv = ['kvfence', 'audit', 'reference', '--budget', '5']\n"
         "sys.exit(main())"
     )

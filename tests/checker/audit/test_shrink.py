@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from kvfence.checker.audit.case import Abort, Action, Case, Setup, Step, Submit, problem_of
-from kvfence.checker.audit.shrink import shrink, without
+from kvfence.checker.audit.cases.case import Abort, Action, Case, Setup, Step, Submit, problem_of
+from kvfence.checker.audit.cases.shrink import shrink, without
 
 
 def always() -> bool:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.audit.campaign import Finding, campaign
-from kvfence.checker.audit.case import Abort, Case, Fail, Hold, Reset, Setup, Step, Submit
+from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import examined, grounds_of, write
-from kvfence.checker.audit.lab import lab_environment, lab_python
-from kvfence.checker.audit.releases import fetch
+from kvfence.checker.audit.releases.fetch import fetch
+from kvfence.checker.audit.releases.lab import lab_environment, lab_python
 from kvfence.checker.audit.targets import VLLM, Vllm
 from kvfence.checker.audit.test_file import test_of as text_of_test
-from kvfence.checker.errors import CannotRun
+from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
 

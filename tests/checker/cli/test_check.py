@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.spec.events import Alloc, Event, Free, Header, Pool, Quiesce
 
 HEADER = Header(producer="test", pools=(Pool("gpu", 4, null=0),))

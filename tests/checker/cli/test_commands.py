@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli, exit_codes
-from kvfence.checker.cli import run
-from kvfence.checker.exit_codes import CANNOT_RUN, FAILED, READER_LEFT, worst_code
+from kvfence.checker.cli import app as cli
+from kvfence.checker.cli.app import run
+from kvfence.checker.core import exit_codes
+from kvfence.checker.core.exit_codes import CANNOT_RUN, FAILED, READER_LEFT, worst_code
 
 ROOT = Path(__file__).parents[3]
 ENDINGS = {
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     """The installed command in a process of its own."""
-    command = [sys.executable, "-m", "kvfence.checker.main", *arguments]
+    command = [sys.executable, "-m", "kvfence.checker.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -69,7 +70,7 @@ def test_standard_streams_that_are_closed_change_no_exit_code(
     for arguments, code in ((["verify", "--machine", "lookup"], 0), (["check", empty], CANNOT_RUN)):
         redirections = [f"{number}{'<' if number == 0 else '>'}&-" for number in closed]
         given = [] if 0 in closed else ["<", os.devnull]
-        line = shlex.join([sys.executable, "-m", "kvfence.checker.main", *arguments])
+        line = shlex.join([sys.executable, "-m", "kvfence.checker.cli.main", *arguments])
         shell = ["sh", "-c", " ".join([line, *given, *redirections])]
         ended = subprocess.run(shell, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
         assert ended.returncode == code
@@ -108,7 +109,7 @@ def broken(*_: object, **__: object) -> None:
 def test_a_failure_is_one_line_and_a_private_file_with_all_that_a_report_needs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", broken)
+    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", broken)
     assert run(["check", "some trace.jsonl", "--format", "json"]) == FAILED
     line = one_line(capsys)
     (file,) = folder.glob("kvfence-failure-*")
@@ -124,7 +125,7 @@ def test_a_failure_is_one_line_and_a_private_file_with_all_that_a_report_needs(
 def test_where_no_file_can_be_written_the_line_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", broken)
+    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", broken)
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
     assert run(["check", "trace.jsonl"]) == FAILED
     assert "could not be written" in one_line(capsys)
@@ -139,7 +140,7 @@ def test_no_exception_passes_for_a_verdict(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", fails)
+    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", fails)
     assert run(["check", "trace.jsonl"]) == FAILED
     assert type(error).__name__ in one_line(capsys)
 
@@ -153,7 +154,7 @@ def test_a_thread_that_dies_takes_the_verdict_with_it(
         thread.join()
         return "all is well"
 
-    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", text)
+    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", text)
     assert run(["designs"]) == FAILED
     assert "a fault of ours" in capsys.readouterr().err
 
@@ -169,7 +170,7 @@ def test_an_error_that_python_ignores_takes_the_verdict_with_it(
         Dies()
         return "all is well"
 
-    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", text)
+    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", text)
     assert run(["designs"]) == FAILED
     assert "a fault of ours" in capsys.readouterr().err
 
@@ -177,7 +178,7 @@ def test_an_error_that_python_ignores_takes_the_verdict_with_it(
 def test_a_full_disk_at_standard_output_hides_the_verdict(folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    command = [sys.executable, "-m", "kvfence.checker.main", "designs"]
+    command = [sys.executable, "-m", "kvfence.checker.cli.main", "designs"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env={"TMPDIR": str(folder)}
@@ -189,7 +190,7 @@ def test_a_full_disk_at_standard_output_hides_the_verdict(folder: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["designs", "--format", "json"], ["--version"]])
 def test_a_reader_that_leaves_early_is_no_violation(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "kvfence.checker.main", *arguments]
+    command = [sys.executable, "-m", "kvfence.checker.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -209,21 +210,21 @@ def test_a_package_that_is_missing_is_named_with_the_way_out(
     def fails(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'networkx'", name="networkx.algorithms")
 
-    monkeypatch.setattr("kvfence.checker.monitor.check.check_trace", fails)
+    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", fails)
     assert run(["check", "trace.jsonl"]) == CANNOT_RUN
     assert "pip install 'kvfence[order]'" in one_line(capsys)
 
 
 @pytest.mark.parametrize(("module", "code"), [("None", CANNOT_RUN), ("object()", FAILED)])
 def test_an_installation_that_cannot_be_imported_is_one_line(module: str, code: int) -> None:
-    text = f"import sys; from kvfence.checker.main import main; sys.modules['typer'] = {module}; main()"
+    text = f"import sys; from kvfence.checker.cli.main import main; sys.modules['typer'] = {module}; main()"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_without_assert_statements_verdicts_are_the_same() -> None:
-    command = [sys.executable, "-O", "-m", "kvfence.checker.main", "verify", "--engine", "explore"]
+    command = [sys.executable, "-O", "-m", "kvfence.checker.cli.main", "verify", "--engine", "explore"]
     for design, code in (("sound", 0), ("unpinned_lookup", 1)):
         done = subprocess.run(
             [*command, "--machine", "lookup", "--design", design], capture_output=True, text=True, check=False
@@ -232,7 +233,7 @@ def test_without_assert_statements_verdicts_are_the_same() -> None:
 
 
 def test_without_docstrings_nothing_is_judged() -> None:
-    command = [sys.executable, "-OO", "-m", "kvfence.checker.main", "verify", "--machine", "lookup"]
+    command = [sys.executable, "-OO", "-m", "kvfence.checker.cli.main", "verify", "--machine", "lookup"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (CANNOT_RUN, "")
     assert "-OO" in done.stderr

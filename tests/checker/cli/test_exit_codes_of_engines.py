@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
-from kvfence.checker.engines.native import build
+from kvfence.checker.cli import app as cli
+from kvfence.checker.core import c_build as build
 
 pytest.importorskip("z3", reason="needs the extra smt")
 
@@ -79,7 +79,8 @@ def test_what_is_broken_at_once_has_its_rows_and_its_story(
 def test_a_proof_says_where_the_rest_was_searched(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told("declared", engine, capsys)
     assert code == HOLDS
-    assert "declared: taken actions, goals and premises: searched at Block 2 by engine native" in text
+    where = "declared: taken actions, goals and premises: searched at Block 2 by engine native"
+    assert where in " ".join(text.split())
     found = json.loads(told("declared", engine, capsys, "--format", "json")[1])
     assert found["machines"][0]["searched"] == {
         "engine": "native",
@@ -104,9 +105,9 @@ def test_no_row_of_a_check_that_nothing_evaluates_holds(capsys: pytest.CaptureFi
 def test_engine_liveness_claims_nothing_but_the_promises(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told("half", "liveness", capsys)
     assert code == HOLDS
-    assert "only promises were judged here" in text
-    assert "Every promise of these machines is kept" in text
-    assert "Every condition" not in text
+    assert "only promises were judged here" in " ".join(text.split())
+    assert "Every promise of these machines is kept" in " ".join(text.split())
+    assert "Every condition" not in " ".join(text.split())
 
 
 def test_a_proof_beside_a_promise_that_it_does_not_judge_claims_no_more(
@@ -114,7 +115,7 @@ def test_a_proof_beside_a_promise_that_it_does_not_judge_claims_no_more(
 ) -> None:
     code, text = told("kept", "native", capsys)
     assert code == HOLDS
-    assert "Every condition of these machines holds" in text
+    assert "Every condition of these machines holds" in " ".join(text.split())
     code, text = told("kept", "smt", capsys)
     assert code == HOLDS
     assert "Every condition of these machines, promises apart, is proved" in " ".join(text.split())

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli, interrupts
-from kvfence.checker.interrupts import INTERRUPTED
+from kvfence.checker.cli import app as cli
+from kvfence.checker.core import interrupts
+from kvfence.checker.core.interrupts import INTERRUPTED
 from kvfence.spec.machines import MACHINES
 
-SAMPLE = next((Path(cli.__file__).parent / "samples").glob("*.jsonl"))
+SAMPLE = next((Path(cli.__file__).parents[2] / "reference" / "samples").glob("*.jsonl"))
 BIG = ["--size", "Block=9", "--size", "Holder=4"]
 COMMANDS = {
     "verify": ["verify", *BIG],
@@ -37,8 +38,8 @@ COMMANDS = {
 }
 STARTED = """
 import os, sys
-from kvfence.checker.main import main
-from kvfence.checker import interrupts
+from kvfence.checker.cli.main import main
+from kvfence.checker.core import interrupts
 interrupts.watch()
 os.write(1, b"\\n")
 main()
@@ -85,7 +86,7 @@ def test_an_interrupted_replay_keeps_its_figures(
 def test_machines_that_were_explored_are_told_though_the_next_one_was_still_being_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvfence.checker.engines.explore import Explore
+    from kvfence.checker.engines.explicit.explore import Explore
 
     explored = Explore.run
 
@@ -116,7 +117,7 @@ def test_a_swallowed_interrupt_ends_the_command_all_the_same(
         time.sleep(20)
         return "not interrupted"
 
-    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", slow)
+    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", slow)
     assert cli.run(["designs"]) == INTERRUPTED
     assert capsys.readouterr() == ("", f"kvfence: {interrupts.AT_ONCE}\n")
 
@@ -131,7 +132,7 @@ def test_an_import_that_fails_by_an_interrupt_is_no_missing_package(
             raise ImportError("cannot import name 'x' from partially initialized module") from None
         return ""
 
-    monkeypatch.setattr("kvfence.checker.report.listings.designs_text", half_imported)
+    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", half_imported)
     assert cli.run(["designs"]) == INTERRUPTED
     assert capsys.readouterr().err == f"kvfence: {interrupts.AT_ONCE}\n"
 
@@ -204,7 +205,7 @@ def test_ctrl_c_is_one_line_and_130_at_any_moment(command: str, whole_group: boo
     arguments = COMMANDS[command]
     if command in {"check", "races", "explain"}:
         files = ["--record", "trace.jsonl", "--record-order", "order.jsonl"]
-        replay = [sys.executable, "-m", "kvfence.checker.main", "replay", str(SAMPLE), *files]
+        replay = [sys.executable, "-m", "kvfence.checker.cli.main", "replay", str(SAMPLE), *files]
         subprocess.run(replay, cwd=tmp_path, check=True, capture_output=True)
     moments = [0.01 * 1.6**n for n in range(13)]  # to 2.8 s
     wrong = {round(at, 3): pressed_after(at, arguments, tmp_path, whole_group) for at in moments}

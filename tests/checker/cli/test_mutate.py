@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES, lookup
 

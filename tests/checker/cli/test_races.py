@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.checker.order.check import check_order_trace
-from kvfence.checker.order.trace_file import OrderTraceWriter
-from kvfence.reference.device.order_rules import RULES, Twins, gpu
-from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import in_order
+from kvfence.reference.order_programs.order_rules import RULES, Twins, gpu
+from kvfence.reference.order_programs.program import Program
+from kvfence.reference.order_programs.schedules import in_order
+from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.order import (
     Copy,
     Declare,

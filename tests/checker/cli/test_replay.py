@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 
-SAMPLE = next((Path(cli.__file__).parent / "samples").glob("*.jsonl"))
+SAMPLE = next((Path(cli.__file__).parents[2] / "reference" / "samples").glob("*.jsonl"))
 SMALL = ["--requests", "30", "--gpu-blocks", "8192", "--cpu-blocks", "8192"]
 
 

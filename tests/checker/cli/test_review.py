@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.cli import run
+from kvfence.checker.cli.app import run
 
 SMALL = ["--size", "Request=1", "--size", "Block=1", "--pairs", "500"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
-from kvfence.checker.engines.native import build
+from kvfence.checker.cli import app as cli
+from kvfence.checker.core import c_build as build
 from kvfence.spec.machines import MACHINES
 
 POOL = ["verify", "--machine", "block_pool", "--size", "Block=3"]

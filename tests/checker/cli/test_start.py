@@ -13,12 +13,12 @@ HEAVY = {
     "jinja2",
     "rich",
     "kvfence.spec.language",
-    "kvfence.checker.verify",
+    "kvfence.checker.analysis.verify",
 }
-OTHERS = {"torch", "z3", "networkx", "jinja2", "rich", "kvfence.reference", "kvfence.checker.monitor"}
+OTHERS = {"torch", "z3", "networkx", "jinja2", "rich", "kvfence.reference", "kvfence.checker.ledger"}
 WATCHED = """
 import sys
-from kvfence.checker.cli import run
+from kvfence.checker.cli.app import run
 run(sys.argv[1:])
 print(*sys.modules, file=sys.stderr)
 """
@@ -39,5 +39,5 @@ def test_help_loads_no_machine_no_engine_and_no_library_of_one(arguments: list[s
 
 def test_a_verification_loads_what_it_runs_and_nothing_of_other_commands() -> None:
     there = loaded("verify", "--machine", "block_pool")
-    assert there >= {"kvfence.spec.machines.block_pool", "kvfence.checker.verify", "numpy"}
+    assert there >= {"kvfence.spec.machines.block_pool", "kvfence.checker.analysis.verify", "numpy"}
     assert not there & OTHERS

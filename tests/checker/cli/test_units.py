@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.units import parse_memory, parse_sizes
+from kvfence.checker.core.units import parse_memory, parse_sizes
+from kvfence.spec.errors import CannotRun
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 
 pytest.importorskip("z3", reason="needs the extra smt")
 

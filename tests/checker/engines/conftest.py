@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines.native import build
+from kvfence.checker.core import c_build as build
 from kvfence.spec.language import Machine
 
 

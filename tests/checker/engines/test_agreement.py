@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.engines import Explore, Interpret, Native, Result, Verdict
-from kvfence.checker.engines.pack import Packing
+from kvfence.checker.engines.base import Result, Verdict
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.explicit.pack import Packing
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import (
     And,
     Bool,

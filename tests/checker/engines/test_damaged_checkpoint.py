@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvfence.checker.engines import Engine, Native, Progress, Result
-from kvfence.checker.engines.checkpoint import INDEX, Checkpoint
+from kvfence.checker.engines.base import Engine, Progress, Result
 from kvfence.checker.engines.gpu import Gpu, gpu
-from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native import exploration, native
-from kvfence.checker.engines.saved import Saved
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.checkpoint import INDEX, Checkpoint
+from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines.native.saved import Saved
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Build = Callable[..., Machine]
@@ -282,7 +283,7 @@ def test_a_disk_that_fails_loses_the_checkpoint_and_not_the_search(
         elif call == "replace":
             monkeypatch.setattr(Path, "replace", full)
         else:
-            monkeypatch.setattr("kvfence.checker.engines.checkpoint.os.fsync", full)
+            monkeypatch.setattr("kvfence.checker.engines.native.checkpoint.os.fsync", full)
         return found
 
     monkeypatch.setattr(Checkpoint, "load", load)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvfence.checker.engines import Explore, Interpreter
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language import Bool, Elem, Enum, Expr, Int, Machine, State, View, changes
 
 Phase = Enum("Phase", "waiting running")

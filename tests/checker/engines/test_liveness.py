@@ -9,9 +9,11 @@ from typing import Literal
 
 import pytest
 
-from kvfence.checker.engines import Interpreter, Liveness, Path, Result, Verdict
-from kvfence.checker.engines.native import build
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.core import c_build as build
+from kvfence.checker.engines.base import Path, Result, Verdict
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.liveness.liveness import Liveness
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Expr, If, Int, Machine, Or, SpecError, State
 from kvfence.spec.machines import MACHINES
 
@@ -314,7 +316,7 @@ def test_random_machines_are_judged_as_by_trying_every_set_of_states() -> None:
 
 def check_in_python(m: Machine) -> Result:
     """The verdict on a graph made without compiling anything."""
-    from kvfence.checker.engines import graph
+    from kvfence.checker.engines.liveness import graph
 
     def refuse(*_: object) -> None:
         raise build.CannotCompile("not for a machine of seven states")

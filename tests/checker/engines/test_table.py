@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kvfence.checker.engines.base import Stop
-from kvfence.checker.engines.pack import WORD, Packing
-from kvfence.checker.engines.table import SeenRows, SeenWords, seen
+from kvfence.checker.engines.explicit.pack import WORD, Packing
+from kvfence.checker.engines.explicit.table import SeenRows, SeenWords, seen
 from kvfence.spec.language import Int, Machine, State, ground
 
 

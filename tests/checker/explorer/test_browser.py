@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.explorer.server import ExplorerServer
-from kvfence.checker.explorer.walk import explorer_of
+from kvfence.checker.cli.explorer.server import ExplorerServer
+from kvfence.checker.cli.explorer.walk import explorer_of
 from kvfence.spec.machines import MACHINES
 
 websocket = pytest.importorskip("websocket")

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.explorer.server import ExplorerServer
-from kvfence.checker.explorer.walk import explorer_of
+from kvfence.checker.cli.explorer.server import ExplorerServer
+from kvfence.checker.cli.explorer.walk import explorer_of
+from kvfence.spec.errors import CannotRun
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_idle_connections_take_few_threads_and_hold_nobody_up(server: ExplorerSe
 
 
 def test_who_asks_a_byte_at_a_time_is_let_go(server: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvfence.checker.explorer.server.PATIENCE", 0.5)
+    monkeypatch.setattr("kvfence.checker.cli.explorer.server.PATIENCE", 0.5)
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as slow:
         started = time.monotonic()
         with contextlib.suppress(OSError):

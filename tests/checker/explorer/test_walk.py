@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.explorer.walk import Explorer, explorer_of
+from kvfence.checker.cli.explorer.walk import Explorer, explorer_of
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.machines import MACHINES
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from kvfence.checker.analysis.mutation import kill
+from kvfence.checker.analysis.mutation.kill import Campaign, Fate, run
+from kvfence.checker.analysis.mutation.matrix import Matrix, matrix
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.mutation import kill
-from kvfence.checker.mutation.kill import Campaign, Fate, run
-from kvfence.checker.mutation.matrix import Matrix, matrix
 from kvfence.spec.language import Count, Elem, Expr, ForAll, Implies, Int, Machine, Not, State
 from kvfence.spec.machines import MACHINES
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.mutation.mutants import Kind, mutants, shrinks, weakened
+from kvfence.checker.analysis.mutation.mutants import Kind, mutants, shrinks, weakened
 from kvfence.spec.language import (
     And,
     Bool,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.mutation.mutants import Kind, mutants
+from kvfence.checker.analysis.mutation.mutants import Kind, mutants
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 

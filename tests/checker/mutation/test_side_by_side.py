@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from kvfence.checker.analysis.mutation import kill
+from kvfence.checker.analysis.mutation.matrix import mutate
 from kvfence.checker.audit.campaign import campaign
-from kvfence.checker.audit.case import Case
+from kvfence.checker.audit.cases.case import Case
+from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.findings import verdict_of
-from kvfence.checker.audit.outcome import Outcome
 from kvfence.checker.audit.targets import REFERENCE, Reference
-from kvfence.checker.mutation import kill
-from kvfence.checker.mutation.matrix import mutate
-from kvfence.checker.mutation.side_by_side import ProcessDied, side_by_side
+from kvfence.checker.core.processes import ProcessDied, side_by_side
 
 PARENT = """
 import os, time
-from kvfence.checker.mutation.side_by_side import side_by_side
+from kvfence.checker.core.processes import side_by_side
 def work(_):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(15)

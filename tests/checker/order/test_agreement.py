@@ -6,8 +6,8 @@ import pytest
 
 from kvfence.checker.order.graph import OrderGraph, explain
 from kvfence.checker.order.races import Access, OrderChecker, Race
-from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import Run, exhaustive, in_order, seeded, witness
+from kvfence.reference.order_programs.program import Program
+from kvfence.reference.order_programs.schedules import Run, exhaustive, in_order, seeded, witness
 from kvfence.spec.order import (
     Copy,
     Get,

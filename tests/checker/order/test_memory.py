@@ -5,8 +5,8 @@ import pytest
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.graph import FarApart, explain
 from kvfence.checker.order.races import OrderChecker
-from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import witness
+from kvfence.reference.order_programs.program import Program
+from kvfence.reference.order_programs.schedules import witness
 from kvfence.spec.order import (
     Copy,
     Declare,

@@ -9,9 +9,9 @@ from kvfence.checker.order.graph import explain
 from kvfence.checker.order.missing import broken_by
 from kvfence.checker.order.races import INVARIANTS, OrderChecker, Race
 from kvfence.checker.order.ranges import What
-from kvfence.reference.device.order_rules import RULES, Twins
-from kvfence.reference.device.program import Program
-from kvfence.reference.device.schedules import Run, exhaustive, hunt, in_order, seeded, witness
+from kvfence.reference.order_programs.order_rules import RULES, Twins
+from kvfence.reference.order_programs.program import Program
+from kvfence.reference.order_programs.schedules import Run, exhaustive, hunt, in_order, seeded, witness
 from kvfence.spec.order import RegionKind
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)

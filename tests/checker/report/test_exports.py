@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.cli import run
-from kvfence.checker.engines.explore import Explore
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.report.mermaid import labelled, moves, sequence_diagram, state_diagram
-from kvfence.checker.report.promela import promela
-from kvfence.checker.report.tla import camel, tla
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.cli.app import run
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.report.export.mermaid import labelled, moves, sequence_diagram, state_diagram
+from kvfence.checker.report.export.promela import promela
+from kvfence.checker.report.export.tla import camel, tla
 from kvfence.spec.designs import DESIGNS
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Int, Machine
 from kvfence.spec.machines import MACHINES
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from kvfence.checker.report import tla as tla_export
-from kvfence.checker.report.mermaid import labelled, moves, state_diagram
-from kvfence.checker.report.promela import promela
-from kvfence.checker.report.tla import module_name, tla
+from kvfence.checker.report.export import tla as tla_export
+from kvfence.checker.report.export.mermaid import labelled, moves, state_diagram
+from kvfence.checker.report.export.promela import promela
+from kvfence.checker.report.export.tla import module_name, tla
 from kvfence.spec.language import Enum, Expr, ForAll, Int, Machine, State
 
 

@@ -6,15 +6,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.analysis.recorded.holding import Holding
+from kvfence.checker.analysis.results import Counterexample
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.order.races import OrderChecker
-from kvfence.checker.report import sequence, slots, timeline
-from kvfence.checker.report.coverage import coverage
-from kvfence.checker.report.facts import Counterexample
-from kvfence.checker.report.holding import Holding
-from kvfence.checker.report.messages import OrderSpeaker, Speaker
-from kvfence.checker.report.svg import Canvas, cut, palette
-from kvfence.checker.verify import verify
+from kvfence.checker.report.diagrams import sequence, slots, timeline
+from kvfence.checker.report.diagrams.coverage import coverage
+from kvfence.checker.report.diagrams.messages import OrderSpeaker, Speaker
+from kvfence.checker.report.diagrams.svg import Canvas, cut, palette
 from kvfence.spec import events as ev
 from kvfence.spec import order as od
 from kvfence.spec.designs import DESIGNS

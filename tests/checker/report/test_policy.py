@@ -9,11 +9,11 @@ import re
 
 import pytest
 
-from kvfence.checker.explained import Explained
-from kvfence.checker.report.explained import explained_html
-from kvfence.checker.report.html import review_html
-from kvfence.checker.report.svg import Canvas
-from kvfence.checker.review.compare import review
+from kvfence.checker.analysis.recorded.explain import Explained
+from kvfence.checker.analysis.review.compare import review
+from kvfence.checker.report.diagrams.svg import Canvas
+from kvfence.checker.report.html.explained import explained_html
+from kvfence.checker.report.html.html import review_html
 
 
 @pytest.fixture(scope="module", params=["review", "explain"])

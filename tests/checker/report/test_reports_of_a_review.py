@@ -10,16 +10,16 @@ import jsonschema
 import junitparser
 import pytest
 
-from kvfence.checker.report.annotations import github_annotations
-from kvfence.checker.report.html import review_html
+from kvfence.checker.analysis.review.compare import review
+from kvfence.checker.analysis.review.evidence import Proving
+from kvfence.checker.analysis.review.facts import Review
+from kvfence.checker.report.ci.annotations import github_annotations
+from kvfence.checker.report.ci.junit import review_junit
+from kvfence.checker.report.ci.markdown import review_markdown
+from kvfence.checker.report.ci.sarif import review_sarif
+from kvfence.checker.report.html.html import review_html
 from kvfence.checker.report.jsonreport import as_json
-from kvfence.checker.report.junit import review_junit
-from kvfence.checker.report.markdown import review_markdown
-from kvfence.checker.report.reviewed import EXIT_CODES, review_text
-from kvfence.checker.report.sarif import review_sarif
-from kvfence.checker.review.compare import review
-from kvfence.checker.review.evidence import Proving
-from kvfence.checker.review.facts import Review
+from kvfence.checker.report.text.reviewed import EXIT_CODES, review_text
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif-2.1.0.json").read_text(encoding="utf-8"))
 PAIRS = {

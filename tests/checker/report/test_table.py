@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfence.checker.report.table import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, table
 
 WORDS = st.lists(st.text("abcdef", min_size=1, max_size=9), min_size=1, max_size=30).map(" ".join)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvfence.checker.report.verdicts import verification_text
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.report.text.verdicts import verification_text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

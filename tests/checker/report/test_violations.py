@@ -1,7 +1,7 @@
 """A violation is told with its event, its values, and who did what to the slots."""
 
-from kvfence.checker.monitor.violation import Violation
-from kvfence.checker.report.violations import event_text, value_text, violation_text
+from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.violation_text import event_text, value_text, violation_text
 from kvfence.spec.events import Alloc, Evict, Touch
 
 VIOLATION = Violation(

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.review import behaviours as module
-from kvfence.checker.review.behaviours import behaviours
-from kvfence.checker.review.facts import Behaviour
-from kvfence.checker.review.sides import side
+from kvfence.checker.analysis.review import behaviours as module
+from kvfence.checker.analysis.review.behaviours import behaviours
+from kvfence.checker.analysis.review.facts import Behaviour
+from kvfence.checker.analysis.sides import side
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from kvfence.checker.analysis.liveness import promise_sizes
+from kvfence.checker.analysis.review import compare
+from kvfence.checker.analysis.review.compare import effect_of, review, stopping
+from kvfence.checker.analysis.review.facts import Review
+from kvfence.checker.analysis.sides import side
 from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explore import Explore
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.native import Native
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.promises import promise_sizes
-from kvfence.checker.review import compare
-from kvfence.checker.review.compare import effect_of, review, stopping
-from kvfence.checker.review.facts import Review
-from kvfence.checker.review.sides import side
 from kvfence.spec.designs import DESIGNS, Design
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import LEMMA, Machine
 from kvfence.spec.machines import MACHINES
 

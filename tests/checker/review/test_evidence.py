@@ -8,21 +8,21 @@ import pytest
 
 pytest.importorskip("z3", reason="needs the extra smt")
 
+from kvfence.checker.analysis.review import evidence
+from kvfence.checker.analysis.review.compare import review
+from kvfence.checker.analysis.review.evidence import Proving
+from kvfence.checker.analysis.review.facts import Evidence, Review
 from kvfence.checker.engines.smt import recheck
 from kvfence.checker.engines.smt.needed import Prover, Support
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.report.annotations import github_annotations
-from kvfence.checker.report.evidence import claim
-from kvfence.checker.report.html import review_html
-from kvfence.checker.report.junit import review_junit
-from kvfence.checker.report.markdown import review_markdown
-from kvfence.checker.report.reviewed import review_text
-from kvfence.checker.report.sarif import review_sarif
-from kvfence.checker.review import evidence
-from kvfence.checker.review.compare import review
-from kvfence.checker.review.evidence import Proving
-from kvfence.checker.review.facts import Evidence, Review
+from kvfence.checker.report.ci.annotations import github_annotations
+from kvfence.checker.report.ci.junit import review_junit
+from kvfence.checker.report.ci.markdown import review_markdown
+from kvfence.checker.report.ci.sarif import review_sarif
+from kvfence.checker.report.html.html import review_html
+from kvfence.checker.report.text.evidence import claim
+from kvfence.checker.report.text.reviewed import review_text
 from kvfence.spec.designs import DESIGNS
+from kvfence.spec.errors import CannotRun
 
 SPEC = Path(__file__).parent / "two_tier.py"
 SMALL = {"Request": 1, "Block": 2}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.errors import CannotRun
-from kvfence.checker.review import differences
-from kvfence.checker.review.sides import side
+from kvfence.checker.analysis.review import differences
+from kvfence.checker.analysis.sides import side
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.machines import MACHINES
 
 SPEC = Path(__file__).parent / "two_tier.py"

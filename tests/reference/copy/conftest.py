@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvfence.reference.device.driver import SRC_ANY, Card
+from kvfence.reference.driver.driver import SRC_ANY, Card
 from kvfence.spec.order import Copy, Kernel, OrderEvent, Range, Record, Wait
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.copy import crossover as module
 from kvfence.reference.copy.auto import AutoCopy
 from kvfence.reference.copy.batched import BatchedDMA
@@ -13,7 +14,6 @@ from kvfence.reference.copy.crossover import OVERRIDE, crossover, decide, overri
 from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.copy.staged import StagedCopy
-from kvfence.reference.errors import OptionsError
 
 SIZES = (4096, 16384, 65536)
 RATES = {

@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from kvfence.checker.order.races import OrderChecker
+from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.copy.auto import open_auto, open_engines
 from kvfence.reference.copy.crossover import measure
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.device import cuda_faults
 from kvfence.reference.device.cuda import CudaDevice
-from kvfence.reference.device.driver import DriverError, NoDevice, open_driver
-from kvfence.reference.device.host_pool import HostMemoryRefused, HostPool
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.device.virtual_order import replay_header
-from kvfence.reference.options import Options
+from kvfence.reference.driver.driver import DriverError, NoDevice, open_driver
+from kvfence.reference.driver.host_pool import HostMemoryRefused, HostPool
 from kvfence.reference.replay import run
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.order import Copy, Kernel, Wait
 
 pytestmark = pytest.mark.gpu

@@ -8,8 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from kvfence.reference.device.driver import DriverError
-from kvfence.reference.device.host_pool import HostMemoryRefused, HostPool, chunk_bytes
+from kvfence.reference.driver.driver import DriverError
+from kvfence.reference.driver.host_pool import HostMemoryRefused, HostPool, chunk_bytes
 
 PAGE = mmap.PAGESIZE
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvfence.checker import cli
-from kvfence.checker.cli import run as main
-from kvfence.reference.device.driver import NoDevice, open_driver
-from kvfence.reference.errors import OptionsError
-from kvfence.reference.options import Options
+from kvfence.checker.cli import app as cli
+from kvfence.checker.cli.app import run as main
+from kvfence.reference.blocks.errors import OptionsError
+from kvfence.reference.blocks.workload import conversations
+from kvfence.reference.driver.driver import NoDevice, open_driver
 from kvfence.reference.replay import run
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 
-SAMPLE = Path(cli.__file__).parent / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -49,7 +49,8 @@ def test_what_only_the_virtual_device_can_do_is_refused(unsupported):
 
 
 def test_importing_every_module_loads_nothing_of_cuda():
-    modules = ["copy.auto", "device.cuda", "device.cuda_runner", "device.platform", "metrics", "replay"]
+    device = ("cuda", "cuda_runner", "platform", "metrics")
+    modules = ["copy.auto", *(f"device.{name}" for name in device), "replay"]
     code = "import sys, torch\nbefore = set(sys.modules)\n"
     code += "\n".join(f"import kvfence.reference.{name}" for name in modules)
     code += "\nnew = set(sys.modules) - before"

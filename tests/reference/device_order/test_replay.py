@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker import cli
+from kvfence.checker.cli import app as cli
 from kvfence.checker.order.races import OrderChecker
+from kvfence.reference.blocks.errors import GarbledBlock
+from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.device.virtual_order import replay_header
-from kvfence.reference.errors import GarbledBlock
-from kvfence.reference.options import Options
 from kvfence.reference.replay import ReplayReport, run
-from kvfence.reference.workload import conversations
+from kvfence.reference.scheduler.options import Options
 from kvfence.spec.order import Copy, Kernel, OrderEvent, SyncEvent
 
 SMALL: dict[str, Any] = {
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
 FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
 AHEAD = {"groups": "full+sliding", "async_depth": 2}
-SAMPLE = Path(__file__).parents[3] / "checker" / "samples" / "mooncake_conversation_300.jsonl"
+SAMPLE = Path(__file__).parents[3] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, list[OrderEvent]]:

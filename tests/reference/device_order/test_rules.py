@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvfence.reference.device.contents import content, written
-from kvfence.reference.device.order_rules import (
+from kvfence.reference.order_programs.contents import content, written
+from kvfence.reference.order_programs.order_rules import (
     COMPUTE,
     RULES,
     STORE,
@@ -12,8 +12,15 @@ from kvfence.reference.device.order_rules import (
     gpu,
     header,
 )
-from kvfence.reference.device.program import Program, ProgramError
-from kvfence.reference.device.schedules import adversarial, exhaustive, hunt, in_order, seeded, witness
+from kvfence.reference.order_programs.program import Program, ProgramError
+from kvfence.reference.order_programs.schedules import (
+    adversarial,
+    exhaustive,
+    hunt,
+    in_order,
+    seeded,
+    witness,
+)
 from kvfence.spec.order import Copy, Get, Header, Host, Kernel, Put, Region, SyncStream
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvfence.checker.engines import Explore
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 

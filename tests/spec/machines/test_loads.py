@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from stories import assert_breaks_by, follow, refused_by_the_sound_twin
 
-from kvfence.checker.engines import Explore, Verdict
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES, loads, loads_verdicts
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.engines import Explore, Verdict
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.liveness import Liveness
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import ranks
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.engines import Explore, Verdict
-from kvfence.checker.engines.base import Path, Result
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.liveness import Liveness
-from kvfence.checker.monitor import Ledger
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.base import Path, Result, Verdict
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.liveness.liveness import Liveness
+from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import scheduling
 from kvfence.spec.numbering import Numbering

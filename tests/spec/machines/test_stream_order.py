@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvfence.checker.engines import Explore, Verdict
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.verify import verify
+from kvfence.checker.analysis.verify import verify
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import stream_order
 

@@ -7,10 +7,11 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines.gpu import Gpu, host
-from kvfence.checker.engines.gpu.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device import NoGpu
-from kvfence.checker.engines.gpu.host import HostDevice
+from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.device import host
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,13 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
-from kvfence.checker.engines.gpu import Gpu, host
-from kvfence.checker.engines.gpu.cuda import CudaDevice
+from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.device import host
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.torch_ranks import TorchRanks
 from kvfence.checker.engines.gpu.expansion import Limits
-from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.checker.engines.gpu.torch_ranks import TorchRanks
 from kvfence.spec.language import Machine
 
 

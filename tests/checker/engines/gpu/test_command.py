@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from kvfence.checker.cli import run
-from kvfence.checker.engines.gpu import cuda
-from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.cli.app import run
+from kvfence.checker.engines.gpu.device import cuda
+from kvfence.checker.engines.gpu.device.device import NoGpu
 
 LOOKUP = ["--machine", "lookup"]
 

@@ -5,15 +5,15 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines import Native, Result, Verdict
-from kvfence.checker.engines.base import Progress
+from kvfence.checker.cli.commands.progress import room_left
+from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu, expansion
-from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.expansion import Limits
-from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.report.progress import room_left
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Int, Machine, State, ground
 from kvfence.spec.machines import MACHINES

@@ -6,11 +6,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.gpu import Gpu
-from kvfence.checker.engines.gpu.device import NoGpu
-from kvfence.checker.engines.graph import explored
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.engines.liveness import Liveness
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.liveness.graph import explored
+from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Int, Machine, State
 from kvfence.spec.machines import MACHINES

@@ -7,19 +7,19 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines import Native
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.gpu import Gpu, state_table
-from kvfence.checker.engines.gpu.device import Table
+from kvfence.checker.engines.gpu.device.device import Table
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.keys import Keys
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
-from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.keys import Keys
 from kvfence.checker.engines.gpu.levels import Memory
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.state_table import StateTable
-from kvfence.checker.engines.interpret import Interpreter
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.native import Native
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine, ground
 from kvfence.spec.machines import MACHINES
 

@@ -9,18 +9,20 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from kvfence.checker.adapters.pinned_levels import pinned_levels
-from kvfence.checker.engines import Native, Result, Verdict
-from kvfence.checker.engines.gpu import Gpu, expansion, search, source, sums
-from kvfence.checker.engines.gpu.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.base import Result, Verdict
+from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.gpu import Gpu, expansion, search, sums
+from kvfence.checker.engines.gpu.device import source
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.ranks import Ranks
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
-from kvfence.checker.engines.gpu.host import HostDevice
 from kvfence.checker.engines.gpu.levels import Levels, Piece
-from kvfence.checker.engines.gpu.ranks import Ranks
+from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
 from kvfence.checker.engines.gpu.store import PlainStore
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 
 _spec = importlib.util.spec_from_file_location("thread_ranks", Path(__file__).parent / "thread_ranks.py")

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.engines import Native, Result, Verdict
+from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.gpu import Gpu
-from kvfence.checker.engines.gpu.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.keys import Keys
+from kvfence.checker.engines.gpu.device.ranks import Alone
 from kvfence.checker.engines.gpu.expansion import Limits
-from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.gpu.keys import Keys
-from kvfence.checker.engines.gpu.ranks import Alone
 from kvfence.checker.engines.native.layout import Dense
+from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import ground
 
 HERE = Path(__file__).parent

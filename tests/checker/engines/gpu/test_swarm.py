@@ -5,13 +5,13 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines import Result, Verdict
+from kvfence.checker.engines.base import Result, Verdict
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.gpu import Swarm
-from kvfence.checker.engines.gpu.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device import Device, NoGpu
-from kvfence.checker.engines.gpu.host import HostDevice
-from kvfence.checker.engines.interpret import Interpreter
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.device import Device, NoGpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Kvlife = Callable[..., Machine]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines.native import build
+from kvfence.checker.core import c_build as build
 
 SOURCE = "int answer(void) { return %d; }"
 CUT = """
 import sys
 from pathlib import Path
-from kvfence.checker.engines.native import build
+from kvfence.checker.core import c_build as build
 source = "int answer(void) { return 42; }"
 assert build.library(source).answer() == 42
 (path,) = Path(sys.argv[1]).glob("*.so")
@@ -37,7 +37,7 @@ for k in range(20):
 """
 INTERRUPTED = """
 import sys
-from kvfence.checker.engines.native import build
+from kvfence.checker.core import c_build as build
 try:
     build.library("int answer(void) { return 42; }")
 except KeyboardInterrupt:

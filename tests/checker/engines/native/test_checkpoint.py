@@ -17,11 +17,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvfence.checker.engines import Native, Progress, Result, Verdict
-from kvfence.checker.engines.checkpoint import LevelDigests
+from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.native import exploration as engine
-from kvfence.checker.engines.saved import Saved
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.checkpoint import LevelDigests
+from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines.native.saved import Saved
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
 Build = Callable[..., Machine]
@@ -31,7 +32,7 @@ SIZES = {"Block": 3, "Request": 3}
 
 KILLED = """
     import os, runpy, signal, sys
-    from kvfence.checker.engines import Native
+    from kvfence.checker.engines.native.native import Native
     from kvfence.checker.engines.native import exploration as engine
     build = runpy.run_path(sys.argv[1])["build"]
     engine.SLICE = 0.001

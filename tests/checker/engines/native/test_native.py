@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines import Explore, Native, Result, Verdict
-from kvfence.checker.engines.native import build
+from kvfence.checker.core import c_build as build
+from kvfence.checker.engines.base import Result, Verdict
+from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.errors import CannotRun
+from kvfence.checker.engines.native.native import Native
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, State, ground
 
 Build = Callable[..., Machine]

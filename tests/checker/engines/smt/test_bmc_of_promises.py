@@ -11,12 +11,12 @@ import copy
 
 import pytest
 
+from kvfence.checker.analysis.liveness import promise_sizes
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explore import Explore
-from kvfence.checker.engines.liveness import Liveness
+from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.checker.engines.smt.conditions import after, initially, some
-from kvfence.checker.promises import promise_sizes
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import And, Bool, Function, Implies, Machine, Not, Or, Property
 from kvfence.spec.language.expr import apply, make, substitute

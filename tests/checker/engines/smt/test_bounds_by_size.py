@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.engines import Interpret, Verdict
+from kvfence.checker.engines.base import Verdict
+from kvfence.checker.engines.explicit.interpret import Interpret
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.spec.language import Count, Expr, Int, Machine, SpecError, State
 from kvfence.spec.language.expr import limit

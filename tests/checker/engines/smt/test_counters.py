@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.engines.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt import conditions as say
 from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.counters import Counter, counts_in, everywhere, facts, flips

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines import Verdict
+from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.spec.language import Enum, Expr, ForAll, Iff, Int, Machine, State
 

@@ -8,7 +8,7 @@ import pytest
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.smt import recheck
 from kvfence.checker.engines.smt.unbounded import Unbounded
-from kvfence.checker.errors import CannotRun
+from kvfence.spec.errors import CannotRun
 from kvfence.spec.machines import MACHINES
 
 WRONG = "(declare-sort S 0)(declare-fun p (S) Bool)(declare-fun a () S)(assert (not (p a)))(check-sat)"

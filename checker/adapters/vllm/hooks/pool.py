@@ -1,0 +1,279 @@
+"""Hooks on vLLM's BlockPool: what is given, shared, taken back, labelled and evicted, in either pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.notes.quick import Compiled
+from kvfence.checker.adapters.vllm.notes.tape import LIVELY
+from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+
+TAP: Final = "_kvfence_tap"
+"""Attribute of a pool under observation."""
+
+KNOWN_CHANGERS: Final = frozenset(
+    {
+        "cache_full_blocks",
+        "cache_partial_block",
+        "emit_cached_block_events",  # tells subscribers, changes nothing
+        "evict_blocks",
+        "free_blocks",
+        "get_cached_block",
+        "get_new_blocks",
+        "get_num_free_blocks",
+        "get_usage",
+        "is_block_writable",
+        "move_block_hashes",
+        "reset_prefix_cache",
+        "take_events",
+        "touch",
+        "unpin_blocks",
+    }
+)
+"""Public methods that are observed, or known to change nothing."""
+
+
+def hook_pool(patches: Patches, block_pool: Any) -> None:
+    """Observe all instances of the class ``BlockPool`` that have a tap."""
+    pool = block_pool.BlockPool
+    patches.mark(pool, TAP)
+    patches.wrap(
+        pool,
+        "get_new_blocks",
+        _get_new_blocks,
+        parameters=("num_blocks",),
+        compiled=Compiled("get_new_blocks", (PoolTap.allocated, PoolTap.denied)),
+    )
+    patches.wrap(
+        pool, "touch", _touch, parameters=("blocks",), compiled=Compiled("touch", (PoolTap.touched,))
+    )
+    patches.wrap(
+        pool,
+        "free_blocks",
+        _free_blocks,
+        parameters=("ordered_blocks",),
+        compiled=Compiled("free_blocks", (PoolTap.freed,)),
+    )
+    patches.wrap(
+        pool,
+        "cache_full_blocks",
+        _cache_full_blocks,
+        parameters=(
+            "request",
+            "blocks",
+            "num_cached_blocks",
+            "num_full_blocks",
+            "block_size",
+            "kv_cache_group_id",
+        ),
+        compiled=Compiled(
+            "cache_full_blocks", (PoolTap.labelled,), ("blocks", "num_cached_blocks", "num_full_blocks")
+        ),
+    )
+    patches.wrap(pool, "evict_blocks", _evict_blocks, parameters=("block_ids",))
+    patches.wrap(pool, "reset_prefix_cache", _reset_prefix_cache)
+    patches.wrap(pool, "cache_partial_block", _relabels(_first_block), absent_is_fine=True)
+    patches.wrap(
+        pool,
+        "move_block_hashes",
+        _relabels(_two_blocks),
+        parameters=("src_block", "dst_block"),
+        absent_is_fine=True,
+    )
+    patches.wrap(pool, "unpin_blocks", _unpin_blocks, parameters=("blocks", "on_reuse"), absent_is_fine=True)
+    unknown = sorted(
+        name
+        for name, member in vars(pool).items()
+        if callable(member) and not name.startswith("_") and name not in KNOWN_CHANGERS
+    )
+    if unknown:
+        patches.coverage.missing(
+            "BlockPool", f"this release has methods that are not known: {', '.join(unknown)}"
+        )
+
+
+def _get_new_blocks(original: Method) -> Method:
+    def get_new_blocks(self: Any, num_blocks: int) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        if tap is None:
+            return original(self, num_blocks)
+        tape = tap.tape
+        try:
+            blocks = original(self, num_blocks)
+        except ValueError:
+            tape.append((PoolTap.denied, tap, num_blocks, tap.queue.num_free_blocks))
+            raise
+        try:
+            tape.lively = LIVELY
+            hashes = [block._block_hash for block in blocks]
+            tape.append((PoolTap.allocated, tap, blocks.copy(), tap.queue.num_free_blocks, hashes))
+        except Exception as error:
+            tape.trouble(error)
+        return blocks
+
+    return get_new_blocks
+
+
+def _touch(original: Method) -> Method:
+    def touch(self: Any, blocks: Any) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        if tap is None:
+            return original(self, blocks)
+        blocks = blocks.copy() if isinstance(blocks, list) else _once(blocks)
+        original(self, blocks)
+        tape = tap.tape
+        try:
+            tape.lively = LIVELY
+            hashes = [block._block_hash for block in blocks] if tape.storing else None
+            tape.append((PoolTap.touched, tap, blocks, tap.queue.num_free_blocks, hashes))
+        except Exception as error:
+            tape.trouble(error)
+        return None
+
+    return touch
+
+
+def _once(blocks: Any) -> list[Any]:
+    """``blocks`` as a list; releases up to 0.19 passed one list for each group."""
+    listed = list(blocks)
+    if listed and isinstance(listed[0], list | tuple):
+        return [block for group in listed for block in group]
+    return listed
+
+
+def _free_blocks(original: Method) -> Method:
+    def free_blocks(self: Any, ordered_blocks: Any, *args: Any, **named: Any) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        if tap is None:
+            return original(self, ordered_blocks, *args, **named)
+        blocks = list(ordered_blocks)
+        original(self, blocks, *args, **named)
+        tape = tap.tape
+        try:
+            tape.lively = LIVELY
+            tape.append((PoolTap.freed, tap, blocks, tap.queue.num_free_blocks))
+        except Exception as error:
+            tape.trouble(error)
+        return None
+
+    return free_blocks
+
+
+def _cache_full_blocks(original: Method) -> Method:
+    def cache_full_blocks(
+        self: Any,
+        request: Any,
+        blocks: Any,
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        *args: Any,
+        **named: Any,
+    ) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        if tap is None or num_cached_blocks >= num_full_blocks:
+            return original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        result = original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        tape = tap.tape
+        try:
+            tape.lively = LIVELY
+            new = blocks[num_cached_blocks:num_full_blocks]
+            tape.append((PoolTap.labelled, tap, new, [block._block_hash for block in new]))
+        except Exception as error:
+            tape.trouble(error)
+        return result
+
+    return cache_full_blocks
+
+
+def _evict_blocks(original: Method) -> Method:
+    def evict_blocks(self: Any, block_ids: Any) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        result = original(self, block_ids)
+        if tap is not None:
+            try:
+                blocks = self.blocks
+                lost = [slot for slot in block_ids if blocks[slot]._block_hash is None]
+                tap.tape.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
+            except Exception as error:
+                tap.tape.trouble(error)
+        return result
+
+    return evict_blocks
+
+
+def _reset_prefix_cache(original: Method) -> Method:
+    def reset_prefix_cache(self: Any) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        done = original(self)
+        if tap is not None and done:
+            tap.tape.append((tap.stream.pool_reset, tap))
+        return done
+
+    return reset_prefix_cache
+
+
+def _unpin_blocks(original: Method) -> Method:
+    def unpin_blocks(self: Any, blocks: Any, on_reuse: Any) -> Any:
+        tap: PoolTap | None = self._kvfence_tap
+        if tap is None:
+            return original(self, blocks, on_reuse)
+        listed = list(blocks)
+        result = original(self, listed, on_reuse)
+        tap.tape.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
+        return result
+
+    return unpin_blocks
+
+
+def _first_block(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    block = named.get("block", args[1] if len(args) > 1 else None)
+    return [] if block is None else [block]
+
+
+def _two_blocks(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    return [*args, *named.values()]
+
+
+def _relabels(
+    concerned: Callable[[tuple[Any, ...], dict[str, Any]], list[Any]],
+) -> Callable[[Method], Method]:
+    """Observe a method that changes the first hash of the few blocks that ``concerned`` finds."""
+
+    def wrapper(original: Method) -> Method:
+        def relabel(self: Any, *args: Any, **named: Any) -> Any:
+            tap: PoolTap | None = self._kvfence_tap
+            if tap is None:
+                return original(self, *args, **named)
+            tape = tap.tape
+            try:
+                blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
+                before = [block._block_hash for block in blocks]
+            except Exception as error:
+                tape.trouble(error)
+                blocks, before = [], []
+            result = original(self, *args, **named)
+            try:
+                after = [block._block_hash for block in blocks]
+                lost = [
+                    block.block_id
+                    for block, was, now in zip(blocks, before, after, strict=True)
+                    if was is not None and now is None
+                ]
+                if lost:
+                    tape.append((PoolTap.unlabelled, tap, lost, "moved"))
+                new = [
+                    (block, now)
+                    for block, was, now in zip(blocks, before, after, strict=True)
+                    if now is not None and now != was
+                ]
+                if new:
+                    tape.append((PoolTap.labelled, tap, [block for block, _ in new], [now for _, now in new]))
+            except Exception as error:
+                tape.trouble(error)
+            return result
+
+        return relabel
+
+    return wrapper

@@ -1,0 +1,340 @@
+"""Hooks on vLLM's Scheduler and KVCacheManager: requests, steps and block tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, Final, TypeAlias
+
+from kvfence.checker.adapters.vllm.hooks.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
+from kvfence.checker.adapters.vllm.hooks.patching import Method, NotSeenError, Patches, shaped
+from kvfence.checker.adapters.vllm.notes.quick import Compiled
+from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
+from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.tables import Tables
+
+IN_FLIGHT: Final = "kvfence_in_flight"
+"""Attribute of the tape, or of a scheduler that is not observed: steps whose output the scheduler has not
+processed; of a step's output: how many there were before it. Workers cannot know from anyone else which steps
+are over."""
+
+
+def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
+    """Observe all instances of ``Scheduler`` and ``KVCacheManager`` made from here on."""
+    owner = scheduler.Scheduler
+
+    def init(original: Method) -> Method:
+        def made(self: Any, *args: Any, **named: Any) -> None:
+            original(self, *args, **named)
+            engines.scheduler_made(self)
+
+        return made
+
+    def late(scheduler: Any) -> EngineStream | None:
+        if scheduler._kvfence_stream is UNKNOWN:
+            engines.scheduler_found(scheduler)
+        stream: EngineStream | None = scheduler._kvfence_stream
+        return stream
+
+    patches.mark(owner, IN_FLIGHT, 0)
+    patches.mark(owner, STREAM, UNKNOWN)
+    patches.mark(owner, TAPE)
+    patches.wrap(owner, "__init__", init)
+    patches.wrap(owner, "add_request", lambda original: _add_request(original, late), parameters=("request",))
+    patches.wrap(
+        owner,
+        "schedule",
+        lambda original: _schedule(original, late),
+        compiled=Compiled("schedule", (EngineStream.dispatched,)),
+    )
+    patches.wrap(
+        owner,
+        "update_from_output",
+        _update_from_output,
+        parameters=("scheduler_output", "model_runner_output"),
+        compiled=Compiled("update_from_output", (EngineStream.processed, _settle), ("scheduler_output",)),
+    )
+    patches.wrap(owner, "_preempt_request", _preempt_request, parameters=("request", "timestamp"))
+    patches.wrap(owner, "_free_request", _free_request, parameters=("request",))
+    patches.wrap(owner, "_free_blocks", _free_blocks, parameters=("request",))
+    patches.wrap(owner, "reset_prefix_cache", _reset_prefix_cache)
+    patches.wrap(
+        owner,
+        "_handle_invalid_blocks",
+        _handle_invalid_blocks,
+        parameters=("invalid_block_ids",),
+        needed=False,
+    )
+    manager = kv_cache_manager.KVCacheManager
+    for name in (STREAM, TAPE, TABLES):
+        patches.mark(manager, name)
+    patches.wrap(
+        manager,
+        "allocate_slots",
+        _allocate_slots,
+        parameters=("request", "num_new_tokens"),
+        compiled=Compiled(
+            "allocate_slots",
+            (EngineStream.gather, EngineStream.table_changed, PoolTap.labelled),
+            ("request", "num_new_computed_tokens", "num_external_computed_tokens"),
+        ),
+    )
+    patches.wrap(manager, "free", _free_table, parameters=("request",))
+    patches.wrap(
+        manager, "pop_blocks_for_free", _pop_blocks_for_free, parameters=("request",), absent_is_fine=True
+    )
+    patches.wrap(manager, "remove_skipped_blocks", _remove_skipped_blocks, needed=False)
+    patches.wrap(
+        manager, "cache_blocks", _cache_blocks, parameters=("request", "num_computed_tokens"), needed=False
+    )
+
+
+Late: TypeAlias = Callable[[Any], EngineStream | None]
+"""The stream of a scheduler that may have been made before the hooks were in place, by its connector."""
+
+
+def _add_request(original: Method, late: Late) -> Method:
+    def add_request(self: Any, request: Any) -> Any:
+        stream = late(self)
+        if stream is not None:
+            stream.tape.append((stream.submit, request.request_id, request.num_tokens))
+        return original(self, request)
+
+    return add_request
+
+
+_SCHEDULE = """
+def hook(PARAMETERS):
+    stream = self._kvfence_stream
+    if stream is UNKNOWN:
+        stream = late(self)
+    output = original(ARGUMENTS)
+    try:
+        tokens = output.num_scheduled_tokens
+        counter = self if stream is None else stream.tape
+        output.kvfence_in_flight = running = counter.kvfence_in_flight
+        if tokens:
+            counter.kvfence_in_flight = running + 1
+            if stream is not None:
+                if output.scheduled_spec_decode_tokens:
+                    uneven = list(output.scheduled_spec_decode_tokens)
+                    stream.tape.append((stream.dispatched, id(output), tokens.copy(), uneven))
+                else:
+                    stream.tape.append((stream.dispatched, id(output), tokens.copy()))
+    except Exception as error:
+        if stream is not None:
+            stream.tape.trouble(error)
+    return output
+"""
+
+
+def _schedule(original: Method, late: Late) -> Method:
+    made = shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
+    if made is None:
+        raise NotSeenError("it takes any number of arguments")
+    return made
+
+
+def _update_from_output(original: Method) -> Method:
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        tokens = scheduler_output.num_scheduled_tokens
+        counter = self if stream is None else stream.tape
+        if tokens and counter.kvfence_in_flight:
+            counter.kvfence_in_flight -= 1
+        if stream is None:
+            return original(self, scheduler_output, model_runner_output)
+        tape = stream.tape
+        if tokens:
+            tape.append((stream.processed, id(scheduler_output)))
+        outputs = original(self, scheduler_output, model_runner_output)
+        if scheduler_output.scheduled_spec_decode_tokens:
+            try:
+                _settle(self, scheduler_output)
+            except Exception as error:
+                tape.trouble(error)
+        tape.done = done = tape.size()
+        if done > tape.full:
+            tape.turn()
+        return outputs
+
+    return update_from_output
+
+
+def _settle(scheduler: Any, output: Any) -> None:
+    """Note how many tokens count of the requests with speculative ones in a step that is over."""
+    stream: EngineStream = scheduler._kvfence_stream
+    known = scheduler.requests
+    drafted = output.scheduled_spec_decode_tokens
+    computed = [(id_, int(known[id_].num_computed_tokens)) for id_ in drafted if id_ in known]
+    stream.tape.append((stream.settle_rejected, computed))
+
+
+def _preempt_request(original: Method) -> Method:
+    def _preempt_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        if stream is None:
+            return original(self, request, *args, **named)
+        id_ = request.request_id
+        for noted in stream.noted_cursors:
+            noted.pop(id_, None)
+        stream.tape.append((stream.preempting, id_, int(request.num_computed_tokens)))
+        result = original(self, request, *args, **named)
+        stream.tape.append((stream.preempted, id_))
+        return result
+
+    return _preempt_request
+
+
+def _free_request(original: Method) -> Method:
+    def _free_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        if stream is not None:
+            computed = int(request.num_computed_tokens)
+            stream.tape.append((stream.finishing, request.request_id, request.status.name, computed))
+        return original(self, request, *args, **named)
+
+    return _free_request
+
+
+def _free_blocks(original: Method) -> Method:
+    def _free_blocks(self: Any, request: Any, *args: Any, **named: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        result = original(self, request, *args, **named)
+        if stream is not None:
+            stream.tape.append((stream.gone, request.request_id))
+        return result
+
+    return _free_blocks
+
+
+def _reset_prefix_cache(original: Method) -> Method:
+    def reset_prefix_cache(self: Any, *args: Any, **named: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        if stream is None:
+            return original(self, *args, **named)
+        stream.tape.append((stream.begin_reset,))
+        done = False
+        try:
+            done = original(self, *args, **named)
+        finally:
+            with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
+            stream.tape.append((stream.end_reset, bool(done), with_connector))
+        return done
+
+    return reset_prefix_cache
+
+
+def _handle_invalid_blocks(original: Method) -> Method:
+    def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **named: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        if stream is not None:
+            stream.tape.append((stream.failed_blocks, set(invalid_block_ids)))
+        return original(self, invalid_block_ids, *args, **named)
+
+    return _handle_invalid_blocks
+
+
+_ALLOCATE_SLOTS = """
+def hook(PARAMETERS):
+    tape = self._kvfence_tape
+    if tape is None:
+        return original(ARGUMENTS)
+    mark = tape.begin()
+    try:
+        blocks = original(ARGUMENTS)
+    except BaseException:
+        allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, False)
+        raise
+    if tape.size() != mark:
+        done = blocks is not None
+        allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, done)
+    return blocks
+"""
+
+
+def _allocate_slots(original: Method) -> Method:
+    if not {"num_new_computed_tokens", "num_external_computed_tokens"} <= set(signature(original).parameters):
+        raise NotSeenError("it does not take how many tokens are computed")
+    made = shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
+    if made is None:
+        raise NotSeenError("it takes any number of arguments")
+    return made
+
+
+def _allocated(manager: Any, request: Any, local: int, external: int, mark: int, done: bool) -> None:
+    """Note that a request's tables were changed by ``allocate_slots``, which may have admitted it."""
+    stream: EngineStream = manager._kvfence_stream
+    tape, reader = stream.tape, manager._kvfence_tables
+    id_ = request.request_id
+    tables: Tables = ()
+    admission = None
+    try:
+        computed = int(request.num_computed_tokens)
+        most = None
+        if computed and reader.appending:
+            made = tape.since(mark)
+            if made is not None:
+                most = sum(_given(note) for note in made)
+        tables = reader.read(id_, most)
+        if done:
+            admission = (int(local) + computed, int(external), int(request.num_tokens))
+    except Exception as error:
+        tape.trouble(error)
+    tape.end(mark, (stream.table_changed, id_, tables, admission))
+
+
+def _given(note: Any) -> int:
+    """How many blocks a note says were given or shared."""
+    return len(note[2]) if len(note) > 4 and not isinstance(note[2], int | str) else 0
+
+
+def _in_table(original: Method, self: Any, id_: str, emptied: bool, *args: Any, **named: Any) -> Any:
+    """Call ``original``, and note what it did as done by the tables of a request."""
+    stream: EngineStream = self._kvfence_stream
+    tape = stream.tape
+    mark = tape.begin()
+    try:
+        return original(self, *args, **named)
+    finally:
+        if emptied or tape.size() != mark:
+            tape.end(mark, (stream.table_shrunk, id_, emptied))
+
+
+def _free_table(original: Method) -> Method:
+    def free(self: Any, request: Any) -> Any:
+        if self._kvfence_tape is None:
+            return original(self, request)
+        return _in_table(original, self, request.request_id, True, request)
+
+    return free
+
+
+def _pop_blocks_for_free(original: Method) -> Method:
+    def pop_blocks_for_free(self: Any, request: Any) -> Any:
+        stream: EngineStream | None = self._kvfence_stream or None
+        blocks = original(self, request)
+        if stream is not None:
+            stream.tape.append((stream.free_is_deferred, request.request_id, list(blocks)))
+        return blocks
+
+    return pop_blocks_for_free
+
+
+def _remove_skipped_blocks(original: Method) -> Method:
+    def remove_skipped_blocks(self: Any, request_id: Any, *args: Any, **named: Any) -> Any:
+        if self._kvfence_tape is None:
+            return original(self, request_id, *args, **named)
+        id_ = request_id if isinstance(request_id, str) else request_id.request_id
+        return _in_table(original, self, id_, False, request_id, *args, **named)
+
+    return remove_skipped_blocks
+
+
+def _cache_blocks(original: Method) -> Method:
+    def cache_blocks(self: Any, request: Any, num_computed_tokens: int) -> Any:
+        if self._kvfence_tape is None:
+            return original(self, request, num_computed_tokens)
+        return _in_table(original, self, request.request_id, False, request, num_computed_tokens)
+
+    return cache_blocks

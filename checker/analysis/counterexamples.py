@@ -1,0 +1,226 @@
+"""Turns an engine's path into the facts of a counterexample: events, changes, and the values that matter.
+
+The path is run again by the interpreter, so what is told does not depend on the engine that found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from kvfence.checker.analysis.diagnosis import diagnose, due
+from kvfence.checker.analysis.results import Change, Counterexample, Step, Value
+from kvfence.checker.engines.base import Path
+from kvfence.checker.engines.explicit.interpret import Interpreter, Values
+from kvfence.checker.engines.explicit.minimise import ends_in, shorten
+from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.events import Event, Header
+from kvfence.spec.language import Expr, Grounded, Instance, Machine, SpecError, changes, flat
+from kvfence.spec.language.evaluate import Env
+from kvfence.spec.language.ground import Promise
+from kvfence.spec.language.nodes import Node
+from kvfence.spec.machines import MACHINES
+from kvfence.spec.numbering import Numbering
+
+
+def counterexample(
+    machine: Machine, sizes: dict[str, int], path: Path, against: Machine | None = None
+) -> Counterexample:
+    """The facts of ``path``, which ends in a violation of ``machine`` at these sizes.
+
+    Steps that do not matter for the violation are left out. ``against``: the machine whose guards and values
+    the diagnosis compares with; the same machine without faults where nothing is said.
+    """
+    interpreter = Interpreter(machine, sizes)
+    before = state = interpreter.initial()
+    instance: Instance | None = None
+    steps, run = [], []
+    found = [interpreter.find(taken.action, **taken.args) for taken in path.steps]
+    # a promise about whole runs is broken by no step, so there is nothing to leave out by
+    kept = found if ends_in(interpreter, found, path.name) is None else shorten(interpreter, found, path.name)
+    for number, instance in enumerate(kept, 1):
+        before = state
+        state, _ = interpreter.step(before, instance)
+        run.append((before, instance, state))
+        changed = changes(interpreter.view(before), interpreter.view(state))
+        steps.append(
+            Step(
+                number=number,
+                action=instance.name,
+                arguments=dict(instance.args),
+                doc=" ".join(instance.action.doc.split()),
+                changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
+            )
+        )
+    grounded = interpreter.grounded
+    steps, header, idle, untold = _as_trace(interpreter, run, steps, path.loop == len(kept))
+    node, read_before = _condition(grounded, instance, path.name)
+    at = before if read_before else state
+    stated = _stated(machine, instance, path.name)
+    owed = _owed(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
+    if owed is not None:
+        node, stated = owed.then, (owed.promise.then, _arguments(owed))
+    cells = reasons(node, at) if node is not None else set()
+    sound = against
+    if sound is None and machine.faults and machine.name in MACHINES:
+        sound = MACHINES[machine.name](frozenset())
+    diagnosis = diagnose(grounded, run, stated, at, cells, sound)
+    if path.loop == len(kept) and sound is not None:
+        diagnosis = msgspec.structs.replace(diagnosis, due=due(grounded, state, sound))
+    return Counterexample(
+        machine=machine.name,
+        invariant=path.id,
+        name=path.name,
+        condition=_sentence(path),
+        start=flat(path.initial),
+        steps=tuple(steps),
+        values=_values(grounded, cells, at),
+        read_before_last_step=read_before,
+        header=header,
+        diagnosis=diagnosis,
+        left_out=len(found) - len(kept),
+        loop=path.loop,
+        idle=idle,
+        untold=untold,
+    )
+
+
+def _as_trace(
+    interpreter: Interpreter, run: list[tuple[Values, Instance, Values]], steps: list[Step], idles: bool
+) -> tuple[list[Step], Header | None, tuple[Event, ...], str]:
+    """The steps with the events they stand for, the header, and the events of idling.
+
+    What the machine says of them is code of its own. If that fails, the last value is the reason, and the
+    counterexample is told without a trace.
+    """
+    machine, numbered = interpreter.machine, Numbering()
+    try:
+        told = []
+        for step, (before, instance, after) in zip(steps, run, strict=True):
+            observed = numbered(cast("list[Event]", interpreter.events(before, instance, after)))
+            told.append(msgspec.structs.replace(step, observed=tuple(observed)))
+        idle: list[Event] = []
+        if idles and machine.idle_events is not None:
+            last = run[-1][2] if run else interpreter.initial()
+            idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(last))))
+        header = cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None
+    except Exception as problem:
+        why = str(problem) if isinstance(problem, SpecError) else f"{type(problem).__name__}: {problem}"
+        return steps, None, (), " ".join(why.split())
+    return told, header, tuple(idle), ""
+
+
+def _sentence(path: Path) -> str:
+    """What should hold, in words."""
+    statements = {row.id: row.statement for row in INVARIANTS}
+    if path.text and path.text != path.name:
+        return path.text
+    return statements.get(path.id, path.name.replace("_", " "))
+
+
+def _condition(grounded: Grounded, last: Instance | None, name: str) -> tuple[Node | None, bool]:
+    """The condition called ``name``, and whether it reads the state before the last step (as checks do)."""
+    for invariant, node in grounded.invariants:
+        if invariant.name == name:
+            return node, False
+    if last is not None:
+        for check in (*last.checks, *last.ranges):
+            if check.name == name:
+                return check.holds, True
+    return None, False
+
+
+def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, Env] | None:
+    """The condition called ``name`` as the machine states it, with the arguments of the last step."""
+    for p in (*machine.invariants.values(), *machine.lemmas.values()):
+        if p.name == name:
+            return p.expr, {}
+    if last is not None:
+        env = {p.uid: v for p, v in zip(last.action.params, last.values, strict=True)}
+        for check in last.action.checks:
+            if check.name == name:
+                return check.expr, env
+    return None
+
+
+def _owed(grounded: Grounded, name: str, states: Sequence[Values]) -> Promise | None:
+    """The promise called ``name``, for arguments for which the run through these states does not keep it."""
+    for p in grounded.promises():
+        begins = [p.when is None, *(node_value(p.when, x) == 1 for x in states if p.when is not None)]
+        if p.name == name and any(begins) and not node_value(p.then, states[-1]):
+            return p
+    return None
+
+
+def _arguments(p: Promise) -> Env:
+    return {v.uid: x for v, x in zip(p.promise.params, p.values, strict=True)}
+
+
+def _values(grounded: Grounded, cells: set[int], state: Values) -> dict[str, Value]:
+    """The values of the cells, by their printed names."""
+    every = flat(grounded.view(state))
+    return {label: every[label] for cell in sorted(cells) if (label := grounded.cells[cell].label)}
+
+
+def reasons(node: Node, state: Values) -> set[int]:
+    """Cells whose values make ``node`` what it is in ``state``: one witness where one is enough."""
+    known: dict[int, int] = {}
+    return _reasons(node, state, known)
+
+
+def _reasons(node: Node, state: Values, known: dict[int, int]) -> set[int]:
+    if node.op == "const":
+        return set()
+    if node.op == "cell":
+        return {node.value}
+    if node.op in {"and", "or"}:
+        decisive = 1 if node.op == "or" else 0
+        if _value(node, state, known) == decisive:
+            witness = next(arg for arg in node.args if _value(arg, state, known) == decisive)
+            return _reasons(witness, state, known)
+    if node.op == "ite":
+        chosen = node.args[1] if _value(node.args[0], state, known) else node.args[2]
+        return _reasons(node.args[0], state, known) | _reasons(chosen, state, known)
+    return {cell for arg in node.args for cell in _reasons(arg, state, known)}
+
+
+def _value(node: Node, state: Values, known: dict[int, int]) -> int:
+    if node.id not in known:
+        known[node.id] = _evaluate(node, state, known)
+    return known[node.id]
+
+
+def node_value(node: Node, state: Values) -> int:
+    """The value of a grounded node in ``state``."""
+    return _value(node, state, {})
+
+
+def _evaluate(node: Node, state: Values, known: dict[int, int]) -> int:
+    match node.op:
+        case "const":
+            return node.value
+        case "cell":
+            return state[node.value]
+        case "ite":
+            return _value(node.args[1] if _value(node.args[0], state, known) else node.args[2], state, known)
+    values = [_value(arg, state, known) for arg in node.args]
+    match node.op:
+        case "not":
+            return 1 - values[0]
+        case "and":
+            return int(all(values))
+        case "or":
+            return int(any(values))
+        case "eq":
+            return int(values[0] == values[1])
+        case "lt":
+            return int(values[0] < values[1])
+        case "le":
+            return int(values[0] <= values[1])
+        case "add":
+            return values[0] + values[1]
+        case "sub":
+            return values[0] - values[1]
+    raise AssertionError(f"unknown node {node.op}")

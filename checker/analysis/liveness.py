@@ -1,0 +1,39 @@
+"""Promises about whole runs, judged beside an exploration of the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvfence.checker.engines.base import Report, Result
+from kvfence.checker.engines.liveness.graph import Explored
+from kvfence.checker.engines.liveness.liveness import MOST_STATES, Liveness
+from kvfence.spec.language import Machine
+
+PROGRESS = "PROGRESS"
+"""The invariant of the catalogue that is about whole runs."""
+
+
+def promises_progress(machine: Machine) -> bool:
+    """Whether the machine states PROGRESS, so that each of its designs is asked for it."""
+    return any(p.id == PROGRESS for p in machine.promises.values())
+
+
+def promise_sizes(machine: Machine, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes at which the promises are judged where others are judged at ``sizes``: none is larger."""
+    return {sort: min(size, machine.promised_at.get(sort, size)) for sort, size in sizes.items()}
+
+
+def judged(
+    explored: Result, machine: Machine, report: Report | None = None, graph: Explored | None = None
+) -> Result | None:
+    """The verdicts on the promises of a machine that was explored; None where they are not judged.
+
+    They are not for a machine without promises, and where its graph at these sizes would not fit. ``graph``
+    finds it, or the native engine does.
+    """
+    sizes = promise_sizes(machine, explored.sizes)
+    small_enough = sizes != explored.sizes or (explored.stopped is None and explored.states <= MOST_STATES)
+    if not machine.promises or not (machine.promised_at or small_enough):
+        return None
+    engine = Liveness(explored=graph) if graph is not None else Liveness()
+    return engine.run(machine, sizes, progress=report)

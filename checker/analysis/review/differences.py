@@ -1,0 +1,326 @@
+"""Which parts of a specification differ: lines of its files, and parts of the traced machine."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from kvfence.checker.analysis.review.facts import Difference, SourceLine
+from kvfence.checker.analysis.sides import Built
+from kvfence.spec.language import Action, Expr, Function, Guard, Int, Machine, Property, Type
+from kvfence.spec.language.evaluate import spell
+from kvfence.spec.language.expr import apply
+
+Form = tuple[object, ...]
+_PLAIN = 160
+"""Characters of an expression that a difference shows."""
+
+
+def same(base: Machine, change: Machine) -> bool:
+    """Whether two machines are equal but for names of bound variables, docstrings and places."""
+    return _whole(base) == _whole(change)
+
+
+def weaker_only(base: Machine, change: Machine) -> bool:
+    """Whether every step of ``base`` is one of ``change`` with the same effect, as can be seen at once.
+
+    So it is when the state is the same, every action assigns the same, and no guard of the change says more.
+    """
+    if _state(base) != _state(change):
+        return False
+    for name, action in base.actions.items():
+        other = change.actions.get(name)
+        if other is None or _parameters(action) != _parameters(other):
+            return False
+        if _assigned(action) != _assigned(other) or not _conjuncts(other) <= _conjuncts(action):
+            return False
+    return True
+
+
+def restated(base: Machine, change: Machine) -> set[str]:
+    """The invariants that the two machines state in different words: conditions or checks differ."""
+    ours, theirs = _statements(base), _statements(change)
+    return {id_ for id_ in {*ours, *theirs} if ours.get(id_) != theirs.get(id_)}
+
+
+def _statements(m: Machine) -> dict[str, set[Form]]:
+    out: dict[str, set[Form]] = {}
+    for p in m.invariants.values():
+        out.setdefault(p.id, set()).add(form(p.expr))
+    for a in m.actions.values():
+        for c in a.checks:  # by their text, see _of_action
+            out.setdefault(c.id, set()).add((a.name, c.text))
+    return out
+
+
+def parts(base: Machine, change: Machine) -> tuple[Difference, ...]:
+    """What differs between the traced machines, part by part."""
+    return tuple(_parts(base, change))
+
+
+def _parts(base: Machine, change: Machine) -> Iterator[Difference]:
+    yield from _named("sort", base.sorts, change.sorts, lambda s: f"default {s.default}")
+    yield from _named("field", base.functions, change.functions, _field_text)
+    for name in dict.fromkeys((*base.actions, *change.actions)):
+        one, other = base.actions.get(name), change.actions.get(name)
+        if one is None or other is None:
+            there = one or other
+            assert there is not None
+            text = repr(there)
+            yield Difference(f"action {name}", text if one else "", text if other else "", there.where)
+        else:
+            yield from _of_action(name, one, other)
+    for what, ours, theirs in (
+        ("invariant", base.invariants, change.invariants),
+        ("goal", base.goals, change.goals),
+    ):
+        for name in dict.fromkeys((*ours, *theirs)):
+            p, q = ours.get(name), theirs.get(name)
+            if p is None or q is None or (p.id, form(p.expr)) != (q.id, form(q.expr)):
+                yield Difference(f"{what} {name}", _text(p), _text(q), (q or p).where)  # type: ignore[union-attr]
+    yield from _named("promise", base.promises, change.promises, _promise_text)
+    terminal = [m.terminal_states for m in (base, change)]
+    if _property(terminal[0]) != _property(terminal[1]):
+        yield Difference("terminal states", _text(terminal[0]), _text(terminal[1]))
+
+
+def _of_action(name: str, one: Action, other: Action) -> Iterator[Difference]:
+    if _parameters(one) != _parameters(other):
+        yield Difference(f"parameters of {name}", repr(one), repr(other), other.where)
+        return
+    guards = [_guards(a) for a in (one, other)]
+    for key, guard in guards[0].items():
+        if key not in guards[1]:
+            yield Difference(f"guard of {name}", base=short(spell(guard.expr)), where=guard.where)
+    for key, guard in guards[1].items():
+        if key not in guards[0]:
+            yield Difference(f"guard of {name}", change=short(spell(guard.expr)), where=guard.where)
+    updates = [{f.name: (f, e) for f, e in a.updates.items()} for a in (one, other)]
+    for field in dict.fromkeys((*updates[0], *updates[1])):
+        forms = [_assignment(*u[field]) if field in u else None for u in updates]
+        if forms[0] != forms[1]:
+            texts = [short(spell(u[field][1])) if field in u else "not assigned" for u in updates]
+            yield Difference(f"{field} after {name}", texts[0], texts[1], other.where)
+    # the form of a check changes with the assignments before it, so its text tells which one it is
+    checks = [{(c.id, c.text): c for c in a.checks} for a in (one, other)]
+    for key, check in checks[0].items():
+        if key not in checks[1]:
+            yield Difference(f"check of {name}", base=f"{check.id}: {check.text}", where=check.where)
+    for key, check in checks[1].items():
+        if key not in checks[0]:
+            yield Difference(f"check of {name}", change=f"{check.id}: {check.text}", where=check.where)
+    if one.fair != other.fair:
+        yield Difference(f"fairness of {name}", str(one.fair), str(other.fair), other.where)
+
+
+def _named(
+    what: str, ours: Mapping[str, object], theirs: Mapping[str, object], text: Callable[..., str]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys((*ours, *theirs)):
+        told = [text(side[name]) if name in side else "" for side in (ours, theirs)]
+        if told[0] != told[1]:
+            where = getattr((theirs.get(name) or ours.get(name)), "where", "")
+            yield Difference(f"{what} {name}", told[0], told[1], where)
+
+
+def short(text: str) -> str:
+    """``text``, cut where it gets too long to be read."""
+    return text if len(text) <= _PLAIN else f"{text[: _PLAIN - 1]}…"
+
+
+def _field_text(f: Function) -> str:
+    return f"{f!r}, at first {spell(f.init)}"
+
+
+def _promise_text(p: object) -> str:
+    when, then = getattr(p, "when", None), p.then  # type: ignore[attr-defined]
+    return f"{spell(when) if when is not None else 'always'} leads to {spell(then)}"
+
+
+def _text(p: Property | None) -> str:
+    return "" if p is None else short(f"{p.id}: {spell(p.expr)}" if p.id else spell(p.expr))
+
+
+# Forms: equal exactly when two expressions mean the same by construction, whatever machine they are of.
+
+
+def form(e: Expr, known: Mapping[int, Form] | None = None) -> Form:
+    """``e`` as nested tuples, without the identities of its machine.
+
+    ``known`` has a form for each free variable; bound variables are numbered from the outside in.
+    """
+    return _form(e, dict(known or {}), 0, {})
+
+
+def _form(e: Expr, env: dict[int, Form], depth: int, memo: dict[tuple[object, ...], Form]) -> Form:
+    if e.op in ("param", "bound"):
+        return env.get(e.uid) or (e.op, e.type.name, e.value)
+    key = (e.uid, depth, *(env.get(v.uid) for v in e.free))
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = _built(e, env, depth, memo)
+    return found
+
+
+def _built(e: Expr, env: dict[int, Form], depth: int, memo: dict[tuple[object, ...], Form]) -> Form:
+    value = e.value
+    if isinstance(value, Function):
+        label: object = value.name
+    elif isinstance(value, tuple):
+        env = {**env, **{v.uid: ("bound", depth + k, v.type.name) for k, v in enumerate(value)}}
+        depth += len(value)
+        label = tuple(v.type.name for v in value)
+    else:
+        label = _bound(value)
+    args = [_form(a, env, depth, memo) for a in e.args]
+    if e.op in ("and", "or", "eq"):
+        args.sort(key=hash)
+    return (e.op, _type(e.type), label, *args)
+
+
+def _type(t: Type) -> object:
+    labels = getattr(t, "labels", None)
+    return (t.name, labels) if labels else "Int" if isinstance(t, Int) else t.name
+
+
+def _range(t: Type) -> object:
+    return ("Int", _bound(t.lo), _bound(t.hi)) if isinstance(t, Int) else _type(t)
+
+
+def _bound(value: object) -> object:
+    """What a bound is: one that depends on the sort sizes is a function, of some code and some values."""
+    code = getattr(value, "__code__", None)
+    if code is None:
+        return value
+    cells = tuple(str(c.cell_contents) for c in getattr(value, "__closure__", None) or ())
+    given = (repr(getattr(value, "__defaults__", None)), repr(getattr(value, "__kwdefaults__", None)))
+    known = getattr(value, "__globals__", {})
+    globals_ = tuple(
+        repr(known[name]) for name in code.co_names if isinstance(known.get(name), int | str | tuple)
+    )
+    return (code.co_code, code.co_consts, code.co_names, cells, given, globals_)
+
+
+def _positions(a: Action) -> dict[int, Form]:
+    return {p.uid: ("parameter", k) for k, p in enumerate(a.params)}
+
+
+def _parameters(a: Action) -> tuple[object, ...]:
+    return tuple((p.value, _range(p.type)) for p in a.params)
+
+
+def _assignment(f: Function, e: Expr, known: Mapping[int, Form] | None = None) -> Form:
+    return form(e, {**(known or {}), **{v.uid: ("index", k) for k, v in enumerate(f.formals)}})
+
+
+def _assigned(a: Action) -> dict[str, Form]:
+    known = _positions(a)
+    kept = {f: e for f, e in a.updates.items() if e is not apply(f, f.formals)}
+    return {f.name: _assignment(f, e, known) for f, e in kept.items()}
+
+
+def _guards(a: Action) -> dict[Form, Guard]:
+    known = _positions(a)
+    out: dict[Form, Guard] = {}
+    for g in a.guards:
+        for e in g.expr.args if g.expr.op == "and" else (g.expr,):
+            out.setdefault(form(e, known), Guard(e, g.where))
+    return out
+
+
+def _conjuncts(a: Action) -> set[Form]:
+    return set(_guards(a))
+
+
+def _checks(a: Action) -> list[Form]:
+    known = _positions(a)
+    return [(c.id, form(c.expr, known)) for c in a.checks]
+
+
+def _state(m: Machine) -> Form:
+    sorts = tuple((s.name, s.default) for s in m.sorts.values())
+    fields = tuple(
+        (f.name, tuple(_range(t) for t in f.domain), _range(f.value), _assignment(f, f.init))
+        for f in m.functions.values()
+    )
+    return (sorts, fields)
+
+
+def _property(p: Property | None) -> Form:
+    return () if p is None else (p.id, p.name, form(p.expr))
+
+
+def _whole(m: Machine) -> Form:
+    actions = tuple(
+        (
+            name,
+            _parameters(a),
+            a.fair,
+            frozenset(_conjuncts(a)),
+            frozenset(_assigned(a).items()),
+            tuple(_checks(a)),
+        )
+        for name, a in m.actions.items()
+    )
+    promises = tuple(
+        (p.id, p.name, None if p.when is None else form(p.when, _of(p.params)), form(p.then, _of(p.params)))
+        for p in m.promises.values()
+    )
+    invariants = tuple(_property(p) for p in m.invariants.values())
+    goals = tuple(_property(p) for p in m.goals.values())
+    return (_state(m), actions, invariants, goals, promises, _property(m.terminal_states))
+
+
+def _of(params: tuple[Expr, ...]) -> dict[int, Form]:
+    return {p.uid: ("parameter", k) for k, p in enumerate(params)}
+
+
+# Lines.
+
+
+def lines(base: Built, change: Built) -> tuple[SourceLine, ...]:
+    """Lines that only one side has, or that only one side's machine was built by."""
+    out: list[SourceLine] = []
+    for one, other in _pairs(base, change):
+        out += _between(base, one, change, other)
+    return tuple(out)
+
+
+def _pairs(base: Built, change: Built) -> Iterator[tuple[str, str]]:
+    """Files of the two sides that stand for each other: of one name, maybe in another folder or revision."""
+    left = list(change.sources)
+    for one in base.sources:
+        last = PurePosixPath(one.rpartition(":")[2]).name
+        alike = [o for o in left if o == one] or [
+            o for o in left if PurePosixPath(o.rpartition(":")[2]).name == last
+        ]
+        if not alike and len(base.sources) == len(change.sources) == 1:
+            alike = left
+        if alike:
+            other = alike[0]
+            left.remove(other)
+            yield one, other
+        else:
+            yield one, ""
+    for other in left:
+        yield "", other
+
+
+def _between(base: Built, one: str, change: Built, other: str) -> Iterator[SourceLine]:
+    ours, theirs = base.sources.get(one, []), change.sources.get(other, [])
+    went, goes = base.lines.get(one, set()), change.lines.get(other, set())
+    matcher = difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False)
+    for tag, a, a_end, b, b_end in matcher.get_opcodes():
+        if tag == "equal":
+            for k in range(a_end - a):
+                n, m = a + k + 1, b + k + 1
+                if (n in went) != (m in goes) and ".faulty(" not in ours[n - 1]:
+                    at_base = n in went
+                    file, line, text = (one, n, ours[n - 1]) if at_base else (other, m, theirs[m - 1])
+                    yield SourceLine("base" if at_base else "change", file, line, text)
+        else:
+            yield from (SourceLine("base", one, n + 1, ours[n]) for n in range(a, a_end) if ours[n].strip())
+            yield from (
+                SourceLine("change", other, n + 1, theirs[n]) for n in range(b, b_end) if theirs[n].strip()
+            )

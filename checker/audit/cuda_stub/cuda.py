@@ -1,0 +1,106 @@
+"""CUDA without a GPU, for connectors written against torch: stand-ins for what their modules import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from kvfence.checker.audit.cuda_stub.streams import VirtualEvent, VirtualStream, current_stream
+from kvfence.checker.audit.cuda_stub.threads import VirtualQueue, VirtualThread
+from kvfence.spec.order import SourceOrder
+
+SOURCE_ORDERS: Final[dict[int, SourceOrder]] = {1: "stream", 2: "call", 3: "any"}
+"""By the number that the driver knows them by."""
+
+
+class Params:
+    """What a connector's copies have in common: layers, stream and source access order."""
+
+    def __init__(self, src: list[Any], dst: list[Any], stream: VirtualStream, order: SourceOrder) -> None:
+        self.src, self.dst, self.stream, self.order = src, dst, stream, order
+
+
+def build_params(
+    src_caches: dict[str, Any], dst_caches: dict[str, Any], stream: VirtualStream, src_access_order: int = 3
+) -> Params:
+    """Stands for a connector's function of this name; releases before it took an order meant ANY."""
+    order = SOURCE_ORDERS[src_access_order]
+    return Params(list(src_caches.values()), list(dst_caches.values()), stream, order)
+
+
+def copy_blocks(src_block_ids: list[int], dst_block_ids: list[int], params: Params) -> None:
+    """Stands for a connector's function of this name."""
+    params.stream.device.copy(src_block_ids, dst_block_ids, params)
+
+
+def _pin_tensor(tensor: Any) -> None:
+    """Memory needs no pinning here."""
+    del tensor
+
+
+class Proxy(ModuleType):
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        super().__init__(module.__name__)
+        self.__dict__["_module"] = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+
+class _Platform:
+    """Stands for ``current_platform``: a CUDA device that needs no setting."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def set_device(self, _: Any) -> None:
+        """Nothing to set."""
+
+    def is_cuda_alike(self) -> bool:
+        """It is."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+
+def virtual_torch(torch: Any) -> Any:
+    """``torch`` with streams and events that are virtual."""
+    cuda = Proxy(
+        torch.cuda,
+        Stream=VirtualStream,
+        Event=VirtualEvent,
+        current_stream=current_stream,
+        default_stream=current_stream,
+        stream=lambda stream: stream,
+        is_available=lambda: True,
+        current_device=lambda: 0,
+        synchronize=lambda *_: current_stream().synchronize(),
+    )
+    return Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
+
+
+def install(module: Any, torch: Any) -> list[str]:
+    """Replaces the CUDA primitives that ``module`` of a connector uses; returns their names."""
+    import queue
+    import threading
+
+    stand_ins: dict[str, Callable[[Any], Any]] = {
+        "torch": lambda old: virtual_torch(old if isinstance(old, ModuleType) else torch),
+        "queue": lambda _: Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
+        "threading": lambda _: Proxy(threading, Thread=VirtualThread),
+        "current_platform": _Platform,
+        "build_params": lambda _: build_params,
+        "copy_blocks": lambda _: copy_blocks,
+        "pin_tensor": lambda _: _pin_tensor,
+    }
+    done = []
+    for name, make in stand_ins.items():
+        if hasattr(module, name):
+            setattr(module, name, make(getattr(module, name)))
+            done.append(name)
+    return done

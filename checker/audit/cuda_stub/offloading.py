@@ -1,0 +1,155 @@
+"""OffloadingConnector without a GPU: what its worker uses of CUDA beside streams and events.
+
+Its copies are driver calls on raw addresses; its host memory is mapped into several processes. Here addresses
+are looked up among the memories that its handlers were made with, and host memory is a tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from kvfence.checker.audit.cuda_stub.cuda import Proxy, virtual_torch
+from kvfence.checker.audit.cuda_stub.device import REFUSED, CopyFailed, Device, device
+from kvfence.checker.audit.cuda_stub.streams import VirtualStream, current_stream
+from kvfence.spec.order import Copy, Range, SourceOrder
+
+WORKER: Final = "vllm.v1.kv_offload.cpu.gpu_worker"
+SPEC: Final = "vllm.v1.kv_offload.cpu.spec"
+
+_memories: Final[WeakKeyDictionary[Device, list[tuple[int, int, Any]]]] = WeakKeyDictionary()
+"""Of each device: first address, the one after the last, and tensor of each memory that copies may touch."""
+
+
+class Platform:
+    """Stands for ``current_platform``: CUDA with virtual streams."""
+
+    Stream = VirtualStream
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    @staticmethod
+    def current_stream() -> VirtualStream:
+        """The stream that kernels run on."""
+        return current_stream()
+
+    @staticmethod
+    def stream(stream: VirtualStream) -> VirtualStream:
+        """``stream`` is current within."""
+        return stream
+
+    @staticmethod
+    def is_cuda_alike() -> bool:
+        """It is."""
+        return True
+
+    @staticmethod
+    def is_rocm() -> bool:
+        """It is not."""
+        return False
+
+    @staticmethod
+    def is_xpu() -> bool:
+        """It is not."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+
+def _place(memories: Sequence[tuple[int, int, Any]], address: int, nbytes: int) -> Range:
+    """Where ``address`` lies."""
+    for start, end, tensor in memories:
+        if start <= address and address + nbytes <= end:
+            return device().region(tensor), address - start, nbytes
+    raise ValueError(
+        f"a copy touches {nbytes} bytes at {address:#x}, which are in no memory of the connector"
+    )
+
+
+def swap_blocks_batch(
+    src_ptrs: Any, dst_ptrs: Any, sizes: Any, is_src_access_order_any: bool = False
+) -> None:
+    """Stands for the operation of this name: copies bytes on the current stream.
+
+    CopyFailed if it was told to fail, and the connector can report that. Else the copy is made after all: the
+    engine's own thread launches it, so that a driver which refuses it ends the engine, and nothing is left
+    to be judged.
+    """
+    here, stream = device(), current_stream()
+    if here.fails():
+        if reports_failures():
+            raise CopyFailed(REFUSED)
+        here.spared += 1
+    order: SourceOrder = "any" if is_src_access_order_any else "stream"
+    parts = list(zip(src_ptrs.tolist(), dst_ptrs.tolist(), sizes.tolist(), strict=True))
+    memories = _memories.get(here, [])
+    sources = [_place(memories, src, nbytes) for src, _, nbytes in parts]
+    targets = [_place(memories, dst, nbytes) for _, dst, nbytes in parts]
+    to_gpu = here.gpu[0] <= parts[0][1] < here.gpu[0] + here.gpu[1]
+    name = "load" if to_gpu else "store"
+    here.launched[name] += 1
+    here.tell(Copy(here.thread, stream.id, sources, targets, order, name))
+    early = order != "stream" and here.random.random() < 0.5
+    read = [ctypes.string_at(src, nbytes) for src, _, nbytes in parts] if early else None
+
+    def run() -> None:
+        for number, (src, dst, nbytes) in enumerate(parts):
+            if read is not None:
+                ctypes.memmove(dst, read[number], nbytes)
+            else:
+                ctypes.memmove(dst, src, nbytes)
+
+    here.launch(stream.id, run, here.delay)
+
+
+@functools.cache
+def reports_failures() -> bool:
+    """Whether the connector of this release has a way to report a transfer that failed."""
+    package = "vllm.distributed.kv_transfer.kv_connector.v1"
+    connector = importlib.import_module(f"{package}.offloading_connector").OffloadingConnector
+    base = importlib.import_module(f"{package}.base").KVConnectorBase_V1
+    ways = ("get_block_ids_with_load_errors", "get_transfer_results")
+    return any(getattr(connector, way, None) is not getattr(base, way, None) for way in ways)
+
+
+def _known(torch: Any, original: Any) -> Any:
+    """The constructor of a handler of copies, which takes tensors for those of a GPU and remembers them."""
+
+    class OnDevice(torch.Tensor):  # type: ignore[misc]
+        is_cuda = True
+
+    @functools.wraps(original)
+    def init(self: Any, gpu_tensors: list[Any], cpu_tensors: list[Any], *args: Any, **named: Any) -> None:
+        memories = _memories.setdefault(device(), [])
+        for tensor in (*gpu_tensors, *cpu_tensors):
+            start = int(tensor.data_ptr())
+            if all(start != known for known, _, _ in memories):
+                memories.append((start, start + int(tensor.numel() * tensor.element_size()), tensor))
+        original(self, [each.as_subclass(OnDevice) for each in gpu_tensors], cpu_tensors, *args, **named)
+
+    return init
+
+
+def install_offloading(torch: Any) -> bool:
+    """Replaces what the worker of OffloadingConnector uses of CUDA; whether that is known of this release."""
+    try:
+        worker: Any = importlib.import_module(WORKER)
+        spec: Any = importlib.import_module(SPEC)
+        handler, tier = worker.SingleDirectionOffloadingHandler, spec.CPUOffloadingSpec
+    except (ImportError, AttributeError):
+        return False
+    if not hasattr(tier, "_uses_shared_region") or not hasattr(worker, "current_platform"):
+        return False
+    worker.torch = virtual_torch(worker.torch)
+    worker.ops = Proxy(worker.ops, swap_blocks_batch=swap_blocks_batch)
+    worker.HAS_TRITON = worker.PIN_MEMORY = False
+    worker.current_platform = spec.current_platform = Platform(worker.current_platform)
+    tier._uses_shared_region = lambda _: False
+    handler.__init__ = _known(torch, handler.__init__)
+    return True

@@ -1,0 +1,1 @@
+"""The commands of `kvfence`, one file each; :mod:`kvfence.checker.cli.app` registers them."""

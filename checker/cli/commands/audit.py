@@ -1,0 +1,81 @@
+"""`kvfence audit`: drives a connector through adverse runs and reports what goes wrong, each fault once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kvfence.spec.errors import CannotRun
+
+app = typer.Typer(
+    help="Drive a connector through runs drawn at random, and report each fault with the shortest one.",
+    no_args_is_help=True,
+)
+
+Budget = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Time for each target.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
+Replay = Annotated[Path | None, typer.Option(metavar="CASE", help="Run this case only.")]
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="Where the cases, traces and tests of findings are written.")
+]
+Output = Annotated[Literal["text", "json"], typer.Option("--format", help="How to print.")]
+
+
+@app.command()
+def reference(
+    design: Annotated[
+        list[str] | None,
+        typer.Option(help="A faulty design to switch on; may be repeated, and 'all' stands for each."),
+    ] = None,
+    budget: Budget = 60.0,
+    seed: Seed = 1,
+    replay: Replay = None,
+    out: Out = Path("kvfence-audit"),
+    output: Output = "text",
+) -> int:
+    """Audit the reference implementation: sound, it must be clean; each faulty design must be found."""
+    from kvfence.checker.cli.commands.audit_run import audit_reference
+
+    return audit_reference(design, budget, seed, replay, out, output)
+
+
+@app.command()
+def vllm(
+    release: Annotated[
+        list[str] | None, typer.Option(metavar="X", help="A release, e.g. 0.32.0; may be repeated.")
+    ] = None,
+    use_installed: Annotated[
+        bool, typer.Option("--installed", help="The vLLM that this Python imports.")
+    ] = False,
+    path: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="A checkout or an unpacked wheel.")
+    ] = None,
+    whole_wheel: Annotated[
+        bool,
+        typer.Option(
+            "--whole-wheel",
+            help="Fetch all of a release's wheel where the index serves no pieces (hundreds of megabytes).",
+        ),
+    ] = False,
+    connector: Annotated[
+        str, typer.Option(help="Its class name; NAME@MODULE for one that vLLM does not know; A+B for both.")
+    ] = "SimpleCPUOffloadConnector",
+    budget: Budget = 120.0,
+    seed: Seed = 1,
+    replay: Replay = None,
+    out: Out = Path("kvfence-audit"),
+    output: Output = "text",
+) -> int:
+    """Audit a connector of vLLM: the real scheduler and connector of a release around a virtual GPU."""
+    from kvfence.checker.audit.releases.fetch import at_path, fetch, installed
+    from kvfence.checker.cli.commands.audit_run import audit_vllm
+
+    releases = [fetch(version, large=whole_wheel) for version in release or []]
+    releases += [at_path(folder) for folder in path or []]
+    if use_installed:
+        releases.append(installed())
+    if not releases:
+        raise CannotRun("name what to audit: --release X, --path DIR or --installed")
+    return audit_vllm(releases, connector, budget, seed, replay, out, output)

@@ -1,0 +1,82 @@
+"""`kvfence export`: a machine in the languages of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kvfence.checker.core.shown import say
+from kvfence.checker.core.units import parse_sizes
+from kvfence.spec.errors import CannotRun, unknown
+from kvfence.spec.files.outputs import check_outputs, write_text
+
+if TYPE_CHECKING:
+    from kvfence.spec.language import Machine
+
+Language = Literal["tla", "promela", "mermaid"]
+
+
+def export(
+    machine: Annotated[str, typer.Argument(help="One of those of kvfence verify.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")],
+    language: Annotated[
+        Language, typer.Option("--as", help="For TLC, for Spin, or as state diagrams.")
+    ] = "tla",
+    design: Annotated[str, typer.Option(help="The design to export; kvfence designs lists them.")] = "sound",
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SORT=N", help="How many of a sort, e.g. Block=4; may be repeated."),
+    ] = None,
+) -> int:
+    """Write a machine as TLA+ (with a configuration for TLC), Promela or Mermaid.
+
+    Proofs are exported as SMT-LIB 2 by kvfence verify --engine smt --export.
+    """
+    from kvfence.spec.designs import DESIGNS
+    from kvfence.spec.machines import MACHINES
+
+    if machine not in MACHINES:
+        raise unknown("machine", machine, MACHINES, f"there is {', '.join(MACHINES)}")
+    if design not in DESIGNS:
+        raise unknown("design", design, DESIGNS, "kvfence designs lists them")
+    row = DESIGNS[design]
+    built = MACHINES[machine](row.faults if machine in row.machines else frozenset())
+    sizes = parse_sizes(size or [])
+    for sort in sizes:
+        if sort not in built.sorts:
+            raise unknown("sort", sort, built.sorts, f"the sorts of {machine} are {', '.join(built.sorts)}")
+    files = _files(built, language, {**{k: v for k, v in row.sizes.items() if k in built.sorts}, **sizes})
+    _write(folder, files)
+    say("\n".join(str(folder / name) for name in files))
+    return 0
+
+
+def _files(machine: Machine, language: Language, sizes: dict[str, int]) -> dict[str, str]:
+    if language == "promela":
+        from kvfence.checker.report.export.promela import promela
+
+        return {f"{machine.name}.pml": promela(machine, sizes)}
+    if language == "mermaid":
+        from kvfence.checker.report.export.mermaid import labelled, moves, state_diagram
+
+        found = moves(machine, sizes)
+        return {
+            f"{machine.name}_{f.name}.mmd": state_diagram(f, found[f.name]) + "\n" for f in labelled(machine)
+        }
+    from kvfence.checker.report.export.tla import module_name, tla
+
+    module, configuration = tla(machine, sizes)
+    name = module_name(machine)
+    return {f"{name}.tla": module, f"{name}.cfg": configuration}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(f"{folder}: cannot be made: {error.strerror}") from None
+    check_outputs({name: folder / name for name in files})
+    for name, text in files.items():
+        write_text(folder / name, text)

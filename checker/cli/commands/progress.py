@@ -1,0 +1,80 @@
+"""Progress on stderr while a command works, and only when a person watches: stderr is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kvfence.spec.files.visible import visible_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from kvfence.checker.engines.base import Progress
+
+    MachineProgress = Callable[[str, Progress], None]
+
+
+@contextmanager
+def machine_progress() -> Iterator[MachineProgress | None]:
+    """A line on the machine explored: states, frontier, depth, states/s; None when nobody watches."""
+    with _bar() as bar:
+        if bar is None:
+            yield None
+            return
+        task = bar.add_task("")
+
+        def show(machine: str, state: Progress) -> None:
+            bar.update(task, description=f"{visible_line(machine)}: {told(state)}")
+
+        yield show
+
+
+def told(state: Progress) -> str:
+    """How far the work is, in a line."""
+    rate = f"{state.states_per_second:,.0f} {state.unit}/s"
+    if state.unit != "states":
+        return f"{state.states:,} {state.unit}, {rate}"
+    place = f"frontier {state.frontier:,}, depth {state.depth}"
+    return f"{state.states:,} states, {place}, {rate}{room_left(state)}"
+
+
+def room_left(state: Progress) -> str:
+    """How full the table is, and when at this rate memory would be full; nothing where that is unknown."""
+    if state.load is None or state.room is None:
+        return ""
+    text = f", table {state.load:.0%} full, room for {state.room:,} more"
+    if state.states_per_second > 0:
+        text += f" (about {state.room / state.states_per_second:,.0f} s at this rate)"
+    return text
+
+
+@contextmanager
+def count_progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A line with how many ``unit`` of how many (0: unknown) are done; None when nobody watches."""
+    with _bar() as bar:
+        if bar is None:
+            yield None
+            return
+        task = bar.add_task("")
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, description=f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}")
+
+        yield show
+
+
+@contextmanager
+def _bar() -> Iterator[Bar | None]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar

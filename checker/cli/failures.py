@@ -1,0 +1,115 @@
+"""What kvfence did not foresee: one line, and a private file with the traceback that the line names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from kvfence.checker.core import interrupts
+from kvfence.checker.core.exit_codes import FAILED
+from kvfence.checker.core.foreign import ForeignExit
+from kvfence.spec.errors import named
+
+_MOST = 1_000_000
+"""Characters of a traceback that are kept: its beginning and its end."""
+
+
+def told(error: BaseException, arguments: Sequence[str], what: str = "") -> str:
+    """The line for an error that nobody foresaw; its traceback goes to a file that only the user can read.
+
+    ``what``: what happened, in words, where that is known.
+    """
+    if isinstance(error, ForeignExit):
+        what = what or str(error)
+    blame = f"{what}; its" if what else f"{named(error)}: this is a fault of kvfence, please report it; the"
+    try:
+        return f"{blame} traceback is in {_written(error, arguments)} (exit code {FAILED})"
+    except (OSError, MemoryError, RecursionError) as problem:
+        why = getattr(problem, "strerror", None) or type(problem).__name__
+        return f"{blame} traceback could not be written to a file: {why} (exit code {FAILED})"
+
+
+def _written(error: BaseException, arguments: Sequence[str]) -> str:
+    import platform
+    import shlex
+    import tempfile
+    import traceback
+
+    try:
+        kvfence = version("kvfence")
+    except PackageNotFoundError:
+        kvfence = "of unknown version"
+    text = "".join(traceback.format_exception(error))
+    if len(text) > _MOST:
+        text = f"{text[: _MOST // 2]}\n[...]\n{text[-_MOST // 2 :]}"
+    head = (
+        f"kvfence {kvfence}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"command: {shlex.join(['kvfence', *arguments])}\n"
+        "To report it: open an issue where kvfence came from, with this file and the input if you can.\n\n"
+    )
+    # a new name, open for this user only, never through a link
+    number, path = tempfile.mkstemp(prefix="kvfence-failure-", suffix=".txt")
+    with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(head + text)
+    return path
+
+
+@contextmanager
+def of_threads() -> Iterator[list[BaseException]]:
+    """Collects what ends a thread, or comes where Python ignores it (a callback from C, ``__del__``)."""
+    found: list[BaseException] = []
+
+    def of_thread(args: threading.ExceptHookArgs) -> None:
+        _keep(args.exc_value)
+
+    def ignored(args: Any) -> None:
+        _keep(args.exc_value)
+
+    def _keep(error: BaseException | None) -> None:
+        if isinstance(error, KeyboardInterrupt) and interrupts.pressed():
+            interrupts.raise_again()
+        elif error is not None and not isinstance(error, SystemExit):
+            found.append(error)
+
+    before = threading.excepthook, sys.unraisablehook
+    threading.excepthook, sys.unraisablehook = of_thread, ignored
+    try:
+        yield found
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
+def of_output(raised: BaseException | None = None) -> OSError | None:
+    """Why standard output cannot be written: what ``raised`` says, or what becomes of the rest of it.
+
+    Afterwards it leads nowhere, so that Python does not try again when it ends.
+    """
+    trouble = raised if isinstance(raised, OSError) and _came_from_echo(raised) else None
+    if sys.stdout is None:
+        return trouble
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        trouble = trouble or error
+    except ValueError:  # closed by the one who called
+        return trouble
+    if trouble is not None:
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+    return trouble
+
+
+def _came_from_echo(error: OSError) -> bool:
+    import typer  # not at the top: that it is missing is told by what is here
+
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and at.tb_frame.f_code is typer.echo.__code__

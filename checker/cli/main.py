@@ -1,0 +1,47 @@
+"""The `kvfence` command as it is installed: it watches for Ctrl-C before it imports all the rest."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kvfence.checker.core import interrupts
+
+
+def main() -> None:
+    """Runs the command line and ends the process with its exit code."""
+    interrupts.watch()
+    _open_what_is_closed()
+    sys.exit(_code(sys.argv[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """Leads standard streams that the caller closed to nowhere: Python has None for them.
+
+    Else the next file that is opened takes the number of one, and gets what libraries print there.
+    """
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def _code(arguments: list[str]) -> int:
+    try:
+        from kvfence.checker.cli.app import run
+    except BaseException as error:
+        from kvfence.checker.cli import failures
+        from kvfence.checker.core import exit_codes
+        from kvfence.checker.core.shown import tell
+
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "kvfence").startswith("kvfence"):
+            tell(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
+            return exit_codes.CANNOT_RUN
+        tell(failures.told(error, arguments))
+        return exit_codes.FAILED
+    code = run(arguments)
+    interrupts.ignore()
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The short cuts as compiled code: one pass over the slots of an event, however many.
+
+They accept what ``pool_shortcuts`` and ``transfer_shortcuts`` accept, and leave the rest to the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvfence.checker.ledger.fast_paths.pool_shortcuts import trusted
+from kvfence.checker.ledger.kernels.kernels import FEWER, LOW, ROOM, Kernels
+from kvfence.checker.ledger.kernels.words import LABEL, REF
+from kvfence.checker.ledger.rules.pool import PoolRules
+from kvfence.checker.ledger.rules.transfer import TransferRules
+from kvfence.checker.ledger.state.books import LONG, Books, Op
+from kvfence.checker.ledger.state.pool_state import Holder, PoolState
+from kvfence.checker.ledger.state.request_state import LAST_STEP
+from kvfence.checker.ledger.state.tags import mix_of
+from kvfence.checker.ledger.state.violation import Violation
+from kvfence.spec.events import Alloc, Evict, Free, Label, Queue, Touch
+from kvfence.spec.packed import WIDE, ints
+
+
+def _kernels(books: Books) -> Kernels:
+    assert books.kernels is not None, "the short cuts were compiled"
+    return books.kernels
+
+
+class NativePoolShortcuts(PoolRules):
+    """The rules of pools with compiled short cuts in front."""
+
+    def __init__(self, books: Books) -> None:
+        super().__init__(books)
+        kernels = _kernels(books)
+        self._change, self._touch, self._leave = kernels.change, kernels.touch, kernels.leave
+        self._label = kernels.label
+        self._judged = books.judged
+
+    def alloc(self, event: Alloc) -> Violation | None:
+        """Ordinary: nothing at all is known about the slots."""
+        pool = self.pools[event.pool]
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        count = self._change(pool.native, event.slots, 0, REF)
+        if count <= 0:
+            return super().alloc(event)
+        pool.free -= count
+        return self._joined(pool, holder, event, count)
+
+    def touch(self, event: Touch) -> Violation | None:
+        """Ordinary: held or cached slots with content, which the holder does not have yet."""
+        pool = self.pools[event.pool]
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if holder.count and not holder.slots.isdisjoint(ints(event.slots)):
+            return super().touch(event)
+        count = self._touch(pool.native, event.slots)
+        if count <= 0:
+            return super().touch(event)
+        pool.free -= count >> 32
+        kind = holder.kind
+        if kind == "op":  # as joins_once does, at the cost of most transfers
+            self._judged["UNIQUE"] += 1
+        elif kind == "hit":
+            self._judged["PURE"] += 1
+        return self._joined(pool, holder, event, count & LOW)
+
+    def _joined(self, pool: PoolState, holder: Holder, event: Alloc | Touch, count: int) -> Violation | None:
+        """The slots, ``count`` of them, have the holder; now the books."""
+        books, slots = self.books, event.slots
+        holder.parts.append(slots)
+        holder.in_parts += count
+        if holder.kind == "req":
+            self.join(holder, slots, event)
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
+
+    def free(self, event: Free) -> Violation | None:
+        """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
+        books = self.books
+        pool = self.pools[event.pool]
+        holder = pool.holders.get(event.holder)
+        if holder is None:
+            return super().free(event)
+        request = holder.request
+        if request is not None:
+            table = holder.kind == "req"
+            if request.progress[LAST_STEP] > books.processed if table else request.promise is not None:
+                return super().free(event)
+        own, parts = holder.own, holder.parts
+        left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
+        if left > 0:
+            self.left(pool, holder)
+        elif left == FEWER:
+            left = self._leave_some(pool, holder, ints(event.slots))
+        if left <= 0:
+            return super().free(event)
+        count = left & LOW
+        gone = left >> 32
+        pool.free += gone
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        if event.free != pool.free or pool.drift:
+            found = self.told(pool, event.free)
+            if found is not None:
+                return found
+        if not gone:  # as all_stay does
+            judged = self._judged
+            judged["FREEZE"] -= 1
+            judged["PIN"] -= 1
+        return None
+
+    def _leave_some(self, pool: PoolState, holder: Holder, slots: Sequence[int]) -> int:
+        """``holder`` leaves only some of its slots; answers as the kernel does."""
+        own = holder.slots
+        if not own.issuperset(slots):
+            return FEWER
+        left = self._leave(pool.native, slots, len(slots), [slots], ())
+        if left >= 0:
+            own.difference_update(slots)
+            holder.forget_reach(slots)
+            if not own:
+                self.left(pool, holder)
+        return left
+
+    def evict(self, event: Evict) -> Violation | None:
+        """Ordinary: the label is all that is known about the slots."""
+        pool = self.pools[event.pool]
+        count = self._change(pool.native, event.slots, LABEL, 0)
+        if count <= 0:
+            return super().evict(event)
+        pool.labelled -= count
+        books = self.books
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        return None
+
+    def label(self, event: Label) -> Violation | None:
+        """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
+        pool = self.pools[event.pool]
+        if pool.stale if event.op < 0 else not trusted(self.books, pool, event):
+            return super().label(event)
+        mix = mix_of(event.group) if event.group else 0
+        count = self._label(pool.native, event.slots, event.keys, mix)
+        if count == ROOM:
+            pool.index().make_room(len(ints(event.keys, WIDE)))
+            count = self._label(pool.native, event.slots, event.keys, mix)
+        if count <= 0:
+            return super().label(event)
+        pool.labelled += count
+        books = self.books
+        if event.op >= 0:  # as filled does
+            self._judged["ONCE"] += 1
+            if pool.epoch:
+                self._judged["RESET"] += 1
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        return None
+
+
+class NativeTransferShortcuts(TransferRules):
+    """The rules of transfers with compiled short cuts in front."""
+
+    def __init__(self, books: Books) -> None:
+        super().__init__(books)
+        kernels = _kernels(books)
+        self._queue, self._release, self._consecutive = kernels.queue, kernels.release, kernels.consecutive
+
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:
+        """Plain: held slots with content, each once, and keys that are new to the destination of a store."""
+        event = op.event
+        group = event.group
+        mix = mix_of(group) if group else 0
+        store = not op.load
+        count = self._queue(src.native, event.src, dst.native, event.dst, event.keys, mix, store)
+        if count == ROOM:
+            dst.index().make_room(len(ints(event.keys, WIDE)))
+            count = self._queue(src.native, event.src, dst.native, event.dst, event.keys, mix, store)
+        if count <= 0:
+            return None
+        op.plain = True
+        return count
+
+    def give_back(self, op: Op, src: PoolState, dst: PoolState) -> None:
+        """The slots are as :meth:`take` found them, but for what others did to them."""
+        event = op.event
+        mix = mix_of(event.group) if event.group else 0
+        self._release(src.native, event.src, dst.native, event.dst, event.keys, mix, not op.load)
+
+    def blocks(self, event: Queue) -> Sequence[int]:
+        """``at``: a range, if each is one more than the one before."""
+        row = self._consecutive(event.at)
+        if row < 0:
+            return super().blocks(event)
+        first = row >> 32
+        return range(first, first + (row & LOW))

@@ -1,0 +1,208 @@
+"""Short cuts for the events of pools, which are most of a trace.
+
+A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If
+so, it
+takes the event over; if not, it leaves the books untouched, and the full rule judges slot by slot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvfence.checker.ledger.kernels.words import BAD, FILLING, LABEL, NULL_BLOCK, REF, REFS
+from kvfence.checker.ledger.rules.pool import PoolRules
+from kvfence.checker.ledger.state.books import LONG, Books
+from kvfence.checker.ledger.state.bulk import (
+    Named,
+    add,
+    add_holder,
+    add_labels,
+    all_are,
+    all_have,
+    all_of,
+    distinct,
+    dying,
+    named,
+    put,
+    remove_labels,
+    tags_named,
+)
+from kvfence.checker.ledger.state.pool_state import Holder, PoolState
+from kvfence.checker.ledger.state.violation import Violation
+from kvfence.spec.events import Alloc, Evict, Free, Label, Touch
+from kvfence.spec.packed import ints
+
+
+class PoolShortcuts(PoolRules):
+    """The rules of pools with short cuts in front."""
+
+    def alloc(self, event: Alloc) -> Violation | None:
+        """Ordinary: nothing at all is known about the slots."""
+        pool = self.pools[event.pool]
+        which = named(pool, event.slots)
+        if which is None or not len(which) or not all_are(pool, which, 0):
+            return super().alloc(event)
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if not _join(pool, holder, which):
+            return super().alloc(event)
+        count = len(which)
+        put(pool, which, REF)
+        pool.free -= count
+        if holder.kind == "req":
+            self.join(holder, event.slots, event)
+        books = self.books
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
+
+    def touch(self, event: Touch) -> Violation | None:
+        """Ordinary: held or cached slots with content, which the holder does not have yet."""
+        pool = self.pools[event.pool]
+        which = named(pool, event.slots)
+        wrong = FILLING | BAD | NULL_BLOCK
+        if which is None or not len(which) or not all_have(pool, which, REFS | LABEL, wrong):
+            return super().touch(event)
+        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        if (holder.own or holder.parts) and not holder.slots.isdisjoint(ints(event.slots)):
+            return super().touch(event)
+        if not _join(pool, holder, which):
+            return super().touch(event)
+        count = len(which)
+        pool.free -= add_holder(pool, which)
+        if holder.kind == "req":
+            self.join(holder, event.slots, event)
+        else:
+            self.joins_once(holder)
+        books = self.books
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        if event.free == pool.free and not pool.drift:
+            return None
+        return self.told(pool, event.free)
+
+    def free(self, event: Free) -> Violation | None:
+        """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
+        books = self.books
+        pool = self.pools[event.pool]
+        holder = pool.holders.get(event.holder)
+        if holder is None:
+            return super().free(event)
+        request = holder.request
+        if request is not None and (
+            request.last_step > books.processed if holder.kind == "req" else request.promise is not None
+        ):
+            return super().free(event)
+        which = named(pool, event.slots)
+        if which is None or not len(which) or not _holds(pool, holder, which):
+            return super().free(event)
+        gone = dying(pool, which, LABEL | BAD)
+        if gone is None or not _leave(holder, which):
+            return super().free(event)
+        count = len(which)
+        add(pool, which, -REF)
+        pool.free += gone
+        if holder.reaching or holder.reach:
+            holder.forget_reach(ints(event.slots))
+        if not holder.own and not holder.parts:
+            self.left(pool, holder)
+        books.slots += count
+        if count >= LONG:
+            books.count_long(count)
+        if event.free != pool.free or pool.drift:
+            found = self.told(pool, event.free)
+            if found is not None:
+                return found
+        if not gone:
+            self.all_stay()
+        return None
+
+    def evict(self, event: Evict) -> Violation | None:
+        """Ordinary: the label is all that is known about the slots."""
+        pool = self.pools[event.pool]
+        which = named(pool, event.slots)
+        if which is None or not len(which) or not all_are(pool, which, LABEL) or not distinct(pool, which):
+            return super().evict(event)
+        remove_labels(pool, which)
+        self.books.count_slots(len(which))
+        return None
+
+    def label(self, event: Label) -> Violation | None:
+        """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
+        pool = self.pools[event.pool]
+        which = named(pool, event.slots) if trusted(self.books, pool, event) else None
+        if (
+            which is None
+            or not len(which)
+            or (tags := tags_named(event.keys, event.group, which)) is None
+            or not all_have(pool, which, REFS, LABEL | FILLING | BAD | NULL_BLOCK)
+            or not distinct(pool, which)
+        ):
+            return super().label(event)
+        add_labels(pool, which, tags)
+        if event.op >= 0:
+            filled(self.books, pool)
+        self.books.count_slots(len(which))
+        return None
+
+
+def trusted(books: Books, pool: PoolState, event: Label) -> bool:
+    """Whether whatever filled the labelled slots went well, in this epoch of the pool."""
+    op = event.op
+    if op < 0:
+        return not pool.stale
+    closed = books.closed.get(op)
+    return closed is not None and closed.gen == event.gen and closed.current(pool) and op not in books.ops
+
+
+def filled(books: Books, pool: PoolState) -> None:
+    """Count what else a label is judged by if it tells the transfer that filled the slots, and is trusted."""
+    books.judge("ONCE")
+    if pool.epoch:
+        books.judge("RESET")
+
+
+def _join(pool: PoolState, holder: Holder, which: Named) -> bool:
+    """Give ``holder`` the slots, none of which it has. False, and nothing changed, if one appears twice."""
+    if isinstance(which, np.ndarray):
+        if not distinct(pool, which):
+            return False
+        holder.parts.append(which)
+        holder.in_parts += len(which)
+        return True
+    own = holder.own
+    before = len(own)
+    own.update(which)
+    if len(own) == before + len(which):
+        return True
+    own.difference_update(which)
+    return False
+
+
+def _holds(pool: PoolState, holder: Holder, which: Named) -> bool:
+    """Whether ``holder`` holds each of the slots; one that appears twice may count."""
+    if isinstance(which, np.ndarray):
+        if holder.parts and len(which) == len(holder.own) + holder.in_parts:
+            return all_of(pool, which, holder)
+        return holder.slots.issuperset(which.tolist())
+    return holder.slots.issuperset(which)
+
+
+def _leave(holder: Holder, which: Named) -> bool:
+    """Take the slots, which it holds, from ``holder``. False, and nothing changed, if one appears twice."""
+    if holder.parts:  # then these are all of its slots
+        holder.own.clear()
+        holder.parts.clear()
+        holder.in_parts = 0
+        return True
+    own = holder.own
+    before = len(own)
+    slots = which.tolist() if isinstance(which, np.ndarray) else which
+    own.difference_update(slots)
+    if len(own) == before - len(slots):
+        return True
+    own.update(slots)
+    return False

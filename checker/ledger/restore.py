@@ -1,0 +1,209 @@
+"""Going on from a snapshot: books that know what the header of a trace tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from kvfence.checker.ledger.kernels.words import BAD, BUSY, FILLING, FROZEN, NULL_BLOCK, PROMISE, REF, REFS
+from kvfence.checker.ledger.rules.progress import round_seen
+from kvfence.checker.ledger.state.books import Books, Closed, Op, Step
+from kvfence.checker.ledger.state.extra_state import Extra, HostMemory, Question, Votes
+from kvfence.checker.ledger.state.pool_state import Holder, PoolState
+from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
+from kvfence.checker.ledger.state.tags import tags_of
+from kvfence.spec.events import Queue, Round
+from kvfence.spec.packed import WIDE, Numbers, ints
+from kvfence.spec.snapshot import (
+    KnownEnd,
+    KnownPool,
+    KnownRequest,
+    KnownTransfer,
+    Rarer,
+    Snapshot,
+)
+
+
+def restore(books: Books, snapshot: Snapshot) -> None:
+    """Bring ``books``, which know nothing yet, to where ``snapshot`` was taken.
+
+    Raises ``ValueError`` for a snapshot that makes no sense.
+    """
+    try:
+        _restore(books, snapshot)
+    except (KeyError, IndexError, OverflowError, TypeError) as error:
+        raise ValueError(f"the snapshot does not fit the header ({type(error).__name__}: {error})") from error
+
+
+def _restore(books: Books, snapshot: Snapshot) -> None:
+    requests = {f"{known.req}.{known.gen}": _new_request(known) for known in snapshot.requests}
+    for known in snapshot.requests:
+        request = requests[f"{known.req}.{known.gen}"]
+        if not known.gone:
+            books.requests[request.key] = request
+        if known.current:
+            books.current[request.id] = request
+            books.progress[request.id] = request.address
+    for known_pool in snapshot.pools:
+        _fill(books.pools[known_pool.name], known_pool, requests)
+    for known in snapshot.requests:
+        if known.promise is not None:
+            pool = books.pools[known.promise.pool]
+            slots = _existing(pool, known.promise.slots)
+            requests[f"{known.req}.{known.gen}"].promise = Promise(pool.name, slots, known.promise.external)
+            for slot in slots:
+                pool.words[slot] += PROMISE
+    for known_transfer in snapshot.transfers:
+        _reopen(books, known_transfer, requests)
+    for end in snapshot.ends:
+        books.closed[end.op] = _closed(end)
+    for known_step in snapshot.steps:
+        if len(known_step.reqs) != len(known_step.tokens):
+            raise ValueError(f"step {known_step.step} has not as many token counts as requests")
+        ids = [id_ for id_, _ in known_step.reqs]
+        run = [requests[f"{id_}.{gen}"] for id_, gen in known_step.reqs]
+        step = Step(known_step.step, ids, known_step.tokens, run)
+        step.frozen = [(books.pools[part.pool], list(ints(part.slots))) for part in known_step.frozen]
+        books.steps.append(step)
+    _know(books.extra, snapshot.rarer)
+    books.dispatched, books.processed = snapshot.dispatched, snapshot.processed
+    books.depth = max(books.depth, snapshot.depth)
+    books.newest.update(snapshot.newest)
+    books.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
+    books.saw_submit, books.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
+    books.saw_retire = snapshot.saw_retire
+    if snapshot.rarer.idle is not None:
+        running, ready, parked, waiting, needed, name = snapshot.rarer.idle
+        last = Round(0, running, ready, parked, waiting, needed, name)
+        books.extra.round, books.extra.rounds = round_seen(books, last), snapshot.rarer.rounds
+
+
+def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
+    slots = ints(numbers)
+    if slots and not 0 <= min(slots) <= max(slots) < pool.total:
+        raise ValueError(f"the snapshot names slots that pool {pool.name!r} does not have")
+    if len(set(slots)) != len(slots):
+        raise ValueError(f"the snapshot names a slot of pool {pool.name!r} twice in one place")
+    return slots
+
+
+def _new_request(known: KnownRequest) -> Request:
+    request = Request(known.req, known.gen, explicit=known.explicit)
+    request.ready = known.ready
+    request.end, request.prompt, request.known = known.end, known.prompt, known.known
+    request.admitted, request.local, request.external = known.admitted, known.local, known.external
+    request.computed, request.last_step, request.final = known.computed, known.last_step, known.final
+    for part in known.fresh:
+        request.add_fresh(part.pool, ints(part.slots))
+    if known.replaced is not None:
+        request.replaced = (known.replaced.pool, frozenset(ints(known.replaced.slots)))
+    request.waits = set(known.waits)
+    request.expects_rollback, request.limit = known.expects_rollback, known.limit
+    request.bad = [(part.pool, ints(part.slots)) for part in known.bad]
+    request.suspects = {(pool, slot): first for pool, slot, first in known.suspects}
+    for known_cover in known.covers:
+        cover = request.covers[known_cover.group] = Cover()
+        cover.edge, cover.cursor = known_cover.edge, known_cover.cursor
+        cover.holes, cover.beyond = set(known_cover.holes), set(known_cover.beyond)
+    return request
+
+
+def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> None:
+    for known_holder in known.holders:
+        kind, _, key = known_holder.name.partition(":")
+        request = requests.get(key) if kind in ("req", "hit") else None
+        holder = pool.holders[known_holder.name] = Holder(known_holder.name, kind, request)
+        slots = _existing(pool, known_holder.slots)
+        holder.own.update(slots)
+        holder.leaked = known_holder.leaked
+        holder.reach = dict(zip(ints(known_holder.windowed), ints(known_holder.reach), strict=True))
+        for slot in slots:
+            pool.words[slot] += REF
+    pool.free = int(np.count_nonzero((pool.array & (REFS | NULL_BLOCK)) == 0))
+    labelled, tags = _existing(pool, known.labelled), ints(known.tags, WIDE)
+    if len(labelled) != len(tags):
+        raise ValueError(f"the snapshot has {len(tags)} tags for {len(labelled)} labelled slots")
+    for slot, tag in zip(labelled, tags, strict=True):
+        pool.set_label(slot, tag)
+    for slot in _existing(pool, known.bad):
+        pool.words[slot] |= BAD
+    for slot, step in zip(_existing(pool, known.frozen), ints(known.until), strict=True):
+        pool.words[slot] |= FROZEN
+        pool.frozen[slot] = step
+    pool.drift, pool.epoch, pool.stale = known.drift, known.epoch, set(known.stale)
+    if not pool.stale <= pool.holders.keys():
+        raise ValueError("the snapshot names tables that were begun before a reset and hold nothing")
+
+
+def _reopen(books: Books, known: KnownTransfer, requests: dict[str, Request]) -> None:
+    src, dst = books.pools[known.src_pool], books.pools[known.dst_pool]
+    event = Queue(
+        known.op,
+        known.gen,
+        known.kind,
+        known.src_pool,
+        known.src,
+        known.dst_pool,
+        known.dst,
+        known.keys,
+        known.req,
+        known.rgen,
+        known.at,
+        known.group,
+    )
+    sources, destinations, keys = ints(event.src), ints(event.dst), ints(event.keys, WIDE)
+    if not len(sources) == len(destinations) == len(keys) or len(ints(event.at)) not in (0, len(keys)):
+        raise ValueError(f"transfer {known.op} has not one source, destination and key for each block")
+    request = requests[f"{known.req}.{known.rgen}"] if known.req else None
+    op = books.ops[known.op] = Op(event, src, dst, request)
+    op.src_epoch, op.dst_epoch, op.issued = known.src_epoch, known.dst_epoch, known.issued
+    op.reported, op.failed = _mask(known.reported), _mask(known.failed)
+    op.waiters = [requests[f"{id_}.{gen}"] for id_, gen in known.waiters]
+    op.forgiven = frozenset((pool, slot) for pool, slot in known.forgiven)
+    for pool, slots, flags in ((src, sources, 0), (dst, destinations, FILLING)):
+        for slot in slots:
+            if (pool.name, slot) in op.forgiven:
+                continue
+            if not pool.has(slot):
+                raise ValueError(f"transfer {known.op} moves slot {slot}, which pool {pool.name!r} has not")
+            pool.words[slot] = pool.words[slot] + BUSY | flags
+    if not op.load:
+        dst.index().store(tags_of(keys, event.group))
+    if request is not None:
+        request.loads += op.load
+        request.stores += not op.load
+
+
+def _mask(ranks: Iterable[int]) -> int:
+    return sum(1 << rank for rank in ranks)
+
+
+def _know(extra: Extra, rarer: Rarer) -> None:
+    extra.zeroing.update(((pool, slot), step) for pool, slot, step in rarer.zeroing)
+    extra.failed.update(((op, gen), set(slots)) for op, gen, slots in rarer.failed)
+    extra.suspects.update((part.pool, set(ints(part.slots))) for part in rarer.suspects)
+    extra.misses.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.misses)
+    for key, local, external, counts in rarer.promised:
+        extra.promised[key] = local, external, tuple(counts)
+    extra.asked, extra.victim = rarer.asked, rarer.victim
+    for known in rarer.votes:
+        parts = (known.asked, known.reserved, known.committed, known.aborted)
+        extra.votes[known.op, known.gen] = Votes(*map(_mask, parts))
+    extra.buffers.update(((rank, buffer), (op, gen)) for rank, buffer, op, gen in rarer.buffers)
+    for question in rarer.questions:
+        told = Question(question.req, question.gen, question.pool, tuple(question.tags))
+        extra.questions[question.ask] = told
+    extra.published.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.published)
+    for memory in rarer.host:
+        host = extra.host[memory.pool] = HostMemory(refused=set(memory.refused), pinned=dict(memory.pinned))
+        for rank, piece in memory.registered:
+            host.pieces.setdefault(rank, set()).add(piece)
+
+
+def _closed(end: KnownEnd) -> Closed:
+    closed = Closed.__new__(Closed)
+    closed.gen, closed.ok, closed.missing = end.gen, end.ok, 0
+    closed.src_pool, closed.src_epoch = end.src_pool, end.src_epoch
+    closed.dst_pool, closed.dst_epoch = end.dst_pool, end.dst_epoch
+    return closed

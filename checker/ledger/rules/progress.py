@@ -1,0 +1,116 @@
+"""Rules of progress, as far as a trace can show that there will be none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvfence.checker.ledger.state.books import Books
+from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.violation import Violation
+from kvfence.spec.events import Drop, Preempt, Round
+
+STALLED: Final = 3
+"""Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
+
+
+class ProgressRules(Rules):
+    """Judges ``round``."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.extra = books.extra
+
+    @judges(Round, also=("PROGRESS",))
+    def round(self, event: Round) -> Violation | None:
+        """A scheduler that could do something, and for which nothing in flight will change that, does it."""
+        books, extra = self.books, self.extra
+        pool = books.pools[event.pool]
+        fits = 0 <= event.needed <= pool.free + pool.drift and event.waiting > 0
+        if event.scheduled or books.ops or books.steps or not (event.running or event.ready or fits):
+            extra.round, extra.rounds = None, 0
+            if event.scheduled:
+                books.judge("PROGRESS")
+            return None
+        seen = round_seen(books, event)
+        extra.rounds = extra.rounds + 1 if seen == extra.round else 1
+        extra.round = seen
+        if extra.rounds != STALLED:
+            return None
+        books.judge("PROGRESS")
+        return books.fail(
+            "PROGRESS",
+            "a scheduler that has something to run, and nothing in flight to wait for, runs it",
+            pool,
+            rounds=STALLED,
+            running=event.running,
+            ready=event.ready,
+            parked=event.parked,
+            waiting=event.waiting,
+            needed=event.needed,
+            free=pool.free,
+        )
+
+
+def preempt_fault(books: Books, event: Preempt) -> Violation | None:
+    """Whether one request after the other is preempted while the first one's slots are on their way."""
+    if event.why != "room":
+        return None
+    before = books.extra.victim
+    books.extra.victim = f"{event.req}.{event.gen}", books.processed
+    if before is None or before[1] != books.processed:
+        return None
+    books.judge("PROGRESS")
+    name = f"req:{before[0]}"
+    held = {
+        pool.name: holder.count
+        for pool in books.pools.values()
+        if (holder := pool.holders.get(name)) and holder.count
+    }
+    if not held:
+        return None
+    return books.fail(
+        "PROGRESS",
+        "a request is preempted for room only when the slots of the one before came back",
+        req=f"{event.req}.{event.gen}",
+        before=before[0],
+        still_held=held,
+        processed=books.processed,
+    )
+
+
+def starved_fault(books: Books, event: Drop) -> Violation | None:
+    """Whether a block is not stored for want of room in a tier in which no room will come.
+
+    Slots under a transfer, a promise or a table come back when that is over; a mirror is kept for good.
+    """
+    pool = books.pools.get(books.header.tier)
+    if event.why != "tier_full" or pool is None:
+        return None
+    books.judge("PROGRESS")
+    kept = 0
+    for holder in pool.holders.values():
+        if holder.count and holder.kind != "mirror":
+            return None
+        kept += holder.count
+    if not kept or pool.free + pool.drift > 0:
+        return None
+    return books.fail(
+        "PROGRESS",
+        "a tier without room for a block has slots that come back, and not only mirrors",
+        pool,
+        req=f"{event.req}.{event.gen}",
+        group=event.group,
+        block=event.at,
+        mirrors=kept,
+    )
+
+
+def round_seen(books: Books, event: Round) -> tuple[object, ...]:
+    """What a round saw: if the next one sees the same, nothing has changed in between."""
+    return (
+        books.dispatched,
+        books.processed,
+        event,
+        len(books.requests),
+        tuple(pool.free for pool in books.pools.values()),
+    )

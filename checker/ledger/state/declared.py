@@ -1,0 +1,73 @@
+"""What each rule says about itself: the kind of event that it judges, and the invariants that it can raise.
+
+The tables of checks made, in every report, are derived from these declarations; there is no other list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+
+from kvfence.checker.ledger.state.violation import Violation
+from kvfence.spec.events import Event
+
+Rule: TypeAlias = Callable[[Any], Violation | None]
+"""Judges one event and takes it over into the books."""
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+class Declared(NamedTuple):
+    """What a rule says about itself."""
+
+    kind: type[Event]
+    each: tuple[str, ...]
+    """Invariants that each event of the kind is counted for, unless the rule says ``not_judged`` of it."""
+    ids: frozenset[str]
+    """All that the rule can raise: these, and those for which it counts an event itself, with ``judge``."""
+
+
+RULES: Final[dict[type[Event], Declared]] = {}
+"""The declaration of the rule of each kind of event, once the modules with the rules are imported."""
+
+_DECLARED: Final[dict[Callable[..., Any], Declared]] = {}
+
+
+class UndeclaredError(AssertionError):
+    """A rule raised an invariant that it does not declare: what is counted as checked would be wrong."""
+
+
+def judges(kind: type[Event], *each: str, also: tuple[str, ...] = ()) -> Callable[[R], R]:
+    """Marks the rule of ``kind``, which judges each event by ``each`` and some events by ``also``.
+
+    The rule counts the latter with ``Books.judge``, before it can raise one. Of an event that it does not
+    judge by one of ``each``, because it names no slot for instance, it says so with ``Books.not_judged``.
+    Raises ``ValueError`` for a kind that has a rule.
+    """
+
+    def mark(rule: R) -> R:
+        if kind in RULES:
+            raise ValueError(f"{kind.__name__} has a rule already")
+        _DECLARED[rule] = RULES[kind] = Declared(kind, each, frozenset((*each, *also)))
+        return rule
+
+    return mark
+
+
+class Rules:
+    """Rules of some kinds of events: the methods that are marked with :func:`judges`.
+
+    What replaces such a method in a subclass judges by the same invariants.
+    """
+
+    _marked: ClassVar[dict[type[Event], str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        methods = {name: f for name, f in vars(cls).items() if isinstance(f, FunctionType)}
+        own = {_DECLARED[f].kind: name for name, f in methods.items() if f in _DECLARED}
+        cls._marked = {**cls._marked, **own}
+
+    def rules(self) -> dict[type[Event], Rule]:
+        """The rule of each kind of event."""
+        return {kind: getattr(self, name) for kind, name in self._marked.items()}

@@ -1,0 +1,81 @@
+"""A review as JUnit XML: a suite for each machine, a test case for each invariant, goal and action."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as Xml
+
+from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
+from kvfence.checker.report.ci.annotations import message, place, reasons
+from kvfence.checker.report.text.reviewed import verdict_shown
+
+_NOT_IN_XML = re.compile(r"[^\t\n\r\u0020-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+
+
+def review_junit(found: Review) -> str:
+    """The XML. What got worse is a failure, what is undetermined an error."""
+    name = f"kvfence review {found.base} {found.change}"
+    root = Xml.Element("testsuites", name=_clean(name), time=f"{found.seconds:.3f}")
+    for m in found.machines:
+        root.append(_suite(m))
+    for machine in found.unchanged:
+        suite = Xml.SubElement(
+            root, "testsuite", name=machine, tests="1", failures="0", errors="0", skipped="0"
+        )
+        Xml.SubElement(suite, "testcase", classname=machine, name="the machine is unchanged", time="0")
+    for machine in found.only_base:
+        suite = Xml.SubElement(
+            root, "testsuite", name=machine, tests="1", failures="1", errors="0", skipped="0"
+        )
+        case = Xml.SubElement(suite, "testcase", classname=machine, name="the machine exists", time="0")
+        Xml.SubElement(case, "failure", message="only the base has this machine", type="gone")
+    totals = {
+        key: sum(int(s.get(key, "0")) for s in root) for key in ("tests", "failures", "errors", "skipped")
+    }
+    root.attrib.update({key: str(n) for key, n in totals.items()})
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(m: MachineReview) -> Xml.Element:
+    seconds = (m.base.seconds if m.base else 0.0) + (m.change.seconds if m.change else 0.0)
+    suite = Xml.Element("testsuite", name=m.machine, time=f"{seconds:.3f}")
+    for row in m.invariants:
+        _case(suite, m, row)
+    for goal in m.goals_lost:
+        _failing(suite, m, f"goal {goal}", "the change never reaches it", "goal lost")
+    for action in m.actions_lost:
+        _failing(suite, m, f"action {action}", "the change never takes it", "action lost")
+    for note in m.notes:
+        case = Xml.SubElement(suite, "testcase", classname=m.machine, name="exploration", time="0")
+        Xml.SubElement(case, "error", message=_clean(note), type="undetermined")
+    suite.attrib.update(
+        tests=str(len(suite)),
+        failures=str(len(suite.findall("testcase/failure"))),
+        errors=str(len(suite.findall("testcase/error"))),
+        skipped="0",
+    )
+    return suite
+
+
+def _case(suite: Xml.Element, m: MachineReview, row: InvariantReview) -> None:
+    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=row.label, time="0")
+    verdicts = f"base: {verdict_shown(row.base)}, change: {verdict_shown(row.change)}"
+    if row.effect == "worse":
+        failure = Xml.SubElement(case, "failure", message=verdicts, type=row.invariant)
+        file, line = place(m)
+        failure.text = _clean(f"{message(row)}{f' ({file}:{line})' if file else ''}")
+    elif row.effect == "open":
+        error = Xml.SubElement(case, "error", message=verdicts, type="undetermined")
+        error.text = _clean("\n".join(reasons(row))) or None
+    else:
+        Xml.SubElement(case, "system-out").text = _clean("\n".join((verdicts, *reasons(row))))
+
+
+def _failing(suite: Xml.Element, m: MachineReview, name: str, text: str, kind: str) -> None:
+    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=name, time="0")
+    Xml.SubElement(case, "failure", message=text, type=kind)
+
+
+def _clean(text: str) -> str:
+    return _NOT_IN_XML.sub("?", text)

@@ -1,0 +1,151 @@
+"""A review as Markdown, short enough for a pull-request comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvfence.checker.analysis.results import Counterexample
+from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
+from kvfence.checker.report.text.evidence import brief, claim, evidence, leans_on
+from kvfence.checker.report.text.reviewed import (
+    about_nothing,
+    conclusion,
+    meaning,
+    told_behaviours,
+    verdict_shown,
+)
+from kvfence.checker.report.text.verdicts import call, shown
+
+MOST_STORIES = 3
+MOST_STEPS = 16
+MOST_LINES = 12
+MOST_REASONS = 4
+MOST_LEMMAS = 3
+_MARK = {"worse": "❌", "better": "✅", "open": "❔", "same": ""}
+
+
+def review_markdown(found: Review) -> str:
+    """The comment: what changed, a table of what is not the same, stories folded away, lines that differ."""
+    out = [f"### kvfence review: `{found.base}` → `{found.change}`: {conclusion(found)}", ""]
+    for mark, sentences in (("❌", found.worse), ("✅", found.better), ("❔", found.open)):
+        out += [f"* {mark} {_code(s)}" for s in sentences]
+    if out[-1]:
+        out.append("")
+    stories = 0
+    for m in found.machines:
+        out += _machine(m)
+        for row in sorted(m.invariants, key=lambda row: row.effect != "worse"):
+            if row.story is None or not row.first:
+                continue
+            stories += 1
+            if stories <= MOST_STORIES:
+                out += _story(found, row, row.story, opened=stories == 1)
+    if stories > MOST_STORIES:
+        out += [f"{stories - MOST_STORIES} more stories are in the full report.", ""]
+    for m in found.machines:
+        out += _lines(m)
+    if found.unchanged:
+        out += [f"Unchanged: {', '.join(f'`{name}`' for name in found.unchanged)}.", ""]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _machine(m: MachineReview) -> Iterator[str]:
+    sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
+    yield f"**Machine `{m.machine}`**{f' ({sizes})' if sizes else ''}"
+    yield ""
+    if m.base is None or m.change is None:
+        return
+    yield "| | base | change | |"
+    yield "|---|---|---|---|"
+    same = [row for row in m.invariants if row.effect == "same"]
+    for row in m.invariants:
+        if row.effect != "same":
+            wake = "" if row.first or row.effect != "worse" else ", once another breaks"
+            verdicts = f"{verdict_shown(row.base)} | {_MARK[row.effect]} {verdict_shown(row.change)}"
+            yield f"| {row.invariant} | {verdicts} | {meaning(row)}{wake} |"
+    if same:
+        yield f"| {', '.join(dict.fromkeys(row.invariant for row in same))} | unchanged | unchanged | |"
+    yield f"| states | {m.base.states:,} | {m.change.states:,} | |"
+    yield ""
+    new, lost = told_behaviours(m.new, "the change"), told_behaviours(m.lost, "the base", gone=True)
+    yield f"Behaviours {_code(new)}; {_code(lost)}."
+    yield ""
+    for sentence in about_nothing(m):
+        yield _code(sentence)
+        yield ""
+    yield from _holding(m)
+
+
+def _holding(m: MachineReview) -> Iterator[str]:
+    """Why what the change concerns holds: a line for each, the longer ones folded away."""
+    told = list(evidence(m))
+    if not told:
+        return
+    if len(told) > MOST_REASONS:
+        yield f"<details><summary>Why {len(told)} verdicts hold</summary>"
+        yield ""
+    for row, found in told:
+        leaning = leans_on(found, MOST_LEMMAS)
+        text = claim(found) if len(told) <= MOST_REASONS else brief(found)
+        text = f"{text}; leaning on {leaning}" if leaning else text
+        yield f"* {row.label} in the {found.side}: {_code(text)}."
+    yield ""
+    if len(told) > MOST_REASONS:
+        yield "</details>"
+        yield ""
+
+
+def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:
+    who = found.change if row.story_of == "change" else found.base
+    count = len(story.steps)
+    summary = f"<summary>{row.label}: {story.length} of <code>{who}</code></summary>"
+    yield f"<details{' open' if opened else ''}>{summary}"
+    yield ""
+    hidden = range(MOST_STEPS - 1, count - 1) if count > MOST_STEPS else range(0)
+    for k, step in enumerate(story.steps):
+        if k in hidden:
+            if k == hidden.start:
+                yield f"   … {len(hidden)} more"
+            continue
+        if k == story.loop:
+            yield "   *again and again:*"
+        changed = ", ".join(f"{c.name}: {shown(c.before)} → {shown(c.after)}" for c in step.changes[:3])
+        more = f" and {len(step.changes) - 3} more" if len(step.changes) > 3 else ""
+        told = f" — {changed}{more}" if changed else ""
+        yield f"{step.number}. `{call(step.action, step.arguments)}`{told}"
+    yield ""
+    if story.diagnosis.conjunct:
+        yield f"False: `{story.diagnosis.conjunct}`"
+    for p in story.diagnosis.prevented[:1]:
+        other = "base" if row.story_of == "change" else "change"
+        if p.guards:
+            yield f"The {other} refuses event {p.step}: `{p.guards[0].text}` ({p.guards[0].where})"
+        elif p.updates:
+            d = p.updates[0]
+            yield f"In the {other}, event {p.step} leaves `{d.name}` {shown(d.sound)}, not {shown(d.here)}."
+        else:
+            yield f"The {other} has no `{p.action}`."
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _lines(m: MachineReview) -> Iterator[str]:
+    if not m.lines:
+        return
+    yield f"<details><summary>What differs: {m.lines[0].file.rpartition('/')[2]}</summary>"
+    yield ""
+    yield "```diff"
+    for line in m.lines[:MOST_LINES]:
+        yield f"{'-' if line.side == 'base' else '+'} {line.line:4} {line.text}"
+    yield "```"
+    if len(m.lines) > MOST_LINES:
+        yield f"and {len(m.lines) - MOST_LINES} more lines"
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _code(sentence: str) -> str:
+    """Text that Markdown leaves as it is."""
+    return sentence.replace("_", r"\_").replace("*", r"\*").replace("|", r"\|")

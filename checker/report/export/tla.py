@@ -1,0 +1,300 @@
+"""Exports a machine as TLA+, for sorts of any size, with a configuration for TLC at given sizes.
+
+A sort is the set ``0 .. N - 1`` for a constant N, a label is a string, a function of the state is a TLA+
+function. What a step would take out of its range is not followed, as everywhere in kvfence: ``InRange`` is a
+conjunct of every step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvfence.checker.core.identifiers import Names, ascii_word
+from kvfence.spec.errors import CannotRun
+from kvfence.spec.language import Action, Bool, Enum, Expr, Function, Int, LeadsTo, Machine, Sort, Type
+from kvfence.spec.language.sizes import bound_at
+
+_TIMES = " \\X "
+_SIGNS = {"eq": "=", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
+
+
+_WORDS = """
+ACTION ASSUME ASSUMPTION AXIOM BOOLEAN BY CASE CHOOSE CONSTANT CONSTANTS COROLLARY DEF DEFINE DEFS DOMAIN ELSE
+ENABLED EXCEPT EXTENDS FALSE HAVE HIDE IF IN INSTANCE LAMBDA LEMMA LET LOCAL MODULE NEW OBVIOUS OMITTED ONLY
+OTHER PICK PROOF PROPOSITION PROVE QED RECURSIVE STATE STRING SUBSET SUFFICES TAKE TEMPORAL THEN THEOREM TRUE
+UNCHANGED UNION USE VARIABLE VARIABLES WITH WITNESS
+Cardinality FiniteSets Init InRange Int Integers IsFiniteSet Nat Naturals Next Spec all vars
+ACTION_CONSTRAINT ACTION_CONSTRAINTS ALIAS CHECK_DEADLOCK CONSTRAINT CONSTRAINTS INIT INVARIANT INVARIANTS
+NEXT POSTCONDITION PROPERTIES PROPERTY SPECIFICATION SYMMETRY TYPE TYPE_CONSTRAINT VIEW
+"""
+_RESERVED = frozenset(
+    _WORDS.split()
+)  # of the language, of what a module extends or defines, of configurations
+
+
+@dataclass
+class _Scope:
+    """Names of the free and bound variables around an expression; none is in ``taken``."""
+
+    taken: Collection[str]
+    names: dict[int, str] = field(default_factory=dict)
+
+    def with_(self, variables: tuple[Expr, ...]) -> _Scope:
+        depth = len(self.names)
+        return _Scope(
+            self.taken, {**self.names, **{v.uid: self._name(v, depth + k) for k, v in enumerate(variables)}}
+        )
+
+    def _name(self, v: Expr, depth: int) -> str:
+        name = f"{_word(str(v.value))}_{depth}"  # the depth keeps those of one scope apart
+        while name in self.taken:
+            name = f"x_{name}"
+        return name
+
+
+def _word(text: str) -> str:
+    """The text as an identifier of TLA+, which has a letter in it and no fairness operator before it."""
+    word = ascii_word(text)
+    return word if re.match(r"_*[A-Za-z]", word) and not re.match("[WS]F_", word) else f"x_{word}"
+
+
+class _Spelling:
+    """What the parts of a machine are called in its module."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._names = Names(_RESERVED)
+        for sort in machine.sorts:
+            self.size(sort), self.elements(sort)
+        for name in machine.functions:
+            self.variable(name)
+        for kind in ("actions", "invariants", "goals", "promises"):
+            for name in getattr(machine, kind):
+                self.definition(kind, name)
+
+    @property
+    def taken(self) -> Collection[str]:
+        return self._names.taken
+
+    def size(self, sort: str) -> str:
+        return self._names.of(("size", sort), f"N_{ascii_word(sort)}")
+
+    def elements(self, sort: str) -> str:
+        return self._names.of(("elements", sort), f"{_word(sort)}Set")
+
+    def variable(self, name: str) -> str:
+        return self._names.of(("variable", name), _word(name))
+
+    def definition(self, kind: str, name: str) -> str:
+        return self._names.of((kind, name), _word(camel(name)))
+
+    def label(self, t: Enum, value: int) -> str:
+        names = Names()
+        return [names.of(label, ascii_word(label)) for label in t.labels][value]
+
+
+def tla(machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[str, str]:
+    """The module and its configuration for TLC; the file names are ``MACHINE.tla`` and ``MACHINE.cfg``.
+
+    ``sizes`` by sort; the machine's own where nothing is said. They also decide bounds that depend on sizes.
+    """
+    machine.finished()
+    at = {name: (sizes or {}).get(name, sort.default) for name, sort in machine.sorts.items()}
+    module = _Module(machine, at)
+    return module.text(), _configuration(machine, at, module.spelling)
+
+
+def module_name(machine: Machine) -> str:
+    """The name of the module, and so of its file."""
+    return Names(_RESERVED).of("module", _word(machine.name))
+
+
+def _configuration(machine: Machine, sizes: Mapping[str, int], spelling: _Spelling) -> str:
+    lines = ["SPECIFICATION Spec" if machine.promises else "INIT Init\nNEXT Next"]
+    lines += (
+        ["CONSTANTS", *(f"  {spelling.size(sort)} = {size}" for sort, size in sizes.items())] if sizes else []
+    )
+    lines += [f"INVARIANT {spelling.definition('invariants', name)}" for name in machine.invariants]
+    lines += [f"PROPERTY {spelling.definition('promises', name)}" for name in machine.promises]
+    lines.append("CHECK_DEADLOCK FALSE")
+    return "\n".join(lines) + "\n"
+
+
+def camel(name: str) -> str:
+    """``queue_store`` as ``QueueStore``: definitions are written so, variables as they are."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+class _Module:
+    def __init__(self, machine: Machine, sizes: Mapping[str, int]) -> None:
+        self.m, self.sizes, self.spelling = machine, sizes, _Spelling(machine)
+        self.outside = _Scope(self.spelling.taken)
+
+    def text(self) -> str:
+        m = self.m
+        variables = ", ".join(map(self.spelling.variable, m.functions))
+        out = [f"---- MODULE {module_name(m)} ----", *_comment(f"Machine {m.name} of kvfence.")]
+        out += ["EXTENDS Integers, FiniteSets", ""]
+        if m.sorts:
+            out += [f"CONSTANTS {', '.join(map(self.spelling.size, m.sorts))}", ""]
+        out += [f"{self.sort(s)} == 0 .. {self.spelling.size(name)} - 1" for name, s in m.sorts.items()]
+        out += ["", f"VARIABLES {variables}", f"vars == <<{variables}>>", ""]
+        out += ["Init =="]
+        out += [
+            f"  /\\ {self.spelling.variable(f.name)} = {self.function(f, f.init, self.outside)}"
+            for f in m.functions.values()
+        ]
+        out += ["", "InRange =="]
+        out += [
+            f"  /\\ {self.spelling.variable(f.name)} \\in {self.range(f)}"
+            for f in m.functions.values()
+            if self.bounded(f)
+        ] or ["  TRUE"]
+        for action in m.actions.values():
+            out += ["", *self.action(action)]
+        out += ["", "Next ==", *(f"  \\/ {self.some(a)}" for a in m.actions.values()), ""]
+        out += [*self.fairness()]
+        for kind, properties in (("invariants", m.invariants), ("goals", m.goals)):
+            for p in properties.values():
+                out += ["", *_comment(f"{p.id or 'goal'}: {p.doc or p.name.replace('_', ' ')}")]
+                out.append(f"{self.spelling.definition(kind, p.name)} == {self.expr(p.expr, self.outside)}")
+        for promise in m.promises.values():
+            out += ["", *_comment(f"{promise.id}: {promise.doc}"), *self.promise(promise)]
+        return "\n".join([*out, "", "===="]) + "\n"
+
+    def sort(self, s: Type) -> str:
+        return self.spelling.elements(s.name)
+
+    def type(self, t: Type) -> str:
+        if isinstance(t, Sort):
+            return self.sort(t)
+        if t is Bool:
+            return "BOOLEAN"
+        if isinstance(t, Enum):
+            return "{" + ", ".join(f'"{self.spelling.label(t, k)}"' for k in range(len(t.labels))) + "}"
+        ends = t.range(self.sizes) if isinstance(t, Int) else None
+        if ends is None:
+            return "Int"
+        return f"({ends[0]} .. {ends[1]})"
+
+    def range(self, f: Function) -> str:
+        value = self.type(f.value)
+        return f"[{_TIMES.join(self.type(t) for t in f.domain)} -> {value}]" if f.domain else value
+
+    def bounded(self, f: Function) -> bool:
+        return isinstance(f.value, Int) and f.value.bounded
+
+    def function(self, f: Function, e: Expr, scope: _Scope) -> str:
+        """``e`` at every index of ``f``, as a TLA+ function."""
+        if not f.domain:
+            return self.expr(e, scope)
+        inner = scope.with_(f.formals)
+        over = ", ".join(f"{inner.names[v.uid]} \\in {self.type(v.type)}" for v in f.formals)
+        return f"[{over} |-> {self.expr(e, inner)}]"
+
+    def action(self, a: Action) -> Iterator[str]:
+        scope = self.outside.with_(a.params)
+        yield from _comment(a.doc)
+        names = ", ".join(scope.names[p.uid] for p in a.params)
+        yield f"{self.spelling.definition('actions', a.name)}{f'({names})' if names else ''} =="
+        for guard in a.guards:
+            for e in guard.expr.args if guard.expr.op == "and" else (guard.expr,):
+                yield f"  /\\ {self.expr(e, scope)}"
+        for f, e in a.updates.items():
+            yield f"  /\\ {self.spelling.variable(f.name)}' = {self.function(f, e, scope)}"
+        same = [self.spelling.variable(name) for name, f in self.m.functions.items() if f not in a.updates]
+        if same:
+            yield f"  /\\ UNCHANGED <<{', '.join(same)}>>"
+        if any(self.bounded(f) for f in a.updates):
+            yield "  /\\ InRange'"
+
+    def some(self, a: Action) -> str:
+        scope = self.outside.with_(a.params)
+        if not a.params:
+            return self.spelling.definition("actions", a.name)
+        over = ", ".join(f"{scope.names[p.uid]} \\in {self.type(p.type)}" for p in a.params)
+        given = ", ".join(scope.names[p.uid] for p in a.params)
+        return f"\\E {over} : {self.spelling.definition('actions', a.name)}({given})"
+
+    def fairness(self) -> Iterator[str]:
+        yield "Spec == Init /\\ [][Next]_vars"
+        for a in self.m.actions.values():
+            if a.fair is None:
+                continue
+            kind = "WF" if a.fair == "weak" else "SF"
+            scope = self.outside.with_(a.params)
+            names = ", ".join(scope.names[p.uid] for p in a.params)
+            over = ", ".join(f"{scope.names[p.uid]} \\in {self.type(p.type)}" for p in a.params)
+            name = self.spelling.definition("actions", a.name)
+            call = f"{name}({names})" if names else name
+            fair = f"{kind}_vars({call})"
+            # in parentheses: a quantifier reaches as far as it can, over the conjuncts that follow
+            yield f"  /\\ (\\A {over} : {fair})" if over else f"  /\\ {fair}"
+
+    def promise(self, p: LeadsTo) -> Iterator[str]:
+        scope = self.outside.with_(p.params)
+        over = ", ".join(f"{scope.names[v.uid]} \\in {self.type(v.type)}" for v in p.params)
+        then = self.expr(p.then, scope)
+        body = f"<>({then})" if p.when is None else f"(({self.expr(p.when, scope)}) ~> ({then}))"
+        every = f"\\A {over} : " if over else ""
+        yield f"{self.spelling.definition('promises', p.name)} == {every}{body}"
+
+    def expr(self, e: Expr, scope: _Scope) -> str:
+        a = e.args
+        if e.op == "const":
+            assert isinstance(e.value, int)
+            return self.constant(e.type, e.value)
+        if e.op in ("param", "bound"):
+            return scope.names[e.uid]
+        if e.op == "limit":
+            assert callable(e.value)
+            return str(bound_at(e.value, self.sizes))
+        if e.op == "index":
+            return self.expr(a[0], scope)
+        if e.op == "apply":
+            assert isinstance(e.value, Function)
+            indices = ", ".join(self.expr(x, scope) for x in a)
+            name = self.spelling.variable(e.value.name)
+            return f"{name}[{indices}]" if a else name
+        if e.op in ("and", "or"):
+            sign = " /\\ " if e.op == "and" else " \\/ "
+            return f"({sign.join(self.expr(x, scope) for x in a)})"
+        if e.op == "not":
+            return f"~{self.expr(a[0], scope)}"
+        if e.op == "ite":
+            c, x, y = (self.expr(x, scope) for x in a)
+            return f"(IF {c} THEN {x} ELSE {y})"
+        if isinstance(e.value, tuple):
+            return self._quantified(e, e.value, scope)
+        if e.op in _SIGNS:
+            x, y = (self.expr(x, scope) for x in a)
+            return f"({x} {_SIGNS[e.op]} {y})"
+        raise CannotRun(f"TLA+ export does not know {e.op}")
+
+    def constant(self, t: Type, value: int) -> str:
+        if t is Bool:
+            return "TRUE" if value else "FALSE"
+        return f'"{self.spelling.label(t, value)}"' if isinstance(t, Enum) else str(value)
+
+    def _quantified(self, e: Expr, variables: tuple[Expr, ...], scope: _Scope) -> str:
+        inner = scope.with_(variables)
+        body = self.expr(e.args[0], inner)
+        names = [inner.names[v.uid] for v in variables]
+        over = ", ".join(f"{n} \\in {self.type(v.type)}" for n, v in zip(names, variables, strict=True))
+        if e.op in ("forall", "exists"):
+            quantifier = "\\A" if e.op == "forall" else "\\E"
+            return f"({quantifier} {over} : {body})"
+        if len(names) == 1:
+            return f"Cardinality({{{over} : {body}}})"
+        every = _TIMES.join(self.type(v.type) for v in variables)
+        return f"Cardinality({{all \\in {every} : LET {_parts(names)} IN {body}}})"
+
+
+def _parts(names: list[str]) -> str:
+    return " ".join(f"{name} == all[{k}]" for k, name in enumerate(names, 1))
+
+
+def _comment(text: str) -> Iterator[str]:
+    if text.strip():
+        yield f"\\* {' '.join(text.split())}"

@@ -1,0 +1,105 @@
+"""The report of ``kvfence replay`` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvfence.checker.adapters.reference import Replayed
+from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.ledger.violation_text import violation_text
+
+
+def replayed_text(found: Replayed, *, width: int) -> str:
+    """The whole report."""
+    options = ", ".join(f"{name} {value}" for name, value in found.options.items() if value is not None)
+    parts = [paragraph(f"{found.path}, replayed with {options}.", width=width, hanging="    ")]
+    if found.run is not None:
+        parts.append(table(("what", "how much"), list(_figures(found.run)), width=width))
+    if found.judged:
+        rows = [
+            (invariant, f"{count:,}" if count else "not judged")
+            for invariant, count in sorted(found.checks.items())
+        ]
+        parts.append(table(("invariant", "checks made"), rows, width=width))
+    parts += [violation_text(violation, width=width) for violation in found.violations]
+    if found.broke:
+        parts.append(paragraph(f"The run broke down. {found.broke}.", width=width, hanging="    "))
+    if found.recorded:
+        parts.append(f"Recorded in {found.recorded}.")
+    return "\n\n".join([*parts, paragraph(_summary(found), width=width)])
+
+
+def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    stats = run["stats"]
+    hits = run["hit_rates"]
+    yield "requests", f"{stats['requests']:,} taken; finished: {_counts(stats['finished'])}"
+    yield "steps", f"{stats['steps']:,}"
+    yield "tokens", f"{stats['prompt_tokens']:,} of prompts, {stats['output_tokens']:,} of output"
+    yield "computed", f"{stats['tokens_computed']:,} tokens"
+    yield "hit in GPU", f"{stats['local_hit_tokens']:,} tokens, {hits['gpu']:.1%}"
+    yield "hit in CPU", f"{stats['external_hit_tokens']:,} tokens, {hits['cpu']:.1%}"
+    yield (
+        "stores",
+        f"{stats['stores']:,} of {stats['stored_blocks']:,} blocks, {stats['failed_stores']:,} failed",
+    )
+    yield (
+        "loads",
+        f"{stats['loads']:,} of {stats['loaded_blocks']:,} blocks, {stats['failed_loads']:,} failed, "
+        f"{stats['partial_loads']:,} of them in part",
+    )
+    if stats["disk_stored_blocks"]:
+        yield (
+            "files",
+            f"{stats['disk_stored_blocks']:,} blocks written, {stats['fetched_blocks']:,} fetched; "
+            f"{stats['lost_files']:,} files lost, {stats['failed_fetches']:,} transfers from them failed",
+        )
+    yield "not stored", f"{_counts(stats['drops'])} (blocks by reason)"
+    yield "evicted", f"{_counts(run['evicted'])} (blocks by pool)"
+    yield "preemptions", f"{stats['preemptions']:,}"
+    yield "resets", f"{stats['resets']:,} done, {stats['resets_refused']:,} refused"
+    oracle = run["oracle"]
+    yield (
+        "contents",
+        f"{oracle['in_full']:,} blocks read in full, {oracle['sampled']:,} as a sample; none garbled",
+    )
+    yield "seconds", f"{run['seconds']:.1f}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+
+
+def _summary(found: Replayed) -> str:
+    design = found.options.get("design", "sound")
+    if found.violations or found.broke:
+        broken = ", ".join(violation.invariant for violation in found.violations)
+        what = f"It breaks {broken} on this traffic." if broken else "It did not survive this traffic."
+        if found.judged and found.expected not in {
+            "",
+            *(violation.invariant for violation in found.violations),
+        }:
+            what += f" {found.expected}, which it is known to break, did not show."
+        return f"{design}: violated. {what}"
+    judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events"
+    if found.why == "interrupted":
+        end = judged if found.judged else "Events were not judged, as --no-assert says."
+        return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {end}"
+    if found.why == "nothing ran":
+        return f"{design}: undetermined. No request fits into these pools: no step was taken. {judged}."
+    if found.why:
+        why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
+        return f"{design}: not judged. {why} {_compared(found)}"
+    known = f" This traffic does not expose it: {found.expected} should break." if found.expected else ""
+    return f"{design}: holds. No invariant broken in {judged}, and no garbled block read.{known}"
+
+
+def _compared(found: Replayed) -> str:
+    """What the content oracle did, which watches in any case."""
+    oracle = found.run["oracle"] if found.run is not None else {"in_full": 0, "sampled": 0}
+    if not oracle["in_full"] and not oracle["sampled"]:
+        return "No content was compared either."
+    return (
+        f"The contents of {oracle['in_full']:,} blocks read in full and {oracle['sampled']:,} as a sample "
+        "were compared, and none was garbled; that says nothing of the invariants."
+    )

@@ -1,0 +1,3 @@
+"""The events of a connector, which traces are made of: see :mod:`kvfence.spec.events`."""
+
+from kvfence.spec.events import *  # noqa: F403

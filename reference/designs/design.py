@@ -1,0 +1,32 @@
+"""Which classes make up an engine: the sound ones, or some of them replaced by a faulty variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
+from kvfence.reference.blocks.pool import BlockPool
+from kvfence.reference.connector.disk_tier import DiskTier
+from kvfence.reference.connector.host_memory import DescriptorBuffers, HostMemory
+from kvfence.reference.connector.rank_votes import RankVotes
+from kvfence.reference.connector.scheduler_side import OffloadScheduler
+from kvfence.reference.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The parts of an engine that a faulty design may replace."""
+
+    gpu_pool: type[BlockPool] = BlockPool
+    cpu_pool: type[BlockPool] = BlockPool
+    manager: type[KVCacheManager] = KVCacheManager
+    connector: type[OffloadScheduler] = OffloadScheduler
+    scheduler: type[Scheduler] = Scheduler
+    disk_pool: type[BlockPool] = BlockPool
+    disk: type[DiskTier] = DiskTier
+    host_memory: type[HostMemory] = HostMemory
+    descriptors: type[DescriptorBuffers] = DescriptorBuffers
+    votes: type[RankVotes] = RankVotes
+
+
+SOUND = Design()

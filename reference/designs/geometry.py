@@ -1,0 +1,73 @@
+"""Faulty designs of how blocks are counted, group by group. Nothing here is right."""
+
+from __future__ import annotations
+
+from kvfence.reference.blocks.free_queue import Slots
+from kvfence.reference.blocks.request import Request
+from kvfence.reference.blocks.tables import GroupSpec
+from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
+from kvfence.reference.designs.design import Design
+from kvfence.reference.scheduler.scheduler import Scheduler
+
+
+class _CountsNullBlocks(Scheduler):
+    """Takes the length of a table for the number of its blocks."""
+
+    def _first_told(self, spec: GroupSpec, tokens: int) -> int:
+        del spec, tokens
+        return 0
+
+    def _count_held(self, slots: Slots) -> int:
+        return int(slots.size)
+
+
+class _CountsInBlocksOfFirstGroup(Scheduler):
+    """Counts the blocks of each group by the block size of the first."""
+
+    def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
+        return tokens // self.block_size - spec.first_token(tokens) // self.block_size
+
+
+class _BoundsAlignedWindow(Scheduler):
+    """Expects a window to begin with a block."""
+
+    def _bound(self, spec: GroupSpec) -> int:
+        return -(-spec.reach // spec.block_size) if spec.kind == "sliding" else super()._bound(spec)
+
+
+class _GivesUpLastBlocks(Scheduler):
+    """Gives up the last block of each group for a drafter's sake, also where there is no drafter."""
+
+    def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
+        return max(0, super()._count_needed(spec, tokens) - 1)
+
+
+class _KeepsTooLittle(OffloadScheduler):
+    """Keeps one block less of each window than its reader needs, and promises all the same."""
+
+    def _find(self, request: Request, num_computed_tokens: int) -> Hit:
+        hit = super()._find(request, num_computed_tokens)
+        parts = [
+            (at + 1, slots[1:]) if spec.forgets and slots.size else (at, slots)
+            for spec, (at, slots) in zip(self.manager.groups, hit.parts, strict=True)
+        ]
+        return Hit(hit.tokens if sum(slots.size for _, slots in parts) else 0, parts)
+
+
+class _PromisesWholePrompt(OffloadScheduler):
+    """Promises the last block, too, which nobody can accept: behind a shorter hit another window is read."""
+
+    def _most_tokens(self, request: Request) -> int:
+        unit = self.manager.unit
+        return request.total // unit * unit
+
+
+FAULTS: dict[str, Design] = {
+    "null_blocks_counted": Design(scheduler=_CountsNullBlocks),
+    "other_groups_block_size": Design(scheduler=_CountsInBlocksOfFirstGroup),
+    "aligned_window_bound": Design(scheduler=_BoundsAlignedWindow),
+    "eagle_marks_every_group": Design(scheduler=_GivesUpLastBlocks),
+    "writer_keeps_too_little": Design(connector=_KeepsTooLittle),
+    "promise_longer_than_acceptable": Design(connector=_PromisesWholePrompt),
+}
+"""Faulty designs of block counts by name."""

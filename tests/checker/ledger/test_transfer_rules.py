@@ -1,0 +1,250 @@
+"""Each rule about transfers has a passing and a failing twin, and the failing one names that invariant."""
+
+import pytest
+
+from kvfence.checker.ledger.ledger import Ledger
+from kvfence.spec.events import (
+    Admit,
+    Alloc,
+    Complete,
+    Cursor,
+    Dispatch,
+    Drop,
+    Event,
+    Finish,
+    Free,
+    Group,
+    Header,
+    Issue,
+    Label,
+    Lookup,
+    Pool,
+    Process,
+    Queue,
+    Quiesce,
+    Report,
+    Reset,
+    Retire,
+    Rollback,
+    Stale,
+    Submit,
+    Touch,
+)
+
+HEADER = Header(
+    producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 6)), groups=(Group("gpu", 4),), ranks=2
+)
+
+
+def store(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> Queue:
+    """A store from gpu to cpu."""
+    return Queue(op, gen, "store", "gpu", src, "cpu", dst, keys, **whose)  # type: ignore[arg-type]
+
+
+def load(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> Queue:
+    """A load from cpu to gpu."""
+    return Queue(op, gen, "load", "cpu", src, "gpu", dst, keys, **whose)  # type: ignore[arg-type]
+
+
+def reports(op: int, gen: int = 0, ok: tuple[bool, bool] = (True, True)) -> list[Event]:
+    """Issue, and the report of both ranks."""
+    return [Issue(op, gen), Report(op, gen, 1, ok[1]), Report(op, gen, 0, ok[0])]
+
+
+HELD = [
+    Alloc("gpu", "req:1.0", [1, 2, 3]),
+    Touch("gpu", "op:0.0", [1, 2]),
+    Alloc("cpu", "op:0.0", [0, 1]),
+    Alloc("cpu", "op:1.0", [2, 3]),
+    Touch("gpu", "op:1.0", [1, 3]),
+]
+PAIR = store(0, [1, 2], [0, 1], [11, 12])
+OPEN = [*HELD, PAIR]
+DONE = [*OPEN, *reports(0), Complete(0, 0)]
+RESIDENT = [*DONE, Label("cpu", [0, 1], [11, 12], op=0)]
+COMPUTED = [Submit("1", 0, 9), Admit("1", 0, 0, 0, 9, 9), *HELD, Dispatch(0, ["1"], [9]), Process(0)]
+OWN = store(0, [1, 2], [0, 1], [11, 12], req="1", at=[0, 1])
+# Request 2 has blocks 11 and 12 promised, after 4 local tokens.
+PROMISED = [
+    *RESIDENT,
+    Free("cpu", "op:0.0", [0, 1]),
+    Submit("2", 0, 16),
+    Touch("cpu", "hit:2.0", [0, 1]),
+    Lookup("2", 0, 4, 8, "cpu", [0, 1]),
+    Admit("2", 0, 4, 8, 4, 16),
+    Alloc("gpu", "req:2.0", [4, 5, 6, 7]),
+    Touch("cpu", "op:5.0", [0, 1]),
+]
+LOAD = load(5, [0, 1], [5, 6], [11, 12], req="2", at=[1, 2])
+LOADING = [*PROMISED, LOAD]
+LOADED = [*LOADING, *reports(5), Complete(5, 0)]
+FAILED = [*LOADING, *reports(5, ok=(True, False)), Complete(5, 0, ok=False)]
+SHARER = [*LOADING, Submit("3", 0, 12), Admit("3", 0, 8, 0, 4, 12), Touch("gpu", "req:3.0", [4, 5])]
+SHARER_FAILED = [*SHARER, *reports(5, ok=(False, True)), Complete(5, 0, ok=False)]
+AGAIN = [
+    *FAILED,
+    Rollback("2", 0, 4),
+    Touch("cpu", "op:5.1", [0]),
+    load(5, [0], [5], [11], 1),
+    *reports(5, 1),
+]
+
+OTHER = store(1, [3], [2], [13])  # nothing wrong with it
+TWINS = [
+    # Queue.
+    ("a slot is a source once", HELD, PAIR, store(0, [1, 1], [0, 1], [11, 12]), "UNIQUE"),
+    ("a slot is a target once", HELD, PAIR, store(0, [1, 2], [1, 1], [11, 12]), "UNIQUE"),
+    ("a key is stored once", HELD, PAIR, store(0, [1, 2], [0, 1], [11, 11]), "UNIQUE"),
+    ("each source is held", HELD, OTHER, store(0, [4], [0], [13]), "FREEZE"),
+    ("each destination is held", HELD, OTHER, store(0, [3], [4], [13]), "FREEZE"),
+    ("each slot exists", HELD, OTHER, store(0, [3], [6], [13]), "CONSERVE"),
+    ("one store of a key is open", OPEN, OTHER, store(1, [1], [2], [11]), "UNIQUE"),
+    ("keys of two groups differ", OPEN, store(1, [1], [2], [11], group=1), None, ""),
+    ("a resident key is not stored", RESIDENT, OTHER, store(1, [1], [2], [11]), "UNIQUE"),
+    ("an id is used once at a time", OPEN, OTHER, store(0, [3], [2], [13], gen=1), "ONCE"),
+    ("an id grows older", DONE, store(0, [3], [2], [13], gen=1), store(0, [3], [2], [13]), "ONCE"),
+    ("what is written is not read", OPEN, load(1, [2], [3], [13]), load(1, [0], [3], [11]), "USE-READY"),
+    (
+        "one load fills a slot",
+        [*LOADING, Touch("gpu", "op:6.0", [6, 7])],
+        load(6, [1], [7], [12]),
+        load(6, [1], [6], [12]),
+        "UNIQUE",
+    ),
+    ("one store fills a slot", OPEN, OTHER, store(1, [3], [1], [13]), "UNIQUE"),
+    ("a slot is filled again when it is filled", LOADED, load(6, [1], [6], [12]), None, ""),
+    ("or when that has failed", [*FAILED, Rollback("2", 0, 4)], load(6, [1], [6], [12]), None, ""),
+    ("a store reads no load's target", LOADING, OTHER, store(1, [5], [2], [13]), "USE-READY"),
+    ("a store reads no failed load's target", FAILED, OTHER, store(1, [5], [2], [13]), "FAIL-CLOSED"),
+    ("a load reads what was promised", PROMISED, LOAD, load(5, [2], [5], [11], req="2"), "PIN"),
+    ("no store beside a load", LOADED, store(1, [3], [2], [13], req="2"), None, ""),
+    ("no store while loading", LOADING, OTHER, store(1, [3], [2], [13], req="2"), "ONCE"),
+    ("no load while storing", [*PROMISED, store(1, [3], [2], [13], req="2")], None, LOAD, "ONCE"),
+    (
+        "a store reads confirmed blocks",
+        COMPUTED,
+        OWN,
+        store(0, [1, 3], [0, 1], [11, 13], req="1", at=[0, 2]),
+        "STORE-READY",
+    ),
+    ("a store does not read ahead of the step", COMPUTED[:-1], PAIR, OWN, "STORE-READY"),
+    (
+        "a block is stored once",
+        COMPUTED,
+        OWN,
+        store(0, [1, 2], [0, 1], [11, 12], req="1", at=[1, 1]),
+        "UNIQUE",
+    ),
+    # Issue, report, stale.
+    ("a transfer is issued once", [*OPEN, OTHER, Issue(0, 0)], Issue(1, 0), Issue(0, 0), "ONCE"),
+    ("an open transfer is issued", OPEN, Issue(0, 0), Issue(1, 0), "ONCE"),
+    ("its generation is issued", OPEN, Issue(0, 0), Issue(0, 1), "ONCE"),
+    ("it is reported after it is issued", OPEN, Issue(0, 0), Report(0, 0, 1), "ONCE"),
+    ("a rank reports once", [*OPEN, Issue(0, 0), Report(0, 0, 1)], Report(0, 0, 0), Report(0, 0, 1), "ONCE"),
+    ("a rank exists", [*OPEN, Issue(0, 0)], Report(0, 0, 1), Report(0, 0, 2), "ONCE"),
+    ("a late report is not taken", DONE, Stale(0, 0, 0), Report(0, 0, 0), "ONCE"),
+    ("an older generation is ignored", [*OPEN, Issue(0, 0)], Stale(0, -1, 0), Stale(0, 0, 0), "ONCE"),
+    (
+        "a second report is ignored",
+        [*OPEN, Issue(0, 0), Report(0, 0, 1)],
+        Stale(0, 0, 1),
+        Stale(0, 0, 0),
+        "ONCE",
+    ),
+    # Complete.
+    ("all ranks reported", [*OPEN, Issue(0, 0), Report(0, 0, 0)], Report(0, 0, 1), Complete(0, 0), "RANKS"),
+    ("a transfer ends", [*OPEN, *reports(0)], Complete(0, 0), Complete(1, 0), "ONCE"),
+    ("a transfer ends once", DONE, Stale(0, 0, 0), Complete(0, 0), "ONCE"),
+    (
+        "one failure is a failure",
+        [*OPEN, *reports(0, ok=(True, False))],
+        Complete(0, 0, ok=False),
+        Complete(0, 0),
+        "FAIL-CLOSED",
+    ),
+    # After a load.
+    ("a loaded table runs", LOADED, Dispatch(0, ["2"], [4]), None, ""),
+    ("a loading table waits", LOADING, Dispatch(0, [], []), Dispatch(0, ["2"], [4]), "USE-READY"),
+    ("a table that shares it waits", SHARER, Dispatch(0, [], []), Dispatch(0, ["3"], [4]), "USE-READY"),
+    ("until it landed", [*SHARER, *reports(5), Complete(5, 0)], Dispatch(0, ["2", "3"], [4, 4]), None, ""),
+    ("loaded tokens are computed", LOADED, Finish("2", 0, "stop", 12), Finish("2", 0, "stop", 4), "COUNT"),
+    ("a failed table is rolled back", [*FAILED, Rollback("2", 0, 4)], Dispatch(0, ["2"], [12]), None, ""),
+    ("before it runs", FAILED, Rollback("2", 0, 4), Dispatch(0, ["2"], [4]), "FAIL-CLOSED"),
+    ("a rollback goes to what is valid", FAILED, Rollback("2", 0, 4), Rollback("2", 0, 8), "FAIL-CLOSED"),
+    (
+        "a sharer is rolled back too",
+        SHARER_FAILED,
+        Rollback("3", 0, 4),
+        Dispatch(0, ["3"], [4]),
+        "FAIL-CLOSED",
+    ),
+    (
+        "a sharer's rollback goes to what is valid",
+        SHARER_FAILED,
+        Rollback("3", 0, 4),
+        Rollback("3", 0, 8),
+        "FAIL-CLOSED",
+    ),
+    (
+        "a table does not share what failed",
+        [*FAILED, Submit("3", 0, 12), Touch("gpu", "req:3.0", [5], at=1)],
+        Rollback("3", 0, 4),
+        Dispatch(0, ["3"], [4]),
+        "FAIL-CLOSED",
+    ),
+    (
+        "a slot is labelled once rolled back",
+        [*FAILED, Rollback("2", 0, 4)],
+        Label("gpu", [5], [21]),
+        None,
+        "",
+    ),
+    ("but not before", FAILED, Rollback("2", 0, 4), Label("gpu", [5], [21]), "FAIL-CLOSED"),
+    ("a failed load may be tried again", AGAIN, Complete(5, 1), None, ""),
+    # What is covered.
+    (
+        "a failed store leaves a gap",
+        [*COMPUTED, OWN, *reports(0, ok=(False, False)), Complete(0, 0, ok=False)],
+        Cursor("1", 0, 0),
+        Cursor("1", 0, 2),
+        "CURSOR",
+    ),
+    (
+        "a gap may be filled",
+        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), Drop("1", 0, 0, 1, "resident")],
+        Cursor("1", 0, 2),
+        Cursor("1", 0, 3),
+        "CURSOR",
+    ),
+    # Ends.
+    ("a request is not gone while it loads", LOADING, Stale(5, 0, 7), Retire("2", 0), "NO-LEAK"),
+    ("all tiers are reset", RESIDENT, Reset(ok=True, pools=["cpu"]), Reset(ok=True, pools=["gpu"]), "RESET"),
+    ("an open transfer is not quiet", OPEN, Issue(0, 0), Quiesce(), "NO-LEAK"),
+]
+
+
+def judge(events: list[Event]) -> list[str]:
+    """The invariants that ``events`` violate, in order."""
+    ledger = Ledger(HEADER)
+    return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
+
+
+@pytest.mark.parametrize(
+    ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
+)
+def test_accepted(before: list[Event], sound: Event) -> None:
+    assert judge([*before, sound]) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "faulty", "invariant"),
+    [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
+)
+def test_rejected(before: list[Event], faulty: Event, invariant: str) -> None:
+    assert judge([*before, faulty]) == [invariant]
+
+
+def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
+    """They were served to others, so they are told again when the load turns out to have failed."""
+    events = [*LOADING, Label("gpu", [5], [11]), *reports(5, ok=(False, True)), Complete(5, 0, ok=False)]
+    assert judge(events) == ["USE-READY", "FAIL-CLOSED"]

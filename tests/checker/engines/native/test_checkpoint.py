@@ -23,7 +23,7 @@ from kvfence.checker.engines.native.checkpoint import LevelDigests
 from kvfence.checker.engines.native.native import Native
 from kvfence.checker.engines.native.saved import Saved
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.language import Machine
+from kvfence.spec.language import Int, Machine, State
 
 Build = Callable[..., Machine]
 MACHINE = Path(__file__).parents[3] / "machines" / "kvlife.py"
@@ -123,6 +123,23 @@ def test_a_finished_run_answers_again_without_searching(
     first = Native(checkpoint=tmp_path).run(kvlife(FAULTY), SIZES)
     monkeypatch.setattr(engine.Exploration, "_expand_level", lambda _: pytest.fail("searched again"))
     assert plain(Native(checkpoint=tmp_path).run(kvlife(FAULTY), SIZES)) == plain(first)
+
+
+def test_a_deadlock_that_was_seen_is_told_again_and_not_taken_for_damage(tmp_path: Path) -> None:
+    m = Machine("ends")
+    m.function("n", value=Int(0, 3), init=0)
+
+    @m.action()
+    def up(s: State) -> None:
+        """It goes on until it cannot."""
+        s.require(s.n < 3)
+        s.n = s.n + 1
+
+    said: list[str] = []
+    first = Native(checkpoint=tmp_path / "save", note=said.append).run(m)
+    assert first.deadlock is not None
+    assert plain(Native(checkpoint=tmp_path / "save", note=said.append).run(m)) == plain(first)
+    assert not said
 
 
 def test_a_run_under_symmetry_goes_on_under_symmetry_only(kvlife: Build, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Both derive every example from the test's code, so a run that failed fails again
 """
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.spec.events import Event
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what is in its background like that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "dev",

@@ -116,6 +116,8 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
     if tiny:
         rare = (("kinduction", 0.25), ("kinduction-exercised", 0.1), ("smt", 0.2), ("spacer", 0.03))
         out += [x for x, share in rare if now_and_then(share)]
+    if d.kind == "counting":
+        out += ["smt", *(["kinduction"] if now_and_then(0.3) else [])]
     return out
 
 

@@ -259,6 +259,12 @@ PLANTS = [
         "  drain(t, n, true);\n",
         "  drain(t, n, n % 2 == 0);\n",
     ),
+    Plant(
+        "a count changes by what is named though more has changed",
+        f"{E}.smt.counters:flips",
+        "Implies(only, equal(after, before + change))",
+        "equal(after, before + change)",
+    ),
 ]
 
 

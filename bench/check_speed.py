@@ -57,9 +57,9 @@ Observer = Callable[[Event], None]
 class SmallPool:
     """A pool with a least-recently-freed free list and a prefix index, telling its events."""
 
-    def __init__(self, name: str, slots: int, null: int | None, tell: Observer) -> None:
+    def __init__(self, name: str, slots: int, null: int | None, emit: Observer) -> None:
         self.name = name
-        self.tell = tell
+        self.emit = emit
         self.refs = [0] * slots
         self.key: dict[int, int] = {}
         self.slot: dict[int, int] = {}
@@ -78,9 +78,9 @@ class SmallPool:
         if cached:
             for slot in cached:
                 del self.slot[self.key.pop(slot)]
-            self.tell(Evict(self.name, cached))
+            self.emit(Evict(self.name, cached))
         self.free_count -= n
-        self.tell(Alloc(self.name, holder, taken, self.free_count, at=at))
+        self.emit(Alloc(self.name, holder, taken, self.free_count, at=at))
         return taken
 
     def touch(self, holder: str, slots: list[int], at: int = 0) -> None:
@@ -88,7 +88,7 @@ class SmallPool:
         for slot in slots:
             self.free_count -= self.refs[slot] == 0
             self.refs[slot] += 1
-        self.tell(Touch(self.name, holder, slots, self.free_count, at=at))
+        self.emit(Touch(self.name, holder, slots, self.free_count, at=at))
 
     def free(self, holder: str, slots: list[int]) -> None:
         """Leave ``slots``."""
@@ -97,7 +97,7 @@ class SmallPool:
             if self.refs[slot] == 0:
                 self.free_count += 1
                 self.free_list.append(slot)
-        self.tell(Free(self.name, holder, slots, self.free_count))
+        self.emit(Free(self.name, holder, slots, self.free_count))
 
     def label(self, slots: list[int], keys: list[int], op: int = -1) -> None:
         """Publish ``slots``, except those whose key is cached elsewhere in the pool."""
@@ -105,7 +105,7 @@ class SmallPool:
         if new:
             self.key.update(new)
             self.slot.update((key, slot) for slot, key in new)
-            self.tell(Label(self.name, [slot for slot, _ in new], [key for _, key in new], op=op))
+            self.emit(Label(self.name, [slot for slot, _ in new], [key for _, key in new], op=op))
 
     def prefix(self, keys: list[int]) -> list[int]:
         """Slots of the longest cached prefix."""
@@ -136,11 +136,11 @@ class Running:
 class Serving:
     """An eager connector over two small pools that does everything right, one step after the other."""
 
-    def __init__(self, tell: Observer, *, gpu: int, cpu: int, seed: int) -> None:
-        self.tell = tell
+    def __init__(self, emit: Observer, *, gpu: int, cpu: int, seed: int) -> None:
+        self.emit = emit
         self.random = random.Random(seed)
-        self.gpu = SmallPool("gpu", gpu, 0, tell)
-        self.cpu = SmallPool("cpu", cpu, None, tell)
+        self.gpu = SmallPool("gpu", gpu, 0, emit)
+        self.cpu = SmallPool("cpu", cpu, None, emit)
         self.running: list[Running] = []
         self.ops = 0
         self.steps = 0
@@ -156,17 +156,17 @@ class Serving:
 
     def admit(self, request: Running) -> None:
         """Look up, allocate and load."""
-        name, tell = request.id, self.tell
-        tell(Submit(name, 0, request.prompt))
+        name, emit = request.id, self.emit
+        emit(Submit(name, 0, request.prompt))
         keys = request.keys[: (request.prompt - 1) // BLOCK]
         local = self.gpu.prefix(keys)
         promised = self.cpu.prefix(keys[len(local) :])
         if promised:
             self.cpu.touch(f"hit:{name}.0", promised)
-        tell(Lookup(name, 0, len(local) * BLOCK, len(promised) * BLOCK, "cpu", promised))
+        emit(Lookup(name, 0, len(local) * BLOCK, len(promised) * BLOCK, "cpu", promised))
         external = len(promised) * BLOCK
         computed = len(local) * BLOCK + external
-        tell(Admit(name, 0, len(local) * BLOCK, external, request.prompt - computed, request.prompt))
+        emit(Admit(name, 0, len(local) * BLOCK, external, request.prompt - computed, request.prompt))
         if local:
             self.gpu.touch(f"req:{name}.0", local)
         missing = -(-request.prompt // BLOCK) - len(local)
@@ -180,20 +180,20 @@ class Serving:
             dst = request.table[len(local) : request.stored]
             self.cpu.touch(f"op:{op}.0", promised)
             moved = request.keys[len(local) : request.stored]
-            tell(Queue(op, 0, "load", "cpu", promised, "gpu", dst, moved, name, 0, at))
+            emit(Queue(op, 0, "load", "cpu", promised, "gpu", dst, moved, name, 0, at))
             self.cpu.free(f"hit:{name}.0", promised)
             self.land(op)
             self.cpu.free(f"op:{op}.0", promised)
             self.gpu.label(dst, moved, op)
         if request.stored:
-            tell(Drop(name, 0, 0, request.stored, "resident"))
-            tell(Cursor(name, 0, request.stored))
+            emit(Drop(name, 0, 0, request.stored, "resident"))
+            emit(Cursor(name, 0, request.stored))
         self.running.append(request)
 
     def land(self, op: int) -> None:
         """The transfer goes through."""
         for event in (Issue(op, 0), Report(op, 0, 0), Complete(op, 0)):
-            self.tell(event)
+            self.emit(event)
 
     def store(self, request: Running) -> None:
         """Store the blocks that are full now."""
@@ -209,19 +209,19 @@ class Serving:
         name = request.id
         for _, key, i in wanted if len(new) < len(wanted) else ():
             if not any(key == row[1] for row in new):
-                self.tell(Drop(name, 0, i, 1, "resident" if key in self.cpu.slot else "tier_full"))
+                self.emit(Drop(name, 0, i, 1, "resident" if key in self.cpu.slot else "tier_full"))
         if new:
             op = self.ops
             self.ops += 1
             src, moved, at = [row[0] for row in new], [row[1] for row in new], [row[2] for row in new]
             self.gpu.touch(f"op:{op}.0", src)
             dst = self.cpu.alloc(f"op:{op}.0", len(new))
-            self.tell(Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, at))
+            self.emit(Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, at))
             self.land(op)
             self.cpu.label(dst, moved, op)
             self.cpu.free(f"op:{op}.0", dst)
             self.gpu.free(f"op:{op}.0", src)
-        self.tell(Cursor(name, 0, full))
+        self.emit(Cursor(name, 0, full))
         request.stored = full
 
     def step(self) -> None:
@@ -234,17 +234,17 @@ class Serving:
                 at = len(request.table)
                 request.table += self.gpu.alloc(f"req:{request.id}.0", missing, at)
             tokens.append(count)
-        self.tell(Dispatch(self.steps, [request.id for request in self.running], tokens))
-        self.tell(Process(self.steps))
+        self.emit(Dispatch(self.steps, [request.id for request in self.running], tokens))
+        self.emit(Process(self.steps))
         self.steps += 1
         for request, count in zip(self.running, tokens, strict=True):
             request.computed += count
             self.store(request)
         for request in [one for one in self.running if one.computed >= one.length]:
             self.running.remove(request)
-            self.tell(Finish(request.id, 0, "length", request.computed))
+            self.emit(Finish(request.id, 0, "length", request.computed))
             self.gpu.free(f"req:{request.id}.0", request.table[::-1])
-            self.tell(Retire(request.id, 0))
+            self.emit(Retire(request.id, 0))
 
     def serve(self, requests: int, *, longest: int, documents: int = 40, most_running: int = 32) -> None:
         """Serve ``requests`` made-up requests and come to rest."""
@@ -265,7 +265,7 @@ class Serving:
                 room -= self.need(waiting[0])
                 self.admit(waiting.popleft())
             self.step()
-        self.tell(Quiesce())
+        self.emit(Quiesce())
 
 
 def serving_trace(

@@ -30,8 +30,8 @@ from peers import Found, Unusable, rumur, spin
 
 from kvfence.checker.core.processes import cores
 from kvfence.checker.engines.base import Engine
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 

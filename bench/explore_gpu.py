@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvfence.checker.engines.gpu import Gpu, Swarm, gpu_engine
-from kvfence.checker.engines.gpu.device.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine

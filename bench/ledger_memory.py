@@ -40,8 +40,8 @@ GPU, CPU = 4096, 8192
 class Day(Serving):
     """A connector that serves without end, and to which everything happens now and then."""
 
-    def __init__(self, tell: Observer, seed: int) -> None:
-        super().__init__(tell, gpu=GPU, cpu=CPU, seed=seed)
+    def __init__(self, emit: Observer, seed: int) -> None:
+        super().__init__(emit, gpu=GPU, cpu=CPU, seed=seed)
         self.number = 0
 
     def arrive(self) -> Running:
@@ -53,32 +53,32 @@ class Day(Serving):
     def preempt(self, request: Running) -> None:
         """The request loses its blocks, and goes away instead of coming back."""
         self.running.remove(request)
-        self.tell(Preempt(request.id, 0))
+        self.emit(Preempt(request.id, 0))
         self.gpu.free(f"req:{request.id}.0", request.table[::-1])
-        self.tell(Retire(request.id, 0))
-        self.tell(Finish(request.id, 1, "abort", 0))
-        self.tell(Retire(request.id, 1))
+        self.emit(Retire(request.id, 0))
+        self.emit(Finish(request.id, 1, "abort", 0))
+        self.emit(Retire(request.id, 1))
 
     def change_its_mind(self) -> None:
         """A request is promised a hit, and its client goes away."""
         request = self.arrive()
         name, keys = request.id, request.keys[: (request.prompt - 1) // BLOCK]
         promised = self.cpu.prefix(keys)
-        self.tell(Submit(name, 0, request.prompt))
+        self.emit(Submit(name, 0, request.prompt))
         if promised:
             self.cpu.touch(f"hit:{name}.0", promised)
-            self.tell(Lookup(name, 0, 0, len(promised) * BLOCK, "cpu", promised))
-            self.tell(Withdraw(name, 0))
+            self.emit(Lookup(name, 0, 0, len(promised) * BLOCK, "cpu", promised))
+            self.emit(Withdraw(name, 0))
             self.cpu.free(f"hit:{name}.0", promised)
-        self.tell(Finish(name, 0, "abort", 0))
-        self.tell(Retire(name, 0))
+        self.emit(Finish(name, 0, "abort", 0))
+        self.emit(Retire(name, 0))
 
     def reset(self) -> None:
         """Nothing runs: the prefix caches are cleared."""
         for pool in (self.gpu, self.cpu):
             pool.key.clear()
             pool.slot.clear()
-        self.tell(Reset(True, ("gpu", "cpu")))
+        self.emit(Reset(True, ("gpu", "cpu")))
 
     def tidy(self) -> None:
         """Drop what the free lists name in vain, so that it is not this connector that grows."""

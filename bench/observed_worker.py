@@ -311,7 +311,7 @@ def observed(
     from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading
     from kvfence.checker.adapters.vllm.hooks.patching import Patches
     from kvfence.checker.adapters.vllm.hooks.worker import Workers, hook_worker
-    from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+    from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 
     races: list[Any] = []
     patches = Patches(Coverage())

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.race_check import check_order_trace
 from kvfence.checker.order.races import OrderChecker
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.order import (

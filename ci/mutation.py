@@ -65,7 +65,10 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "checker/engines/native": tuple(
         f"tests/checker/engines/native/test_{name}.py" for name in ("layout", "native")
     ),
-    "checker/engines": ("tests/checker/engines/test_interpreter.py", "tests/checker/engines/test_table.py"),
+    "checker/engines": (
+        "tests/checker/engines/test_interpreter.py",
+        "tests/checker/engines/test_state_set.py",
+    ),
     "checker/adapters": ("tests/checker/adapters",),
     "reference/copy": ("tests/reference/copy/test_order.py",),
     "reference/device": ("tests/reference/device_order", "tests/reference/device"),

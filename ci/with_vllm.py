@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvfence.checker.audit.releases.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.releases.fetch import OFFICIAL, OTHERS, SOURCES, fetch, fetch_from
 from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.checker.audit.releases.release_cache import cache_folder, check_ours, locked
 from kvfence.spec.errors import CannotRun
 
 ENGINE_LOCK = Path(__file__).with_name("lock-engine.txt")

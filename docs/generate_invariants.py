@@ -75,7 +75,7 @@ def _conditions(id_: str, name: str, machine: Machine) -> Iterator[str]:
             yield f"* {name}: {p.name.replace('_', ' ')}."
     for text in dict.fromkeys(c.text for a in machine.actions.values() for c in a.checks if c.id == id_):
         yield f"* {name}, at a step: {text}."
-    for promise in machine.promises.values():
+    for promise in machine.liveness.values():
         if promise.id == id_:
             yield f"* {name}, of whole runs: {promise.doc or promise.name.replace('_', ' ')}."
 

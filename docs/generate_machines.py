@@ -59,7 +59,7 @@ def _section(m: Machine) -> Iterator[str]:
     yield from (_action(a) for a in m.actions.values())
     yield ""
     stated = [f"* {p.id}: {p.name.replace('_', ' ')}" for p in m.invariants.values()]
-    stated += [f"* {p.id}, of whole runs: {p.doc or p.name.replace('_', ' ')}" for p in m.promises.values()]
+    stated += [f"* {p.id}, of whole runs: {p.doc or p.name.replace('_', ' ')}" for p in m.liveness.values()]
     yield from ("Invariants:", "", *stated, "")
     if m.goals:
         yield from ("Must be reachable:", "", *(f"* {g.replace('_', ' ')}" for g in m.goals), "")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvfence.checker.ledger.guard.recorder import Recorder
     from kvfence.checker.ledger.ledger import Ledger
     from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
-    from kvfence.checker.order.check import RaceReport, check_order_trace
+    from kvfence.checker.order.race_check import RaceReport, check_order_trace
     from kvfence.spec.errors import CannotRun
     from kvfence.spec.files.traces import TraceError, TraceReader, TraceWriter
     from kvfence.spec.language import Machine

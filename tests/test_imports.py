@@ -32,7 +32,7 @@ NEEDS_AN_EXTRA = {
     Path("checker/audit/rig/engine.py"): {"torch"},
     Path("checker/audit/rig/worker.py"): {"torch"},
     Path("checker/audit/cases/workload.py"): {"hypothesis"},
-    Path("checker/engines/gpu/device/cuda.py"): {"cuda"},
+    Path("checker/engines/gpu/device/cuda_kernels.py"): {"cuda"},
     Path("checker/engines/gpu/device/torch_ranks.py"): {"torch"},
     Path("checker/engines/smt"): {"z3", "cvc5"},
     Path("checker/ledger/guard/gauges.py"): {"prometheus_client"},

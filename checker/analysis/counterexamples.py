@@ -19,7 +19,7 @@ from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.events import Event, Header
 from kvfence.spec.language import Expr, Grounded, Instance, Machine, SpecError, changes, flat
 from kvfence.spec.language.evaluate import Env
-from kvfence.spec.language.ground import Promise
+from kvfence.spec.language.ground import LivenessInstance
 from kvfence.spec.language.nodes import Node
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering
@@ -145,16 +145,16 @@ def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, E
     return None
 
 
-def _owed(grounded: Grounded, name: str, states: Sequence[Values]) -> Promise | None:
+def _owed(grounded: Grounded, name: str, states: Sequence[Values]) -> LivenessInstance | None:
     """The promise called ``name``, for arguments for which the run through these states does not keep it."""
-    for p in grounded.promises():
+    for p in grounded.liveness():
         begins = [p.when is None, *(node_value(p.when, x) == 1 for x in states if p.when is not None)]
         if p.name == name and any(begins) and not node_value(p.then, states[-1]):
             return p
     return None
 
 
-def _arguments(p: Promise) -> Env:
+def _arguments(p: LivenessInstance) -> Env:
     return {v.uid: x for v, x in zip(p.promise.params, p.values, strict=True)}
 
 

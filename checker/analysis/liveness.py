@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvfence.checker.engines.base import Report, Result
-from kvfence.checker.engines.liveness.graph import Explored
 from kvfence.checker.engines.liveness.liveness import MOST_STATES, Liveness
+from kvfence.checker.engines.liveness.state_graph import Explored
 from kvfence.spec.language import Machine
 
 PROGRESS = "PROGRESS"
 """The invariant of the catalogue that is about whole runs."""
 
 
-def promises_progress(machine: Machine) -> bool:
+def requires_progress(machine: Machine) -> bool:
     """Whether the machine states PROGRESS, so that each of its designs is asked for it."""
-    return any(p.id == PROGRESS for p in machine.promises.values())
+    return any(p.id == PROGRESS for p in machine.liveness.values())
 
 
-def promise_sizes(machine: Machine, sizes: Mapping[str, int]) -> dict[str, int]:
+def liveness_sizes(machine: Machine, sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes at which the promises are judged where others are judged at ``sizes``: none is larger."""
-    return {sort: min(size, machine.promised_at.get(sort, size)) for sort, size in sizes.items()}
+    return {sort: min(size, machine.liveness_at.get(sort, size)) for sort, size in sizes.items()}
 
 
 def judged(
@@ -31,9 +31,9 @@ def judged(
     They are not for a machine without promises, and where its graph at these sizes would not fit. ``graph``
     finds it, or the native engine does.
     """
-    sizes = promise_sizes(machine, explored.sizes)
+    sizes = liveness_sizes(machine, explored.sizes)
     small_enough = sizes != explored.sizes or (explored.stopped is None and explored.states <= MOST_STATES)
-    if not machine.promises or not (machine.promised_at or small_enough):
+    if not machine.liveness or not (machine.liveness_at or small_enough):
         return None
     engine = Liveness(explored=graph) if graph is not None else Liveness()
     return engine.run(machine, sizes, progress=report)

@@ -15,7 +15,7 @@ ALIKE = 0.75  # of difflib: a docstring is not enough to declare what looks like
 def stated_ids(machine: Machine) -> list[str]:
     """The ids of what a machine states, each once: invariants, checks and promises."""
     checks = [c.id for a in machine.actions.values() for c in a.checks]
-    stated = [*(p.id for p in machine.invariants.values()), *(p.id for p in machine.promises.values())]
+    stated = [*(p.id for p in machine.invariants.values()), *(p.id for p in machine.liveness.values())]
     return list(dict.fromkeys([*stated, *checks]))
 
 
@@ -48,7 +48,7 @@ def _told(machine: Machine, id_: str) -> str:
 
 def _docs(machine: Machine, id_: str) -> Iterator[str]:
     docs = [(p.id, p.doc) for p in machine.invariants.values()]
-    for stated, doc in (*docs, *((p.id, p.doc) for p in machine.promises.values())):
+    for stated, doc in (*docs, *((p.id, p.doc) for p in machine.liveness.values())):
         if stated == id_:
             yield " ".join((doc or "").partition("\n\n")[0].split())
 

@@ -132,7 +132,7 @@ class Condition(msgspec.Struct, frozen=True):
     verdict: Verdict
 
 
-class Promised(msgspec.Struct, frozen=True):
+class JudgedLiveness(msgspec.Struct, frozen=True):
     """The graph on which promises about whole runs were judged."""
 
     sizes: dict[str, int]
@@ -176,7 +176,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     proof: Proof | None = None
     symmetry: tuple[str, ...] = ()
-    promised: Promised | None = None
+    promised: JudgedLiveness | None = None
     unjudged: tuple[str, ...] = ()
     note: str = ""
 

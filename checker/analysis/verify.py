@@ -9,22 +9,22 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kvfence.checker.analysis.counterexamples import counterexample
-from kvfence.checker.analysis.liveness import judged, promise_sizes, promises_progress
+from kvfence.checker.analysis.liveness import judged, liveness_sizes, requires_progress
 from kvfence.checker.analysis.own_ids import sentences, stated_ids, undeclared
 from kvfence.checker.analysis.results import (
     Condition,
     Counterexample,
+    JudgedLiveness,
     MachineFacts,
-    Promised,
     Verification,
     worst,
 )
-from kvfence.checker.analysis.sides import side
+from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
 from kvfence.checker.engines.base import FIRST, Engine, Finding, Path, Progress, Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.liveness.graph import Explored
+from kvfence.checker.engines.liveness.state_graph import Explored
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
@@ -68,7 +68,7 @@ def engine_named(
 
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
     if name == "swarm" and not symmetry and checkpoint is None:
-        from kvfence.checker.engines.gpu.swarm import STEPS, WALKS, Swarm
+        from kvfence.checker.engines.gpu.random_walks import STEPS, WALKS, Swarm
 
         asked = {"walks": WALKS, "steps": STEPS, "seed": 0, **(walks or {})}
         return Swarm(walks=asked["walks"], steps=asked["steps"], seed=asked["seed"], note=note)
@@ -89,7 +89,7 @@ def engine_named(
 
         return Liveness()
     if name == "explore":
-        from kvfence.checker.engines.explicit.explore import Explore
+        from kvfence.checker.engines.explicit.numpy_search import Explore
 
         return Explore()
     if name == "interpret":
@@ -192,7 +192,7 @@ def verify(
     may_change = engine is None and not symmetry and checkpoint is None
     engine = engine or ENGINES[0]
     if engine == "liveness":
-        chosen = [built for built in chosen if built.promises] or chosen
+        chosen = [built for built in chosen if built.liveness] or chosen
     sizes = {**DESIGNS[design].sizes, **(sizes or {})}
     expected = DESIGNS[design].breaks
     said: set[str] = set()
@@ -228,7 +228,7 @@ def verify(
         own_sizes = {sort: size for sort, size in sizes.items() if sort in built.sorts}
         if engine == "liveness":
             default = {name: sort.default for name, sort in built.sorts.items()}
-            own_sizes = promise_sizes(built, default) | own_sizes
+            own_sizes = liveness_sizes(built, default) | own_sizes
 
         def report(state: Progress, name: str = built.name) -> None:
             if progress is not None:
@@ -245,11 +245,11 @@ def verify(
             return result
 
         # what breaks safety may buy progress, and the other way round: then all verdicts are wanted
-        all_wanted = not expected or (engine in EXPLORERS and promises_progress(built))
+        all_wanted = not expected or (engine in EXPLORERS and requires_progress(built))
         try:
             result = run(until or ("end" if all_wanted else "first"))
             promised = None
-            asked = engine in EXPLORERS and (not expected or promises_progress(built))
+            asked = engine in EXPLORERS and (not expected or requires_progress(built))
             if asked and result.stopped != INTERRUPTED:
                 promised = judged(result, built, report, _grapher(result, runner(built.name)))
             results = [result, *([promised] if promised else [])]
@@ -369,8 +369,8 @@ def machine_facts(
         judged_none=judged_none and not states_nothing,
         stopped=INTERRUPTED if promised and promised.stopped == INTERRUPTED else result.stopped,
         proof=result.proof,
-        promised=Promised(promised.sizes, promised.states, promised.stopped) if promised else None,
-        unjudged=tuple(p for p in (machine.promises if machine else ()) if p not in known),
+        promised=JudgedLiveness(promised.sizes, promised.states, promised.stopped) if promised else None,
+        unjudged=tuple(p for p in (machine.liveness if machine else ()) if p not in known),
         note=note,
     )
 
@@ -382,5 +382,5 @@ def _known(found: Finding, unknown_ids: Mapping[str, str]) -> Verdict:
 
 def _not_yet(facts: list[MachineFacts], machines: list[Machine]) -> tuple[str, ...]:
     stated = {condition.invariant for found in facts for condition in found.conditions}
-    stated |= {p.id for machine in machines for p in machine.promises.values()}
+    stated |= {p.id for machine in machines for p in machine.liveness.values()}
     return tuple(row.id for row in INVARIANTS if row.id not in stated)

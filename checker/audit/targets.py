@@ -12,7 +12,7 @@ from typing import Final
 
 from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.outcome import Outcome
-from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.setup_features import Reach
 from kvfence.checker.audit.releases.fetch import Release
 from kvfence.checker.audit.releases.lab import Note
 from kvfence.checker.audit.rig.process import Rig

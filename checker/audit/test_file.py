@@ -119,7 +119,7 @@ _SIMPLE_WATCH: Final = """
 """
 _OTHER_POOLS: Final = """
     def connector_pools(self):
-        return []  # Its tier has books of its own.
+        return []  # Its tier has ledger state of its own.
 """
 _OTHER_WATCH: Final = """
     def watch(self, connector): ...

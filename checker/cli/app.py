@@ -19,13 +19,13 @@ from kvfence.checker.cli.commands.explain import explain
 from kvfence.checker.cli.commands.explore import explore
 from kvfence.checker.cli.commands.export import export
 from kvfence.checker.cli.commands.new import new
-from kvfence.checker.cli.commands.progress import count_progress, machine_progress
+from kvfence.checker.cli.commands.progress_line import count_progress, machine_progress
 from kvfence.checker.cli.commands.review import review
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.exit_codes import CANNOT_RUN, EXIT_CODES, FAILED, READER_LEFT, SUMMARY
 from kvfence.checker.core.interrupts import INTERRUPTED
 from kvfence.checker.core.names import ENGINES, SOUND
-from kvfence.checker.core.shown import say, tell
+from kvfence.checker.core.terminal_text import print_err, print_out
 from kvfence.checker.core.text_tables import terminal_width
 from kvfence.checker.core.units import parse_counts, parse_memory, parse_sizes
 from kvfence.checker.report.jsonreport import as_json
@@ -48,7 +48,7 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"kvfence {version('kvfence')}")
+        print_out(f"kvfence {version('kvfence')}")
         raise typer.Exit
 
 
@@ -60,7 +60,7 @@ def _kvfence(
     ] = False,
 ) -> int:
     if context.invoked_subcommand is None:
-        say(context.get_help())
+        print_out(context.get_help())
         return CANNOT_RUN
     return 0
 
@@ -72,9 +72,9 @@ def invariants(output: FormatOption = "text") -> int:
     from kvfence.spec.catalog import INVARIANTS
 
     if output == "json":
-        say(as_json(INVARIANTS))
+        print_out(as_json(INVARIANTS))
     else:
-        say(invariants_text(INVARIANTS, width=terminal_width()))
+        print_out(invariants_text(INVARIANTS, width=terminal_width()))
     return 0
 
 
@@ -85,9 +85,9 @@ def designs(output: FormatOption = "text") -> int:
     from kvfence.spec.designs import DESIGNS
 
     if output == "json":
-        say(as_json(list(DESIGNS.values())))
+        print_out(as_json(list(DESIGNS.values())))
     else:
-        say(designs_text(DESIGNS.values(), width=terminal_width()))
+        print_out(designs_text(DESIGNS.values(), width=terminal_width()))
     return 0
 
 
@@ -182,14 +182,14 @@ def verify(
             second_solver=second_solver,
             infer_lemmas=infer_lemmas,
             walks={k: n for k, n in (("walks", walks), ("steps", steps), ("seed", seed)) if n is not None},
-            note=tell,
+            note=print_err,
             progress=progress,
         )
     if engine == "gpu" and int(os.environ.get("RANK", "0")) > 0:
         return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
-    say(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
+    print_out(as_json(found) if output == "json" else verification_text(found, width=terminal_width()))
     if record is not None and not record_counterexample(found, record, files):
-        tell(f"{record}: not written, as there is no counterexample that tells of events")
+        print_err(f"{record}: not written, as there is no counterexample that tells of events")
     return EXIT_CODES[found.verdict]
 
 
@@ -218,7 +218,7 @@ def mutate(
     with count_progress("mutants") as progress:
         found = run_mutate(machine, sizes=sizes, only=only, memory=limit, progress=progress)
     width = terminal_width()
-    say(as_json(found) if output == "json" else mutated_text(found, width=width, accepted=accepted))
+    print_out(as_json(found) if output == "json" else mutated_text(found, width=width, accepted=accepted))
     return EXIT_CODES[worst_of(found)]
 
 
@@ -240,7 +240,7 @@ def check(
         found = check_trace(
             trace, limit=limit or None, progress=progress and (lambda done: progress(done, 0))
         )
-    say(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
+    print_out(as_json(found) if output == "json" else check_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -262,7 +262,7 @@ def races(
 ) -> int:
     """Find accesses to the same memory that nothing orders, in a recorded trace of threads and streams."""
     from kvfence.checker.adapters.reference import execute
-    from kvfence.checker.order.check import check_order_trace, explained
+    from kvfence.checker.order.race_check import check_order_trace, explained
     from kvfence.checker.report.text.raced import races_text
     from kvfence.spec.files.traces import read_again
 
@@ -274,7 +274,7 @@ def races(
         )
     if explain:
         found = explained(found, explain, execute)
-    say(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
+    print_out(as_json(found) if output == "json" else races_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -421,7 +421,7 @@ def replay(
             metrics=metrics,
             progress=shown,
         )
-    say(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
+    print_out(as_json(found) if output == "json" else replayed_text(found, width=terminal_width()))
     return EXIT_CODES[found.verdict]
 
 
@@ -452,7 +452,7 @@ def run(arguments: Sequence[str]) -> int:
         if (trouble := failures.of_output()) is not None:
             code, line = _untold(trouble, arguments, code)
     if line:
-        tell(line)
+        print_err(line)
     return code
 
 

@@ -31,12 +31,12 @@ def _code(arguments: list[str]) -> int:
     except BaseException as error:
         from kvfence.checker.cli import failures
         from kvfence.checker.core import exit_codes
-        from kvfence.checker.core.shown import tell
+        from kvfence.checker.core.terminal_text import print_err
 
         if isinstance(error, ModuleNotFoundError) and not (error.name or "kvfence").startswith("kvfence"):
-            tell(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
+            print_err(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
             return exit_codes.CANNOT_RUN
-        tell(failures.told(error, arguments))
+        print_err(failures.told(error, arguments))
         return exit_codes.FAILED
     code = run(arguments)
     interrupts.ignore()

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kvfence.checker.core.cache import PART, Folder, forget, keep, kept
+from kvfence.checker.core.user_cache import PART, Folder, forget, keep, kept
 
 FLAGS = ("-std=gnu11", "-O2", "-fwrapv", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-pthread")
 NATIVE = "-march=native"

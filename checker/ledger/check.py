@@ -98,7 +98,7 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
             gc.enable()
         reader.close()
     seconds = time.perf_counter() - started
-    quiesced = ledger.events > 0 and type(ledger.books.ring[-1]) is Quiesce and not notes
+    quiesced = ledger.events > 0 and type(ledger.state.ring[-1]) is Quiesce and not notes
     return _report(reader, ledger, violations, notes, seconds, quiesced=quiesced, interrupted=interrupted)
 
 
@@ -124,7 +124,7 @@ def _judge(
 
 def _refuse_nonsense(reader: TraceReader, ledger: Ledger) -> None:
     """An event that names what does not exist is a fault of the trace, not of what it tells about."""
-    problem = problem_of_event(reader.header, ledger.books.ring[-1])
+    problem = problem_of_event(reader.header, ledger.state.ring[-1])
     if problem is not None:
         raise reader.event_error(ledger.events - 1, problem)
 

@@ -22,8 +22,8 @@ from kvfence.checker.ledger.rules.request import RequestRules
 from kvfence.checker.ledger.rules.residency import ResidencyRules
 from kvfence.checker.ledger.rules.step import StepRules
 from kvfence.checker.ledger.rules.transfer import TransferRules
-from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.declared import RULES, Rule
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
 from kvfence.spec.events import Event, Header
 from kvfence.spec.files.wellformed import problem_of_header
@@ -91,27 +91,27 @@ class Ledger:
                 TransferShortcuts if shortcuts else TransferRules,
             )
         )
-        books = Books(header, long_from, found)
-        books.strict = strict
+        state = LedgerState(header, long_from, found)
+        state.strict = strict
         if header.snapshot is not None:
-            restore(books, header.snapshot)
-        self._take_over(books)
+            restore(state, header.snapshot)
+        self._take_over(state)
         self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
 
-    def _take_over(self, books: Books) -> None:
-        self.books = books
+    def _take_over(self, state: LedgerState) -> None:
+        self.state = state
         self._rules: dict[type[Event], Rule] = {}
         pools, transfers = self._kinds
-        for part in (pools(books), RequestRules(books), transfers(books), StepRules(books)):
+        for part in (pools(state), RequestRules(state), transfers(state), StepRules(state)):
             self._rules.update(part.rules())
         for kind in _RARER:
-            self._rules.update(kind(books).rules())
-        self._remember = books.ring.append
+            self._rules.update(kind(state).rules())
+        self._remember = state.ring.append
 
     def remember(self, events: int, slots: int) -> None:
         """Keep the last ``events`` for reports and recordings, with ``slots`` numbers in the long ones."""
-        self.books.remember(events, slots)
-        self._remember = self.books.ring.append
+        self.state.remember(events, slots)
+        self._remember = self.state.ring.append
 
     def apply(self, event: Event) -> Violation | None:
         """Judge ``event``; the first thing that is wrong with it, or None.
@@ -124,7 +124,7 @@ class Ledger:
         except KeyError:
             raise TypeError(f"not an event: {event!r}") from None
         self._remember(event)
-        self.books.events += 1
+        self.state.events += 1
         violation = rule(event)
         self._counts[kind] += 1  # an event that the rule refuses as nonsense is not judged
         if violation is not None:
@@ -136,9 +136,9 @@ class Ledger:
 
         The same as :meth:`apply` in a loop, and faster. Raises what it raises.
         """
-        books, rules, counts, remember = self.books, self._rules, self._counts, self._remember
-        # The loop counts the events in the books as it goes: a violation tells its number.
-        for books.events, event in enumerate(events, books.events + 1):  # noqa: B020
+        state, rules, counts, remember = self.state, self._rules, self._counts, self._remember
+        # The loop counts the events in the ledger state as it goes: a violation tells its number.
+        for state.events, event in enumerate(events, state.events + 1):  # noqa: B020
             kind = type(event)
             rule = rules[kind]
             remember(event)
@@ -155,9 +155,9 @@ class Ledger:
         """
         self.violation_counts[invariant] += 1
         declared = RULES[kind]
-        self.books.not_judged(*(other for other in declared.each if other != invariant))
+        self.state.not_judged(*(other for other in declared.each if other != invariant))
         if invariant not in declared.ids:
-            self.books.judge(invariant)
+            self.state.judge(invariant)
 
     def __call__(self, event: Event) -> None:
         """Judge ``event`` as the mode says."""
@@ -177,7 +177,7 @@ class Ledger:
         other._kinds = self._kinds
         other.violations = list(self.violations)
         other.violation_counts = self.violation_counts.copy()
-        other._take_over(self.books.copy())
+        other._take_over(self.state.copy())
         other._counts = dict(self._counts)
         return other
 
@@ -189,12 +189,12 @@ class Ledger:
     @property
     def events(self) -> int:
         """Events judged so far."""
-        return self.books.events
+        return self.state.events
 
     @property
     def slot_transitions(self) -> int:
         """Slots named by the events judged so far."""
-        return self.books.slots
+        return self.state.slots
 
     @property
     def checks(self) -> int:
@@ -207,7 +207,7 @@ class Ledger:
         An event that names nothing an invariant is about is not counted for it, and one that breaks an
         invariant not for what the rule would have asked next.
         """
-        checks = dict(self.books.judged)
+        checks = dict(self.state.judged)
         for kind, count in self._counts.items():
             for invariant in RULES[kind].each:
                 checks[invariant] += count
@@ -216,5 +216,5 @@ class Ledger:
     def held(self) -> dict[str, int]:
         """Slots of each pool that somebody holds."""
         return {
-            pool.name: pool.total - pool.free - (pool.null is not None) for pool in self.books.pools.values()
+            pool.name: pool.total - pool.free - (pool.null is not None) for pool in self.state.pools.values()
         }

@@ -1,4 +1,4 @@
-"""Going on from a snapshot: books that know what the header of a trace tells."""
+"""Going on from a snapshot: ledger state that know what the header of a trace tells."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvfence.checker.ledger.kernels.words import BAD, BUSY, FILLING, FROZEN, NULL_BLOCK, PROMISE, REF, REFS
+from kvfence.checker.ledger.kernels.slot_bits import (
+    BAD,
+    BUSY,
+    FILLING,
+    FROZEN,
+    NULL_BLOCK,
+    PROMISE,
+    REF,
+    REFS,
+)
 from kvfence.checker.ledger.rules.progress import round_seen
-from kvfence.checker.ledger.state.books import Books, Closed, Op, Step
 from kvfence.checker.ledger.state.extra_state import Extra, HostMemory, Question, Votes
+from kvfence.checker.ledger.state.ledger_state import Closed, LedgerState, Op, Step
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
@@ -25,58 +34,58 @@ from kvfence.spec.snapshot import (
 )
 
 
-def restore(books: Books, snapshot: Snapshot) -> None:
-    """Bring ``books``, which know nothing yet, to where ``snapshot`` was taken.
+def restore(state: LedgerState, snapshot: Snapshot) -> None:
+    """Bring ``ledger state``, which know nothing yet, to where ``snapshot`` was taken.
 
     Raises ``ValueError`` for a snapshot that makes no sense.
     """
     try:
-        _restore(books, snapshot)
+        _restore(state, snapshot)
     except (KeyError, IndexError, OverflowError, TypeError) as error:
         raise ValueError(f"the snapshot does not fit the header ({type(error).__name__}: {error})") from error
 
 
-def _restore(books: Books, snapshot: Snapshot) -> None:
+def _restore(state: LedgerState, snapshot: Snapshot) -> None:
     requests = {f"{known.req}.{known.gen}": _new_request(known) for known in snapshot.requests}
     for known in snapshot.requests:
         request = requests[f"{known.req}.{known.gen}"]
         if not known.gone:
-            books.requests[request.key] = request
+            state.requests[request.key] = request
         if known.current:
-            books.current[request.id] = request
-            books.progress[request.id] = request.address
+            state.current[request.id] = request
+            state.progress[request.id] = request.address
     for known_pool in snapshot.pools:
-        _fill(books.pools[known_pool.name], known_pool, requests)
+        _fill(state.pools[known_pool.name], known_pool, requests)
     for known in snapshot.requests:
         if known.promise is not None:
-            pool = books.pools[known.promise.pool]
+            pool = state.pools[known.promise.pool]
             slots = _existing(pool, known.promise.slots)
             requests[f"{known.req}.{known.gen}"].promise = Promise(pool.name, slots, known.promise.external)
             for slot in slots:
                 pool.words[slot] += PROMISE
     for known_transfer in snapshot.transfers:
-        _reopen(books, known_transfer, requests)
+        _reopen(state, known_transfer, requests)
     for end in snapshot.ends:
-        books.closed[end.op] = _closed(end)
+        state.closed[end.op] = _closed(end)
     for known_step in snapshot.steps:
         if len(known_step.reqs) != len(known_step.tokens):
             raise ValueError(f"step {known_step.step} has not as many token counts as requests")
         ids = [id_ for id_, _ in known_step.reqs]
         run = [requests[f"{id_}.{gen}"] for id_, gen in known_step.reqs]
         step = Step(known_step.step, ids, known_step.tokens, run)
-        step.frozen = [(books.pools[part.pool], list(ints(part.slots))) for part in known_step.frozen]
-        books.steps.append(step)
-    _know(books.extra, snapshot.rarer)
-    books.dispatched, books.processed = snapshot.dispatched, snapshot.processed
-    books.depth = max(books.depth, snapshot.depth)
-    books.newest.update(snapshot.newest)
-    books.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
-    books.saw_submit, books.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
-    books.saw_retire = snapshot.saw_retire
+        step.frozen = [(state.pools[part.pool], list(ints(part.slots))) for part in known_step.frozen]
+        state.steps.append(step)
+    _know(state.extra, snapshot.rarer)
+    state.dispatched, state.processed = snapshot.dispatched, snapshot.processed
+    state.depth = max(state.depth, snapshot.depth)
+    state.newest.update(snapshot.newest)
+    state.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
+    state.saw_submit, state.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
+    state.saw_retire = snapshot.saw_retire
     if snapshot.rarer.idle is not None:
         running, ready, parked, waiting, needed, name = snapshot.rarer.idle
         last = Round(0, running, ready, parked, waiting, needed, name)
-        books.extra.round, books.extra.rounds = round_seen(books, last), snapshot.rarer.rounds
+        state.extra.round, state.extra.rounds = round_seen(state, last), snapshot.rarer.rounds
 
 
 def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
@@ -136,8 +145,8 @@ def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> No
         raise ValueError("the snapshot names tables that were begun before a reset and hold nothing")
 
 
-def _reopen(books: Books, known: KnownTransfer, requests: dict[str, Request]) -> None:
-    src, dst = books.pools[known.src_pool], books.pools[known.dst_pool]
+def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Request]) -> None:
+    src, dst = state.pools[known.src_pool], state.pools[known.dst_pool]
     event = Queue(
         known.op,
         known.gen,
@@ -156,7 +165,7 @@ def _reopen(books: Books, known: KnownTransfer, requests: dict[str, Request]) ->
     if not len(sources) == len(destinations) == len(keys) or len(ints(event.at)) not in (0, len(keys)):
         raise ValueError(f"transfer {known.op} has not one source, destination and key for each block")
     request = requests[f"{known.req}.{known.rgen}"] if known.req else None
-    op = books.ops[known.op] = Op(event, src, dst, request)
+    op = state.ops[known.op] = Op(event, src, dst, request)
     op.src_epoch, op.dst_epoch, op.issued = known.src_epoch, known.dst_epoch, known.issued
     op.reported, op.failed = _mask(known.reported), _mask(known.failed)
     op.waiters = [requests[f"{id_}.{gen}"] for id_, gen in known.waiters]

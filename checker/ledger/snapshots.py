@@ -1,4 +1,4 @@
-"""Snapshots: what the books know, as the header of a trace tells it."""
+"""Snapshots: what the ledger state know, as the header of a trace tells it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.ledger.kernels.words import BAD
+from kvfence.checker.ledger.kernels.slot_bits import BAD
 from kvfence.checker.ledger.rules.progress import round_seen
-from kvfence.checker.ledger.state.books import Books, Op
+from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag
@@ -41,36 +41,36 @@ LISTED: Final = 16  # numbers that stay a list
 T = TypeVar("T")
 
 
-def snapshot_of(books: Books) -> Snapshot:
-    """Everything that ``books`` know and later events may be judged by."""
-    requests = _mentioned(books)
+def snapshot_of(state: LedgerState) -> Snapshot:
+    """Everything that ``ledger state`` know and later events may be judged by."""
+    requests = _mentioned(state)
     return Snapshot(
-        events=books.events,
-        pools=[_pool(pool) for pool in books.pools.values()],
-        requests=[_request(books, request) for request in requests.values()],
-        transfers=[_transfer(op) for op in books.ops.values()],
+        events=state.events,
+        pools=[_pool(pool) for pool in state.pools.values()],
+        requests=[_request(state, request) for request in requests.values()],
+        transfers=[_transfer(op) for op in state.ops.values()],
         ends=[
             KnownEnd(id_, end.gen, end.ok, end.src_pool, end.src_epoch, end.dst_pool, end.dst_epoch)
-            for id_, end in _last(books.closed.items(), len(books.closed))
+            for id_, end in _last(state.closed.items(), len(state.closed))
         ],
         steps=[
             KnownStep(
                 step.number,
-                [(request.id, request.gen) for request in step.requests(books.current)],
+                [(request.id, request.gen) for request in step.requests(state.current)],
                 list(step.tokens),
                 tuple(Slots(pool.name, _numbers(slots)) for pool, slots in step.frozen),
             )
-            for step in books.steps
+            for step in state.steps
         ],
-        dispatched=books.dispatched,
-        processed=books.processed,
-        depth=books.depth,
-        newest=list(_last(books.newest.items(), len(books.newest))),
-        retired=[_id_and_gen(key) for key in _last(books.retired, len(books.retired))],
-        rarer=_rarer(books),
-        saw_submit=books.saw_submit,
-        saw_lookup=books.saw_lookup,
-        saw_retire=books.saw_retire,
+        dispatched=state.dispatched,
+        processed=state.processed,
+        depth=state.depth,
+        newest=list(_last(state.newest.items(), len(state.newest))),
+        retired=[_id_and_gen(key) for key in _last(state.retired, len(state.retired))],
+        rarer=_rarer(state),
+        saw_submit=state.saw_submit,
+        saw_lookup=state.saw_lookup,
+        saw_retire=state.saw_retire,
     )
 
 
@@ -95,20 +95,20 @@ def _slots(pool: str, numbers: Numbers) -> Slots:
     return Slots(pool, _numbers(np.asarray(ints(numbers), np.int64)))
 
 
-def _mentioned(books: Books) -> dict[str, Request]:
+def _mentioned(state: LedgerState) -> dict[str, Request]:
     """Every generation that something refers to: those that are gone come before one that began anew."""
     found: dict[int, Request] = {}
-    for pool in books.pools.values():
+    for pool in state.pools.values():
         for holder in pool.holders.values():
             if holder.request is not None:
                 found[id(holder.request)] = holder.request
-    for op in books.ops.values():
+    for op in state.ops.values():
         for request in (*op.waiters, *([] if op.request is None else [op.request])):
             found[id(request)] = request
-    for step in books.steps:
-        for request in step.requests(books.current):
+    for step in state.steps:
+        for request in step.requests(state.current):
             found[id(request)] = request
-    for request in (*books.current.values(), *books.requests.values()):
+    for request in (*state.current.values(), *state.requests.values()):
         found[id(request)] = request
     return {request.key: request for request in found.values()}
 
@@ -141,13 +141,13 @@ def _holder(holder: Holder) -> KnownHolder:
     )
 
 
-def _request(books: Books, request: Request) -> KnownRequest:
+def _request(state: LedgerState, request: Request) -> KnownRequest:
     promise, replaced = request.promise, request.replaced
     return KnownRequest(
         req=request.id,
         gen=request.gen,
-        gone=books.requests.get(request.key) is not request,
-        current=books.current.get(request.id) is request,
+        gone=state.requests.get(request.key) is not request,
+        current=state.current.get(request.id) is request,
         explicit=request.explicit,
         ready=request.ready,
         end=request.end,
@@ -213,11 +213,11 @@ def _tags(known: dict[str, set[Tag]]) -> tuple[Tags, ...]:
     )
 
 
-def _rarer(books: Books) -> Rarer:
-    extra = books.extra
+def _rarer(state: LedgerState) -> Rarer:
+    extra = state.extra
     last = extra.round[2] if isinstance(extra.round, tuple) else None
     idle = None
-    if isinstance(last, Round) and extra.round == round_seen(books, last):
+    if isinstance(last, Round) and extra.round == round_seen(state, last):
         idle = (last.running, last.ready, last.parked, last.waiting, last.needed, last.pool)
     return Rarer(
         idle=idle,

@@ -359,7 +359,7 @@ class Checked(Hooks):
         return list(getattr(top, "_connectors", None) or [top])
 
     def connector_pools(self):
-        return []  # Its tier has books of its own.
+        return []  # Its tier has ledger state of its own.
 
     def pools(self):
         gpu = self.scheduler.kv_cache_manager.block_pool

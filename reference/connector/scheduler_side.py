@@ -94,12 +94,12 @@ class OffloadScheduler(StorePlanner):
         if self.disk is not None and self.disk.is_fetching(request):
             return None, False
         hit = self._find(request, num_computed_tokens)
-        self._tell_promise(request, num_computed_tokens, hit)
+        self._emit_promise(request, num_computed_tokens, hit)
         if self.disk is not None and self.disk.fetch(self, request, num_computed_tokens, hit.tokens):
             return None, False
         return hit.tokens, hit.tokens > 0
 
-    def _tell_promise(self, request: Request, num_computed_tokens: int, hit: Hit) -> None:
+    def _emit_promise(self, request: Request, num_computed_tokens: int, hit: Hit) -> None:
         self._promise(request, hit)
         if self.observer is not None:
             by_group = hit.tokens and len(hit.parts) > 1
@@ -259,9 +259,9 @@ class OffloadScheduler(StorePlanner):
         tables = self.manager.tables
         tables.computed[request.row] = tables.confirmed[request.row] = valid
         self.manager.truncate(request, valid)
-        self._tell_rollback(request, valid, loading)
+        self._emit_rollback(request, valid, loading)
 
-    def _tell_rollback(self, request: Request, valid: int, loading: Loading) -> None:
+    def _emit_rollback(self, request: Request, valid: int, loading: Loading) -> None:
         del loading
         if self.observer is not None:
             self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))

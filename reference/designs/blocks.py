@@ -129,7 +129,7 @@ class _PromisesAll(OffloadScheduler):
 class _CountsPromised(Scheduler):
     """Counts what was promised, not what it accepted."""
 
-    def _tell_admission(self, request: Request, local: int, external: int, promised: int) -> None:
+    def _emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
         if self.observer is not None:
             total = request.total
             self.observer(

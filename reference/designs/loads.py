@@ -45,7 +45,7 @@ class _ContentWithOneGroup(OffloadScheduler):
 class _KeepsCountAhead(OffloadScheduler):
     """Rolls the computed tokens back, and not those that it counts as on their way."""
 
-    def _tell_rollback(self, request: Request, valid: int, loading: LoadsOfRequest) -> None:
+    def _emit_rollback(self, request: Request, valid: int, loading: LoadsOfRequest) -> None:
         if self.observer is not None:
             ahead = loading.local + loading.tokens - valid
             self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=ahead))

@@ -76,7 +76,7 @@ class CopyThread:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvfence-copy", daemon=True)
         if tap is not None:
-            tap.tell(order.Spawn(ENGINE_THREAD, COPY_THREAD))
+            tap.emit(order.Spawn(ENGINE_THREAD, COPY_THREAD))
         self._thread.start()
 
     @property
@@ -89,8 +89,8 @@ class CopyThread:
         kind: Kind = "load" if job.load else "store"
         copy = Copy(job, kind, self._ready.take(), self._timed.take(), self._timed.take())
         if self._tap is not None:
-            self._tap.tell(order.Record(ENGINE_THREAD, COMPUTE, self._ready.number(copy.ready)))
-            self._tap.tell(order.Put(ENGINE_THREAD, JOBS, id(copy)))
+            self._tap.emit(order.Record(ENGINE_THREAD, COMPUTE, self._ready.number(copy.ready)))
+            self._tap.emit(order.Put(ENGINE_THREAD, JOBS, id(copy)))
         copy.ready.record(compute)
         self._queue.put(copy)
 
@@ -113,8 +113,8 @@ class CopyThread:
         copy.nbytes = work.total
         stream, number = self._streams[copy.kind], STREAMS[copy.kind]
         if self._tap is not None:
-            self._tap.tell(order.Get(COPY_THREAD, JOBS, id(copy)))
-            self._tap.tell(order.Wait(COPY_THREAD, number, self._ready.number(copy.ready)))
+            self._tap.emit(order.Get(COPY_THREAD, JOBS, id(copy)))
+            self._tap.emit(order.Wait(COPY_THREAD, number, self._ready.number(copy.ready)))
             self._tap.copy(copy.job, copy.kind, self._engine.source_order(work))
         launch = self._engine.stage(work, stream)
         stream.wait_event(copy.ready)
@@ -122,8 +122,8 @@ class CopyThread:
         launch()
         copy.end.record(stream)
         if self._tap is not None:
-            self._tap.tell(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
-            self._tap.tell(order.Put(COPY_THREAD, LAUNCHED, id(copy)))
+            self._tap.emit(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
+            self._tap.emit(order.Put(COPY_THREAD, LAUNCHED, id(copy)))
         self._launched[copy.kind].append(copy)
 
     def finished(self) -> list[Copy]:
@@ -138,8 +138,8 @@ class CopyThread:
                 copy = launched.popleft()
                 over.append(copy)
                 if self._tap is not None:
-                    self._tap.tell(order.Get(ENGINE_THREAD, LAUNCHED, id(copy)))
-                    self._tap.tell(order.Query(ENGINE_THREAD, self._timed.number(copy.end), True))
+                    self._tap.emit(order.Get(ENGINE_THREAD, LAUNCHED, id(copy)))
+                    self._tap.emit(order.Query(ENGINE_THREAD, self._timed.number(copy.end), True))
         return over
 
     def recycle(self, copy: Copy) -> None:
@@ -154,7 +154,7 @@ class CopyThread:
         for kind, stream in self._streams.items():
             stream.synchronize()
             if self._tap is not None:
-                self._tap.tell(order.SyncStream(ENGINE_THREAD, STREAMS[kind]))
+                self._tap.emit(order.SyncStream(ENGINE_THREAD, STREAMS[kind]))
         self._raise_error()
 
     def _raise_error(self) -> None:

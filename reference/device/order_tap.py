@@ -40,7 +40,7 @@ class OrderTap:
         self._regions = {name: number for number, name in enumerate(memory)}
         self._slot = {name: tensor.stride(0) * CELL for name, tensor in memory.items()}
 
-    def tell(self, event: OrderEvent) -> None:
+    def emit(self, event: OrderEvent) -> None:
         """Pass ``event`` on."""
         with self._lock:
             self._observer(event)
@@ -52,7 +52,7 @@ class OrderTap:
         by = f"op:{job.op}.{job.generation}"
         src = self._ranges(job.src_pool, job.src[first], lengths)
         dst = self._ranges(job.dst_pool, job.dst[first], lengths)
-        self.tell(Copy(COPY_THREAD, STREAMS[kind], src, dst, order, kind, by))
+        self.emit(Copy(COPY_THREAD, STREAMS[kind], src, dst, order, kind, by))
 
     def step(self, pool: str, written: Cells, read: Slots) -> None:
         """The engine's thread launches a step that writes tokens and reads slots of ``pool``."""
@@ -60,7 +60,7 @@ class OrderTap:
         cells, slots = np.unique(written), np.unique(read)
         reads = _runs(region, slots, slot)
         writes = _runs(region, cells, CELL)
-        self.tell(Kernel(ENGINE_THREAD, COMPUTE, reads, writes, "step"))
+        self.emit(Kernel(ENGINE_THREAD, COMPUTE, reads, writes, "step"))
 
     def _ranges(self, pool: str, slots: Slots, lengths: Slots) -> list[Range]:
         region, slot = self._regions[pool], self._slot[pool]

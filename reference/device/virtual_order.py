@@ -161,9 +161,9 @@ class OrderedModelRunner(ModelRunner):
         try:
             super().execute(changes, rows, start, tokens)
         finally:
-            self._tell()
+            self._emit()
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         slot = self.cells * CELL
         reads = _runs(self._slots_read, slot)
         writes = _runs(self._cells_written, CELL) + _runs(self._slots_written, slot)

@@ -14,7 +14,7 @@ from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.spec.events import Admit, Geometry, Round
 
 
-class TellingScheduler:
+class EmittingScheduler:
     """The part of a scheduler that only tells; a faulty design may count wrongly here."""
 
     manager: KVCacheManager
@@ -27,7 +27,7 @@ class TellingScheduler:
     ready: list[Request]
     running: list[Request]
 
-    def _tell_idle_round(self, observer: Observer) -> None:
+    def _emit_idle_round(self, observer: Observer) -> None:
         """Nothing was scheduled: who is there all the same."""
         needed = self.waiting[0].needed if self.waiting else 0
         if needed and (self.running or self.parked or self.ready):
@@ -43,7 +43,7 @@ class TellingScheduler:
             )
         )
 
-    def _tell_admission(self, request: Request, local: int, external: int, promised: int) -> None:
+    def _emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
         del promised
         if self.observer is not None:
             total = request.total
@@ -58,7 +58,7 @@ class TellingScheduler:
                 )
             )
 
-    def _tell_tables(self, observer: Observer, request: Request, tokens: int) -> None:
+    def _emit_tables(self, observer: Observer, request: Request, tokens: int) -> None:
         """How the blocks behind the hit are counted, group by group."""
         for group, spec in enumerate(self.manager.groups):
             first, last = self._first_told(spec, tokens), tokens // spec.block_size

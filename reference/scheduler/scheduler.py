@@ -20,7 +20,7 @@ from kvfence.reference.blocks.workload import RequestSpec
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
 from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import TransferReport
-from kvfence.reference.scheduler.emitter import TellingScheduler
+from kvfence.reference.scheduler.emitter import EmittingScheduler
 from kvfence.reference.scheduler.options import FailurePolicy
 from kvfence.spec.events import (
     Dispatch,
@@ -63,7 +63,7 @@ class StepOutput:
     """Slots to fill with zeros before anything is computed."""
 
 
-class Scheduler(TellingScheduler):
+class Scheduler(EmittingScheduler):
     """Decides each step; first come, first served.
 
     Requests that hold blocks come before those that do not: a parked request whose load is over is never
@@ -141,7 +141,7 @@ class Scheduler(TellingScheduler):
         if rows.size:
             self._dispatch(output, rows, tokens)
         elif self.observer is not None:
-            self._tell_idle_round(self.observer)
+            self._emit_idle_round(self.observer)
         return output
 
     def _running_rows(self) -> Rows:
@@ -295,10 +295,10 @@ class Scheduler(TellingScheduler):
         request.local, request.external = hit.tokens, external
         self.stats.local_hit_tokens += hit.tokens
         self.stats.external_hit_tokens += external
-        self._tell_admission(request, hit.tokens, external, promised)
+        self._emit_admission(request, hit.tokens, external, promised)
         self.connector.update_state_after_alloc(request, external)
         if self.observer is not None and len(self.manager.groups) > 1 and hit.tokens + external:
-            self._tell_tables(self.observer, request, hit.tokens + external)
+            self._emit_tables(self.observer, request, hit.tokens + external)
         if owners:
             self.connector.share(request, owners)
         if external or owners:

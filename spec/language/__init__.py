@@ -16,7 +16,7 @@ from kvfence.spec.language.expr import (
     Not,
     Or,
 )
-from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, Promise, ground
+from kvfence.spec.language.ground import Cell, GroundCheck, Grounded, Instance, LivenessInstance, ground
 from kvfence.spec.language.machine import LEMMA, Action, Function, LeadsTo, Machine, Property
 from kvfence.spec.language.premises import PREMISE, Premise
 from kvfence.spec.language.state import Check, Guard, State
@@ -49,11 +49,11 @@ __all__ = [
     "Int",
     "IsIn",
     "LeadsTo",
+    "LivenessInstance",
     "Machine",
     "Not",
     "Or",
     "Premise",
-    "Promise",
     "Property",
     "Sort",
     "SpecError",

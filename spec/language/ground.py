@@ -60,7 +60,7 @@ class Instance:
         return f"{self.name}({', '.join(f'{k}={v}' for k, v in self.args.items())})"
 
 
-class Promise:
+class LivenessInstance:
     """A promise of the machine with its arguments; ``when`` is None for the beginning of a run."""
 
     def __init__(self, promise: LeadsTo, values: tuple[int, ...], when: Node | None, then: Node) -> None:
@@ -99,9 +99,9 @@ class Grounded:
         t = machine.terminal_states
         self.terminal = self._property(t) if t else self.graph.false
 
-    def promises(self) -> Iterator[Promise]:
+    def liveness(self) -> Iterator[LivenessInstance]:
         """The promises about whole runs, one for each choice of arguments."""
-        for p in self.machine.promises.values():
+        for p in self.machine.liveness.values():
             ranges = [
                 range(lo, hi + 1)
                 for lo, hi in (self.ends(v.type, f"{v.value} of {p.name}") for v in p.params)
@@ -110,7 +110,7 @@ class Grounded:
                 env = {v.uid: x for v, x in zip(p.params, values, strict=True)}
                 self._bounded(p.late, env, {})
                 when = None if p.when is None else self._ground(p.when, env)
-                yield Promise(p, values, when, self._ground(p.then, env))
+                yield LivenessInstance(p, values, when, self._ground(p.then, env))
 
     def view(self, state: Sequence[int]) -> View:
         """A state tuple, readable by name."""
@@ -313,4 +313,4 @@ def ground(machine: Machine, sizes: Mapping[str, int] | None = None) -> Grounded
     return Grounded(machine, sizes)
 
 
-__all__ = ["Cell", "GroundCheck", "Grounded", "Instance", "Promise", "ground"]
+__all__ = ["Cell", "GroundCheck", "Grounded", "Instance", "LivenessInstance", "ground"]

@@ -119,8 +119,8 @@ class Machine:
         self.invariants: dict[str, Property] = {}
         self.lemmas: dict[str, Property] = {}
         self.goals: dict[str, Property] = {}
-        self.promises: dict[str, LeadsTo] = {}
-        self.promised_at: dict[str, int] = {}
+        self.liveness: dict[str, LeadsTo] = {}
+        self.liveness_at: dict[str, int] = {}
         self.declared: dict[str, str] = {}
         self.terminal_states: Property | None = None
         self.header_of: Callable[[Sizes], object] | None = None
@@ -315,7 +315,7 @@ class Machine:
         """Promise that every run meets ``then`` at some time; see ``leads_to``."""
         self._promise(name, None, then, id_, doc, params)
 
-    def promise_sizes(self, **sizes: int) -> None:
+    def liveness_sizes(self, **sizes: int) -> None:
         """Say at which sort sizes the promises are judged when those of a run are larger.
 
         The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
@@ -325,7 +325,7 @@ class Machine:
                 raise fail(f"machine {self.name} has no sort {sort}; {close(sort, self.sorts)}")
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
-        self.promised_at.update(sizes)
+        self.liveness_at.update(sizes)
 
     def _promise(
         self,
@@ -348,8 +348,8 @@ class Machine:
             _no_identity(side)
         first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
         last = state._closed(lift_bool(then(state, *variables), name))
-        self.promises[name] = LeadsTo(id_, name, doc, variables, first, last)
-        self.promises[name].late = tuple(state._late)
+        self.liveness[name] = LeadsTo(id_, name, doc, variables, first, last)
+        self.liveness[name].late = tuple(state._late)
 
     def terminal(self, body: Callable[[State], Expr]) -> None:
         """Say which states may have no successor; any other state without one is a deadlock."""
@@ -411,7 +411,7 @@ class Machine:
         instead, where the run ends otherwise; SpecError for a name that does not exist, an argument that does
         not fit, or a step that cannot be taken.
         """
-        from kvfence.spec.language.replay import assert_discovers
+        from kvfence.spec.language.pinned_path import assert_discovers
 
         assert_discovers(self, invariant, actions, sizes)
 
@@ -428,7 +428,7 @@ class Machine:
             "invariant": self.invariants,
             "lemma": self.lemmas,
             "goal": self.goals,
-            "promise": self.promises,
+            "promise": self.liveness,
         }
         for other, known in every.items():
             if name in known and other != what:

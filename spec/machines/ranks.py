@@ -105,7 +105,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         "repeats", Operation, Rank, value=Int(0, USES), init=0
     )  # the use that a report on its way repeats
 
-    m.promise_sizes(Operation=2, Rank=2)
+    m.liveness_sizes(Operation=2, Rank=2)
     dropped = m.faulty("dropped_leader_slot")
     if dropped:
         m.relation("dropped", Operation, init=False)

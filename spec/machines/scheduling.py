@@ -81,7 +81,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("copy", Host, value=Copy, init=Copy.none)
     m.relation("mirrors", Host, Block, init=False)  # what the slot has a copy of, or is getting one of
 
-    m.promise_sizes(Request=3, Block=2, Host=1)
+    m.liveness_sizes(Request=3, Block=2, Host=1)
     m.header(events.header)
     m.idle(events.stalled)
 

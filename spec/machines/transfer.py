@@ -905,5 +905,5 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         doc="an operation that was queued is idle again some day",
         o=Operation,
     )
-    m.promise_sizes(Operation=1, Rank=1)
+    m.liveness_sizes(Operation=1, Rank=1)
     return m

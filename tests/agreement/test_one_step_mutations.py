@@ -197,7 +197,7 @@ def rejects(ledger: Ledger, events: Sequence[Event]) -> bool:
 
 def known(ledger: Ledger) -> Snapshot:
     """What the ledger knows, in an order of its own."""
-    snapshot = snapshot_of(ledger.books)
+    snapshot = snapshot_of(ledger.state)
     pools = [
         msgspec.structs.replace(pool, holders=sorted(pool.holders, key=lambda holder: holder.name))
         for pool in snapshot.pools

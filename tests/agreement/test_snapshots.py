@@ -60,7 +60,7 @@ def test_a_ledger_from_a_snapshot_judges_every_step_alike(
     queue, reached, steps, violations = [start], {start}, 0, 0
     for state in queue:
         seen, relayed, numbers_before = ledgers.pop(state)
-        told = msgspec.structs.replace(header, snapshot=snapshot_of(relayed.books))
+        told = msgspec.structs.replace(header, snapshot=snapshot_of(relayed.state))
         read = msgspec.json.decode(msgspec.json.encode(told), type=Header)
         for instance in interpreter.enabled(state):
             after, failed = interpreter.step(state, instance)
@@ -69,7 +69,7 @@ def test_a_ledger_from_a_snapshot_judges_every_step_alike(
             one, other = seen.copy(), Ledger(read)
             found = judged(one, events)
             assert judged(other, events) == found, f"{instance} from {interpreter.view(state)}"
-            assert (one.held(), one.books.ops.keys()) == (other.held(), other.books.ops.keys())
+            assert (one.held(), one.state.ops.keys()) == (other.held(), other.state.ops.keys())
             steps += 1
             violations += any(found)
             if not any(found) and not failed and not interpreter.violated(after) and after not in reached:

@@ -6,12 +6,12 @@ from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.diagnosis import implication
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.verify import verify
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.minimise import ends_in, shorten
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Instance, Machine
-from kvfence.spec.language.replay import parsed
+from kvfence.spec.language.pinned_path import parsed
 from kvfence.spec.machines import MACHINES
 
 SMALL = {"Request": 2, "Block": 2}

@@ -13,7 +13,7 @@ from kvfence.checker.analysis.recorded.explain import explain_trace
 from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json, read_case
 from kvfence.checker.cli import app as cli
 from kvfence.checker.ledger.check import check_trace
-from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.race_check import check_order_trace
 from kvfence.spec import order
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.events import Alloc, Event

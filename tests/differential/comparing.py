@@ -12,17 +12,17 @@ from functools import cached_property
 from typing import Any
 
 from direct import Answer, Direct, State, Taken, judged
-from promising import Judge, follow
+from liveness_judge import Judge, follow
 from recipes import Recipe, build, nodes, roots
 
 from kvfence.checker.core import c_build as compiling
 from kvfence.checker.engines.base import Path, Result, Verdict, cell_bounds
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpret, Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device import host as gpu_host
 from kvfence.checker.engines.gpu.device.host import HostDevice
-from kvfence.checker.engines.liveness import graph as graph_module
+from kvfence.checker.engines.liveness import state_graph as graph_module
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.native import exploration
 from kvfence.checker.engines.native.exploration import Model
@@ -100,7 +100,7 @@ def quietly(_: str) -> None:
 
 
 @contextmanager
-def compiled_quickly(one_lane: bool) -> Iterator[None]:
+def compiled_without_optimisation(one_lane: bool) -> Iterator[None]:
     """Compiles without optimizing; with one lane also without the headers of vector instructions."""
     old, old_host = compiling.FLAGS, gpu_host.FLAGS
     compiling.FLAGS = (*old, "-O0", *(["-DONE_LANE"] if one_lane else []))  # type: ignore[assignment]
@@ -148,7 +148,7 @@ def in_c(threads: int, one_lane: bool) -> Callable[[Case], Compared]:
     """The native engine."""
 
     def ask(c: Case) -> Compared:
-        with compiled_quickly(one_lane):
+        with compiled_without_optimisation(one_lane):
             r = Native(threads=threads, note=quietly).run(
                 c.machine, bounds=c.recipe.limits, max_states=c.enough
             )
@@ -161,7 +161,7 @@ def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case],
     """An engine that stops at the first violation."""
 
     def ask(c: Case) -> Compared:
-        with compiled_quickly(one_lane):
+        with compiled_without_optimisation(one_lane):
             r = make().run(c.machine, bounds=c.recipe.limits, max_states=c.enough, until="first")
         return first(c, r)
 
@@ -170,7 +170,10 @@ def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case],
 
 def resumed(c: Case) -> Compared:
     """The native engine, stopped half way, and again from its checkpoint."""
-    with compiled_quickly(True), tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder:
+    with (
+        compiled_without_optimisation(True),
+        tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder,
+    ):
         for most in (max(1, c.answer.states // 2), c.enough):
             r = Native(checkpoint=folder + "/kept", note=quietly).run(
                 c.machine, bounds=c.recipe.limits, max_states=most
@@ -180,7 +183,7 @@ def resumed(c: Case) -> Compared:
 
 def short_of_memory(c: Case) -> Compared:
     """The native engine with just enough memory for its table: levels go to a file and come back."""
-    with compiled_quickly(True):
+    with compiled_without_optimisation(True):
         run = Interpreter(c.machine)
         model = Model(run, cell_bounds(run.grounded, c.recipe.limits, required=True))
         entry, buffers = 8 * model.packing.words, int(model.library.buffers())
@@ -198,7 +201,7 @@ def short_of_memory(c: Case) -> Compared:
 
 def up_to_renaming(c: Case) -> Compared:
     """The native engine with symmetry."""
-    with compiled_quickly(True):
+    with compiled_without_optimisation(True):
         r = Native(symmetry=True, note=quietly).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
     return reduced(c, r)
 
@@ -208,7 +211,7 @@ def on_gpu(threads: int, symmetry: bool, card: bool) -> Callable[[Case], Compare
 
     def ask(c: Case) -> Compared:
         device = None if card else lambda: HostDevice(threads)
-        with compiled_quickly(True):
+        with compiled_without_optimisation(True):
             r = Gpu(device=device, symmetry=symmetry, note=quietly).run(
                 c.machine, bounds=c.recipe.limits, max_states=c.enough
             )
@@ -222,7 +225,10 @@ def promised(python: bool) -> Callable[[Case], Compared]:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
-        with compiled_quickly(True), replaced(graph_module, "Model", _refused if python else None):
+        with (
+            compiled_without_optimisation(True),
+            replaced(graph_module, "Model", _refused if python else None),
+        ):
             r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
@@ -261,7 +267,7 @@ def by_induction(c: Case) -> Compared:
 
 def exercised(c: Case) -> Compared:
     """k-induction as on the command line: actions must be taken, goals reached and premises met."""
-    with compiled_quickly(True):
+    with compiled_without_optimisation(True):
         r = Exercised(KInduction(4, seconds=4.0)).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
     out = searched(c, r, complete=False)
     if r.verdict is Verdict.holds:
@@ -537,7 +543,7 @@ def liveness(c: Case, r: Result) -> Compared:
         return []
     judge = Judge(c.direct)
     out: Compared = []
-    for q in c.recipe.promises:
+    for q in c.recipe.liveness:
         f = r.findings[q.name]
         broken, when = judge.broken(q)
         out += expect("promise", broken, f.verdict is Verdict.violated, f"{q.name} broken")

@@ -101,7 +101,7 @@ class Features:
     size_functions: bool = True  # ranges that depend on the sizes of sorts
     unbounded: bool = True
     index: bool = True  # numbers of elements
-    promises: bool = True
+    liveness: bool = True
     wide: bool = True  # values of many bits, so that states take several words
 
 
@@ -630,8 +630,8 @@ class _Mender:
         elif self.rng.random() < 0.4:
             r = replace(r, terminal=self.rng.choice([TRUE, self.drawer.truth((), 2)]))
         r = self._with_properties(r, run, states)
-        if self.features.promises and self.kind == "tiny" and len(states) < 400 and not r.bounds:
-            r = replace(r, promises=tuple(self._promise(k) for k in range(self.rng.choice([0, 1, 1, 2]))))
+        if self.features.liveness and self.kind == "tiny" and len(states) < 400 and not r.bounds:
+            r = replace(r, liveness=tuple(self._promise(k) for k in range(self.rng.choice([0, 1, 1, 2]))))
         return self._with_noise(r, len(states)) if self.kind == "large" else r
 
     def _without_faults(self, r: Recipe) -> Recipe:

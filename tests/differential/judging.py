@@ -107,7 +107,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
         out.append(rng.choice(["gpu-kernels", "gpu-kernels-2-threads", "gpu-kernels-symmetry"]))
     if card and now_and_then(0.5):
         out.append(rng.choice(["gpu", "gpu-symmetry"]))
-    if r.promises and not r.bounds:
+    if r.liveness and not r.bounds:
         out.append("liveness")
         if compiled:
             out.append("liveness-in-c")
@@ -285,8 +285,8 @@ def has_card() -> bool:
 
 
 def _look_for_card(there: Connection) -> None:
-    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
-    from kvfence.checker.engines.gpu.device.device import NoGpu
+    from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
+    from kvfence.checker.engines.gpu.device.search_device import NoGpu
 
     try:
         CudaDevice().close()

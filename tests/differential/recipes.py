@@ -138,7 +138,7 @@ class Recipe:
     lemmas: tuple[Prop, ...] = ()
     goals: tuple[Prop, ...] = ()
     terminal: Node | None = None
-    promises: tuple[Pledge, ...] = ()
+    liveness: tuple[Pledge, ...] = ()
     ghosts: tuple[str, ...] = ()
     bounds: tuple[tuple[str, int, int], ...] = ()
     noise: frozenset[str] = field(default_factory=frozenset)
@@ -192,7 +192,7 @@ def roots(r: Recipe) -> Iterator[Node]:
         yield p.expr
     if r.terminal is not None:
         yield r.terminal
-    for q in r.promises:
+    for q in r.liveness:
         if q.when is not None:
             yield q.when
         yield q.then
@@ -295,7 +295,7 @@ def machine_text(r: Recipe) -> str:
         out += ['        """Drawn."""', f"        return {expr_text(p.expr)}"]
     if r.terminal is not None:
         out += ["", f"    m.terminal(lambda s: {expr_text(r.terminal)})"]
-    for q in r.promises:
+    for q in r.liveness:
         names = "".join(f", {n}" for n, _ in q.params)
         params = "".join(f", {n}={type_text(t)}" for n, t in q.params)
         then = f"lambda s{names}: {expr_text(q.then)}"

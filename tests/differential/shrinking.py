@@ -34,13 +34,13 @@ def _shows(shows: Callable[[Recipe], bool], r: Recipe) -> bool:
 def weight(r: Recipe) -> int:
     """How much there is to read."""
     total = sum(
-        10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.promises, *r.enums)
+        10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.liveness, *r.enums)
     )
     total += sum(sum(1 for _ in nodes(e)) + (0 if e.op in ("lit", "var") else 1) for e in roots(r))
     total += sum(4 + 3 * size for _, size in r.sorts) + sum(len(t.labels) for t in r.enums)
     total += sum(4 * len(a.params) + 4 * len(a.body) + (2 if a.fair else 0) for a in r.actions)
     total += 3 * len(r.ghosts) + 5 * len(r.bounds) + (3 if r.terminal is not None else 0)
-    total += sum(4 * len(q.params) for q in r.promises)
+    total += sum(4 * len(q.params) for q in r.liveness)
     return total + sum(
         5 * len(f.domain) + (f.value.ends(r.sizes)[1] - f.value.ends(r.sizes)[0]).bit_length()
         for f in r.fields
@@ -52,7 +52,7 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
     """Smaller machines, the much smaller ones first; not all of them are machines."""
     if r.noise:
         yield r.parts()[0]
-    for what in ("promises", "invariants", "lemmas", "goals", "actions", "ghosts"):
+    for what in ("liveness", "invariants", "lemmas", "goals", "actions", "ghosts"):
         parts = getattr(r, what)
         for some in _fewer(parts):
             yield replace(r, **{what: some})
@@ -89,16 +89,16 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
     if r.terminal is not None:
         for e in _simpler(r.terminal):
             yield replace(r, terminal=e)
-    for k, q in enumerate(r.promises):
+    for k, q in enumerate(r.liveness):
         for part in ("when", "then"):
             e = getattr(q, part)
             for simpler in _simpler(e) if e is not None else ():
                 yield replace(
-                    r, promises=(*r.promises[:k], replace(q, **{part: simpler}), *r.promises[k + 1 :])
+                    r, liveness=(*r.liveness[:k], replace(q, **{part: simpler}), *r.liveness[k + 1 :])
                 )
         for j in range(len(q.params)):
             less = replace(q, params=(*q.params[:j], *q.params[j + 1 :]))
-            yield replace(r, promises=(*r.promises[:k], less, *r.promises[k + 1 :]))
+            yield replace(r, liveness=(*r.liveness[:k], less, *r.liveness[k + 1 :]))
 
 
 def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
@@ -116,7 +116,7 @@ def _types(r: Recipe) -> Iterator[T]:
         yield f.value
     for a in r.actions:
         yield from (t for _, t in a.params)
-    for q in r.promises:
+    for q in r.liveness:
         yield from (t for _, t in q.params)
     for root in roots(r):
         for n in nodes(root):
@@ -157,8 +157,8 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
         lemmas=tuple(replace(p, expr=go(p.expr)) for p in r.lemmas),
         goals=tuple(replace(p, expr=go(p.expr)) for p in r.goals),
         terminal=None if r.terminal is None else go(r.terminal),
-        promises=tuple(
-            replace(q, when=None if q.when is None else go(q.when), then=go(q.then)) for q in r.promises
+        liveness=tuple(
+            replace(q, when=None if q.when is None else go(q.when), then=go(q.then)) for q in r.liveness
         ),
         ghosts=tuple(g for g in r.ghosts if g != name),
         bounds=tuple(b for b in r.bounds if b[0] != name),

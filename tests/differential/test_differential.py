@@ -13,8 +13,8 @@ from comparing import Case
 from direct import Direct, judged
 from drawing import MANY, draw
 from judging import QUESTIONS, Wanted, differences, has_card
+from liveness_judge import Judge
 from planting import Plant, plant
-from promising import Judge
 from recipes import BOOL, FALSE, TRUE, Action, Field, Node, Pledge, Prop, Recipe, Stmt, machine_text
 from shrinking import weight
 
@@ -54,16 +54,16 @@ def _shown(tally: Tally) -> str:
 def test_questions_are_all_asked_somewhere() -> None:
     from judging import plan
 
-    asked = {q for case in range(400) for q in plan(replace(draw_quickly(case), seed=SEED))}
+    asked = {q for case in range(400) for q in plan(replace(draw_small(case), seed=SEED))}
     assert set(QUESTIONS) - asked <= GPU
 
 
-def draw_quickly(case: int):
+def draw_small(case: int):
     """A stand-in for the machine of a case: what is asked depends on its kind only."""
     from drawing import Drawn
 
     sort, promise = ("S", 2), Pledge("p", (), None, TRUE)
-    recipe = Recipe((sort,), (), (), (), promises=(promise,))
+    recipe = Recipe((sort,), (), (), (), liveness=(promise,))
     return Drawn(0, case, recipe, random.Random(case).choice(["tiny", "small", "large"]))
 
 
@@ -79,10 +79,10 @@ def test_promises_are_judged_as_by_trying_every_set_of_states() -> None:
     answers = []
     for case in range(160):
         r = draw(99, case).recipe
-        if not r.promises:
+        if not r.liveness:
             continue
         judge = Judge(Direct(r))
-        for q in r.promises:
+        for q in r.liveness:
             for args in judge.choices(q):
                 owed, kept = judge.truths(q, args)
                 region = judge.reach(owed - kept, set(range(len(judge.states))) - kept)

@@ -33,7 +33,7 @@ _KERNELS = {
     "gpu-kernels-symmetry": "HostDevice(1)",
 }
 _HOMES = {
-    "Explore": "kvfence.checker.engines.explicit.explore",
+    "Explore": "kvfence.checker.engines.explicit.numpy_search",
     "Interpret": "kvfence.checker.engines.explicit.interpret",
     "Liveness": "kvfence.checker.engines.liveness.liveness",
     "Native": "kvfence.checker.engines.native.native",
@@ -102,10 +102,10 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
     violated = {**a.violated, **({"deadlock": a.deadlock} if a.deadlock is not None else {})}
     shown = "    found = {p.name: len(p) for p in wrong}"
     if question.startswith("liveness"):
-        from promising import Judge
+        from liveness_judge import Judge
 
         judge = Judge(Case(r).direct)
-        broken = {q.name: judge.broken(q)[0] for q in r.promises}
+        broken = {q.name: judge.broken(q)[0] for q in r.liveness}
         lines.append(f"    assert {{p.name for p in wrong}} == {{n for n, b in {broken!r}.items() if b}}")
     elif question in ("bmc", "kinduction", "kinduction-exercised", "spacer", "smt"):
         lines += [shown, f"    right = {violated!r}"]

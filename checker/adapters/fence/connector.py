@@ -40,7 +40,7 @@ from kvfence.checker.adapters.fence.stats import (
     class_path,
 )
 from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install, worker_facts
-from kvfence.checker.adapters.vllm.stream.seen import unseen_orders, unseen_tiers
+from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders, unseen_tiers
 
 NAME_KEY: Final = "kvfence_connector"
 MODE_KEY: Final = "kvfence_mode"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final, get_args
 
 from kvfence.checker.adapters.vllm.hooks.instrument import Instrumentation, instrument
-from kvfence.checker.adapters.vllm.notes.behind import Judge, flush_all
-from kvfence.checker.adapters.vllm.notes.coverage import CHECKED
-from kvfence.checker.adapters.vllm.notes.quick import quick
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
+from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED
+from kvfence.checker.adapters.vllm.notes.judge_thread import Judge, flush_all
 from kvfence.checker.adapters.vllm.stream.stream import Sink
 from kvfence.checker.adapters.vllm.worker.worker_races import Races
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
@@ -42,7 +42,7 @@ class Runtime:
         """Of the worker sides of this process: what is wrong with the order on their streams."""
         self.instrumentation: Instrumentation = instrument(
             open_sink=self.open,
-            make_tape=None if self.judge is None else self.judge.tape,
+            make_note_queue=None if self.judge is None else self.judge.note_queue,
             on_race=self.races.found,
             not_checked=self.races.not_checked,
         )
@@ -119,7 +119,7 @@ def install(mode: str, folder: str | None = None) -> Runtime:
     with _lock:
         if _here is None:
             _here = Runtime(mode, folder)  # type: ignore[arg-type]  # one of MODES
-            hooks = "in Python" if _here.judge is None or quick() is None else "compiled"
+            hooks = "in Python" if _here.judge is None or compiled_hooks() is None else "compiled"
             log.info("kvfence observes the engines of process %d (%s, hooks %s)", os.getpid(), mode, hooks)
         elif _here.mode != mode:
             log.warning("kvfence is in mode %s already; %s is ignored", _here.mode, mode)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from kvfence.checker.analysis.counterexamples import node_value
 from kvfence.checker.analysis.mutation.mutants import Mutant
 from kvfence.checker.engines.base import Stop
-from kvfence.checker.engines.explicit.explore import Reachable
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
+from kvfence.checker.engines.explicit.numpy_search import Reachable
 from kvfence.spec.language import Grounded, Instance, Machine, changes, ground
 from kvfence.spec.language.nodes import Node
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kvfence.checker.analysis.liveness import promises_progress
+from kvfence.checker.analysis.liveness import requires_progress
 from kvfence.checker.analysis.mutation.behaviour import Comparison
 from kvfence.checker.analysis.mutation.mutants import Kind, Mutant, mutants
 from kvfence.checker.core.processes import ProcessDied, side_by_side
 from kvfence.checker.engines.base import Log, Stop
-from kvfence.checker.engines.explicit.explore import Reachable
+from kvfence.checker.engines.explicit.numpy_search import Reachable
 from kvfence.checker.engines.liveness.liveness import Liveness
-from kvfence.checker.engines.words import TooWide
+from kvfence.checker.engines.word_size import TooWide
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import Action, Expr, Machine, Premise, SpecError, ground
 from kvfence.spec.language.evaluate import spell
@@ -256,7 +256,7 @@ def run(
             unmet = _vacuous(stage.base)
             vacuous = unmet if vacuous is None else vacuous & unmet
             judge(stage, stage.noticed)
-        if promises_progress(machine):
+        if requires_progress(machine):
             stage.sound(stage.broken(Mutant("", Kind.design, "", machine))[0])
             judge(stage, stage.broken)
     except KeyboardInterrupt:
@@ -279,9 +279,9 @@ def run(
 def _stated(machine: Machine) -> dict[str, str]:
     """The ids of the machine's invariants, lemmas, checks and promises by name."""
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
-    promises = {p.name: p.id for p in machine.promises.values()} if promises_progress(machine) else {}
+    liveness = {p.name: p.id for p in machine.liveness.values()} if requires_progress(machine) else {}
     properties = (*machine.invariants.values(), *machine.lemmas.values())
-    return {p.name: p.id for p in properties} | promises | checks
+    return {p.name: p.id for p in properties} | liveness | checks
 
 
 def _designs(machine: str) -> list[Mutant]:

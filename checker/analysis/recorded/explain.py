@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from kvfence.checker.analysis.recorded.holding import Holding, Slot, about, slots_named
+from kvfence.checker.analysis.recorded.slot_holders import Holding, Slot, about, slots_named
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.race_check import check_order_trace
 from kvfence.checker.order.races import Race
 from kvfence.spec import order as od
 from kvfence.spec.errors import CannotRun

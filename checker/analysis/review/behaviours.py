@@ -19,7 +19,7 @@ from kvfence.checker.core.names import MOST_PAIRS
 from kvfence.checker.engines.base import FIRST, Log, Report, Stop
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.native.exploration import Exploration, Model
-from kvfence.checker.engines.words import TooWide, word_bounds
+from kvfence.checker.engines.word_size import TooWide, word_bounds
 from kvfence.spec.language import Grounded, Instance, Machine, Property, ground
 from kvfence.spec.language.evaluate import Evaluator
 from kvfence.spec.language.expr import TRUE

@@ -12,13 +12,13 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kvfence.checker.analysis.counterexamples import counterexample
-from kvfence.checker.analysis.liveness import promise_sizes
+from kvfence.checker.analysis.liveness import liveness_sizes
 from kvfence.checker.analysis.results import MachineFacts, own_titles
 from kvfence.checker.analysis.review import differences
 from kvfence.checker.analysis.review.behaviours import behaviours
-from kvfence.checker.analysis.review.evidence import Proofs, Proving
 from kvfence.checker.analysis.review.facts import Behaviours, Effect, InvariantReview, MachineReview, Review
-from kvfence.checker.analysis.sides import Built, Side, side
+from kvfence.checker.analysis.review.proofs import Proofs, Proving
+from kvfence.checker.analysis.review_sides import Built, Side, side
 from kvfence.checker.analysis.verify import INTERRUPTED, machine_facts
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.names import MOST_PAIRS
@@ -33,7 +33,7 @@ from kvfence.spec.language.expr import apply
 
 BUILT_IN = ("DEADLOCK", "RANGE")
 """Conditions of every machine; where a side does not list one, nothing there can break it."""
-MOST_PROMISE_STATES = 300_000
+MOST_LIVENESS_STATES = 300_000
 """States of a graph on which promises about whole runs are decided."""
 MachineProgress = Callable[[str, Progress], None]
 
@@ -62,7 +62,7 @@ def review(
     proving: Proving | None = Proving(),  # noqa: B008 (frozen)
     progress: MachineProgress | None = None,
 ) -> Review:
-    """Compares the side ``change`` with the side ``base``; see :func:`kvfence.checker.analysis.sides.side`.
+    """Compares the side ``change`` with the side ``base``; ``review_sides.side`` makes them.
 
     ``sizes`` by sort, where they differ from those of the machines and designs. ``pairs``: how many pairs of
     states a search for new or lost behaviours may look at. ``proving``: how long to look for proofs of what
@@ -189,7 +189,7 @@ class _Comparison:
             note = f"interrupted after {base.states:,} states of the base"
             return MachineReview(machine=self.change.name, sizes=base.sizes, same=False, notes=(note,))
         change = self._explored(self.change)
-        kept = self._kept_promises()
+        kept = self._judged_liveness()
         notes = [
             f"{name} was not explored to the end: {result.stopped}"
             for name, result in (("the base", base), ("the change", change))
@@ -215,7 +215,7 @@ class _Comparison:
             for name, side_facts in (("the base", facts[0]), ("the change", facts[1]))
             for text in _undecided(side_facts)
         ]
-        rows = [*self._invariants(base, change, facts), *self._promises(kept)]
+        rows = [*self._invariants(base, change, facts), *self._liveness(kept)]
         rows = self._with_evidence(rows, facts, kept)
         return MachineReview(
             machine=self.change.name,
@@ -338,13 +338,13 @@ class _Comparison:
 
     # Promises about whole runs.
 
-    def _kept_promises(self) -> list[Result | None]:
+    def _judged_liveness(self) -> list[Result | None]:
         if self.interrupted:
             return [None, None]
         return [self._kept(machine) for machine in (self.base, self.change)]
 
-    def _promises(self, results: list[Result | None]) -> list[InvariantReview]:
-        names = dict.fromkeys((*self.base.promises, *self.change.promises))
+    def _liveness(self, results: list[Result | None]) -> list[InvariantReview]:
+        names = dict.fromkeys((*self.base.liveness, *self.change.liveness))
         out = []
         if not any(results):
             return []
@@ -358,7 +358,7 @@ class _Comparison:
             if effect in ("worse", "better") and finding and finding.path is not None and result:
                 machines = (self.change, self.base) if at else (self.base, self.change)
                 story = counterexample(machines[0], result.sizes, finding.path, machines[1])
-            promise = self.change.promises.get(name) or self.base.promises[name]
+            promise = self.change.liveness.get(name) or self.base.liveness[name]
             out.append(
                 InvariantReview(
                     invariant=promise.id,
@@ -386,15 +386,15 @@ class _Comparison:
 
     def _kept(self, machine: Machine) -> Result | None:
         """The verdicts on the promises of the machine, at the largest of ever smaller sizes that fit."""
-        if not machine.promises:
+        if not machine.liveness:
             return None
         whole = {sort: self.sizes.get(sort, s.default) for sort, s in machine.sorts.items()}
-        sizes = promise_sizes(machine, whole)
+        sizes = liveness_sizes(machine, whole)
         while True:
             result = Liveness().run(
                 machine,
                 sizes,
-                max_states=MOST_PROMISE_STATES,
+                max_states=MOST_LIVENESS_STATES,
                 memory=self.options.memory,
                 progress=self._report("promises"),
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from kvfence.checker.analysis.review.facts import Difference, SourceLine
-from kvfence.checker.analysis.sides import Built
+from kvfence.checker.analysis.review_sides import Built
 from kvfence.spec.language import Action, Expr, Function, Guard, Int, Machine, Property, Type
 from kvfence.spec.language.evaluate import spell
 from kvfence.spec.language.expr import apply
@@ -79,7 +79,7 @@ def _parts(base: Machine, change: Machine) -> Iterator[Difference]:
             p, q = ours.get(name), theirs.get(name)
             if p is None or q is None or (p.id, form(p.expr)) != (q.id, form(q.expr)):
                 yield Difference(f"{what} {name}", _text(p), _text(q), (q or p).where)  # type: ignore[union-attr]
-    yield from _named("promise", base.promises, change.promises, _promise_text)
+    yield from _named("promise", base.liveness, change.liveness, _liveness_text)
     terminal = [m.terminal_states for m in (base, change)]
     if _property(terminal[0]) != _property(terminal[1]):
         yield Difference("terminal states", _text(terminal[0]), _text(terminal[1]))
@@ -133,7 +133,7 @@ def _field_text(f: Function) -> str:
     return f"{f!r}, at first {spell(f.init)}"
 
 
-def _promise_text(p: object) -> str:
+def _liveness_text(p: object) -> str:
     when, then = getattr(p, "when", None), p.then  # type: ignore[attr-defined]
     return f"{spell(when) if when is not None else 'always'} leads to {spell(then)}"
 
@@ -263,13 +263,13 @@ def _whole(m: Machine) -> Form:
         )
         for name, a in m.actions.items()
     )
-    promises = tuple(
+    liveness = tuple(
         (p.id, p.name, None if p.when is None else form(p.when, _of(p.params)), form(p.then, _of(p.params)))
-        for p in m.promises.values()
+        for p in m.liveness.values()
     )
     invariants = tuple(_property(p) for p in m.invariants.values())
     goals = tuple(_property(p) for p in m.goals.values())
-    return (_state(m), actions, invariants, goals, promises, _property(m.terminal_states))
+    return (_state(m), actions, invariants, goals, liveness, _property(m.terminal_states))
 
 
 def _of(params: tuple[Expr, ...]) -> dict[int, Form]:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from kvfence.checker.audit.cases.case import Setup, blocks_needed
-from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.setup_features import Reach
 
 T = TypeVar("T")
 

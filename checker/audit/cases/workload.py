@@ -12,7 +12,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from kvfence.checker.audit.cases.case import Abort, Action, Case, Fail, Hold, Reset, Setup, Step, Submit
-from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.setup_features import Reach
 from kvfence.checker.audit.cases.swarm import TRAFFIC, Traffic, features, setup_of
 
 _STEPS: Final = ((1, 1, 2, 3), (1, 1, 2, 3, 5, 8, 16))

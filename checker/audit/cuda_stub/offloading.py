@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from kvfence.checker.audit.cuda_stub.cuda import Proxy, virtual_torch
-from kvfence.checker.audit.cuda_stub.device import REFUSED, CopyFailed, Device, device
 from kvfence.checker.audit.cuda_stub.streams import VirtualStream, current_stream
+from kvfence.checker.audit.cuda_stub.stub_device import REFUSED, CopyFailed, Device, device
+from kvfence.checker.audit.cuda_stub.stub_modules import Proxy, virtual_torch
 from kvfence.spec.order import Copy, Range, SourceOrder
 
 WORKER: Final = "vllm.v1.kv_offload.cpu.gpu_worker"
@@ -94,7 +94,7 @@ def swap_blocks_batch(
     to_gpu = here.gpu[0] <= parts[0][1] < here.gpu[0] + here.gpu[1]
     name = "load" if to_gpu else "store"
     here.launched[name] += 1
-    here.tell(Copy(here.thread, stream.id, sources, targets, order, name))
+    here.emit(Copy(here.thread, stream.id, sources, targets, order, name))
     early = order != "stream" and here.random.random() < 0.5
     read = [ctypes.string_at(src, nbytes) for src, _, nbytes in parts] if early else None
 

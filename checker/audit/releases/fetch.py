@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from kvfence.checker.audit.releases.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.releases.index import File, Index, NotServed, Unreachable, of_pip, on_disk
+from kvfence.checker.audit.releases.release_cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.releases.wheel import Pieces, TooLarge, intact, same, unpack, whole
 from kvfence.spec.errors import CannotRun
 

@@ -15,8 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from kvfence.checker.audit.releases.cache import cache_folder, check_ours, locked
 from kvfence.checker.audit.releases.fetch import Release
+from kvfence.checker.audit.releases.release_cache import cache_folder, check_ours, locked
 from kvfence.spec.errors import CannotRun
 
 _LOCK, _TORCH_CPU, _TORCH_CUDA = "lab_lock.txt", "torch_cpu_lock.txt", "torch_cuda_lock.txt"

@@ -1,7 +1,7 @@
 """A real vLLM scheduler and connector around a virtual GPU, built the same way for every release.
 
 What differs between releases is found by looking at signatures. Only what runs on a GPU is replaced:
-the model (:mod:`kvfence.checker.audit.rig.runner`) and CUDA (:mod:`kvfence.checker.audit.cuda_stub.cuda`).
+the model (``rig/runner.py``) and CUDA (``cuda_stub/stub_modules.py``).
 """
 
 from __future__ import annotations

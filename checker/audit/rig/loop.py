@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Step, Submit
 from kvfence.checker.audit.cases.judge import Judge
-from kvfence.checker.audit.cuda_stub.device import order_header
+from kvfence.checker.audit.cuda_stub.stub_device import order_header
 from kvfence.checker.audit.rig.copies import Copies
 from kvfence.checker.audit.rig.engine import (
     batches_in_flight,

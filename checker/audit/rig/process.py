@@ -15,9 +15,9 @@ import msgspec
 
 from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit
 from kvfence.checker.audit.cases.outcome import Outcome, Sighting
-from kvfence.checker.audit.releases.cache import cache_folder
 from kvfence.checker.audit.releases.fetch import Release
 from kvfence.checker.audit.releases.lab import Note, lab_environment, lab_python
+from kvfence.checker.audit.releases.release_cache import cache_folder
 from kvfence.spec.errors import CannotRun
 
 START_PATIENCE: Final = 300

@@ -19,9 +19,9 @@ import msgspec
 from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.judge import Judge, without_numbers
 from kvfence.checker.audit.cases.outcome import Outcome
-from kvfence.checker.audit.cuda_stub.cuda import install
-from kvfence.checker.audit.cuda_stub.device import Deadlock, order_header
 from kvfence.checker.audit.cuda_stub.offloading import install_offloading
+from kvfence.checker.audit.cuda_stub.stub_device import Deadlock, order_header
+from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
 from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, the
 from kvfence.checker.audit.rig.loop import Engine

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.audit.cases.case import Case, Setup, Submit
-from kvfence.checker.audit.cuda_stub.device import Device
+from kvfence.checker.audit.cuda_stub.stub_device import Device
 from kvfence.spec.order import Range
 
 STOP: Final = 3
@@ -185,7 +185,7 @@ class Runner:
                 at = int(wrong[0])
                 if blocks[at] == 0 and at >= new:
                     continue
-                self._tell(text, group, first + at, int(blocks[at]), int(found[at]), wrong.size)
+                self._emit(text, group, first + at, int(blocks[at]), int(found[at]), wrong.size)
 
     def _cells(
         self, text: Text, table: list[int], first: int, end: int, known: int, group: int
@@ -197,7 +197,7 @@ class Runner:
         wanted = np.where(positions < known, text.identity[first:end], JUNK) * 8 + group
         return blocks, positions % self.setup.block_size, wanted
 
-    def _tell(self, text: Text, group: int, position: int, block: int, found: int, count: int) -> None:
+    def _emit(self, text: Text, group: int, position: int, block: int, found: int, count: int) -> None:
         whose = "nothing was ever written there" if not found else self._owner(found)
         if not block:
             cause = "attention reads a block that its table does not have any more"

@@ -13,8 +13,8 @@ import numpy as np
 
 from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.judge import Judge
-from kvfence.checker.audit.cuda_stub.device import Device
 from kvfence.checker.audit.cuda_stub.streams import VirtualEvent, VirtualStream
+from kvfence.checker.audit.cuda_stub.stub_device import Device
 from kvfence.checker.audit.rig.engine import LAYER, page_bytes, the, worker_connector
 from kvfence.checker.audit.rig.runner import Runner, Text
 

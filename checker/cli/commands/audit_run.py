@@ -17,7 +17,7 @@ from kvfence.checker.audit.releases.fetch import Origin, Release
 from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
 from kvfence.checker.core.exit_codes import EXIT_CODES, worst_code
 from kvfence.checker.core.processes import cores
-from kvfence.checker.core.shown import say, tell
+from kvfence.checker.core.terminal_text import print_err, print_out
 from kvfence.checker.core.text_tables import paragraph, terminal_width
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.text.audited import audit_text, outcome_text, summary, table_text
@@ -90,7 +90,7 @@ def audit_vllm(
                 break
     if len(done) > 1 and output == "text":
         names = [release.version for release in releases[: len(done)]]
-        say("\n" + table_text(names, done, width=terminal_width()))
+        print_out("\n" + table_text(names, done, width=terminal_width()))
     return worst
 
 
@@ -139,9 +139,9 @@ def _replayed(
     files: dict[str, tuple[Path, ...]] = {}
     _write(found, target, folder, test, files, case_file=file)
     if output == "json":
-        say(as_json(msgspec.to_builtins(outcome) | _release(origin)))
+        print_out(as_json(msgspec.to_builtins(outcome) | _release(origin)))
     else:
-        say(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
+        print_out(outcome_text(target.name, case, outcome, width=terminal_width(), files=files))
         _tell(origin)
     if outcome.sightings:
         return EXIT_CODES["violated"]
@@ -165,9 +165,9 @@ def _told(
         found = msgspec.structs.replace(found, interrupted=True)
     if output == "json":
         told = {"verdict": verdict_of(found), "summary": summary(found)}
-        say(as_json(msgspec.to_builtins(found) | told | _release(origin)))
+        print_out(as_json(msgspec.to_builtins(found) | told | _release(origin)))
     else:
-        say(audit_text(found, width=terminal_width(), files=files))
+        print_out(audit_text(found, width=terminal_width(), files=files))
         _tell(origin)
     return EXIT_CODES[verdict_of(found)]
 
@@ -185,9 +185,9 @@ def _write(
         for finding in findings:
             files[finding.key] = write(finding, folder, target.run, test, case_file)
     except OSError as error:
-        tell(f"{folder}: not everything could be written ({error.strerror})")
+        print_err(f"{folder}: not everything could be written ({error.strerror})")
     except (OutputError, TraceError) as error:
-        tell(f"{error} (not everything could be written)")
+        print_err(f"{error} (not everything could be written)")
 
 
 def _release(origin: Origin | None) -> dict[str, object]:
@@ -197,9 +197,9 @@ def _release(origin: Origin | None) -> dict[str, object]:
 
 def _tell(origin: Origin | None) -> None:
     if origin is not None:
-        say(paragraph(f"Driven: {origin.line()}", width=terminal_width()))
+        print_out(paragraph(f"Driven: {origin.line()}", width=terminal_width()))
 
 
 def _note(line: str) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
-        tell(line)
+        print_err(line)

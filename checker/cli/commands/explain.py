@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvfence.checker.core.exit_codes import EXIT_CODES
-from kvfence.checker.core.shown import say
+from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.text_tables import terminal_width
 from kvfence.spec.files.outputs import check_outputs, write_text
 
@@ -30,11 +30,11 @@ def explain(
     Exit code 1 when there is a violation, 0 when there is none.
     """
     from kvfence.checker.analysis.recorded.explain import explain_trace
-    from kvfence.checker.report.html.explained import explained_html, explained_text, pictures
+    from kvfence.checker.report.html.explain_page import explained_html, explained_text, pictures
 
     check_outputs({"--html": html}, inputs=[trace])
     found = explain_trace(trace, which)
-    say(explained_text(found, width=terminal_width()))
+    print_out(explained_text(found, width=terminal_width()))
     if html is not None:
         write_text(html, explained_html(found), inputs=[trace])
     if svg is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.core.shown import say
+from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
 
 
@@ -32,7 +32,7 @@ def explore(
 
     sizes = parse_sizes(size or [])
     server = ExplorerServer(explorer_of(machine, design, sizes), port)
-    say(f"{server.url}\nOnly this computer can open it. Ctrl-C ends it.")
+    print_out(f"{server.url}\nOnly this computer can open it. Ctrl-C ends it.")
     sys.stdout.flush()
     if browser:
         webbrowser.open(server.url)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvfence.checker.core.shown import say
+from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
 from kvfence.spec.errors import CannotRun, unknown
 from kvfence.spec.files.outputs import check_outputs, write_text
@@ -49,7 +49,7 @@ def export(
             raise unknown("sort", sort, built.sorts, f"the sorts of {machine} are {', '.join(built.sorts)}")
     files = _files(built, language, {**{k: v for k, v in row.sizes.items() if k in built.sorts}, **sizes})
     _write(folder, files)
-    say("\n".join(str(folder / name) for name in files))
+    print_out("\n".join(str(folder / name) for name in files))
     return 0
 
 

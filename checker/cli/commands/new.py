@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kvfence.checker.core.shown import say
+from kvfence.checker.core.terminal_text import print_out
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.files.outputs import write_text
 
@@ -43,6 +43,6 @@ def new(
             raise CannotRun(f"cannot write to {folder}: {error.strerror or error}") from error
         raise
     for place in written:
-        say(f"wrote {place}")
-    say(f"\nNext: cd {folder} && kvfence verify --machine two_tier.py:build")
+        print_out(f"wrote {place}")
+    print_out(f"\nNext: cd {folder} && kvfence verify --machine two_tier.py:build")
     return 0

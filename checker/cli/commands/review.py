@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from kvfence.checker.cli.commands.progress import machine_progress
+from kvfence.checker.cli.commands.progress_line import machine_progress
 from kvfence.checker.core.names import MOST_PAIRS, PROOF_SECONDS
-from kvfence.checker.core.shown import say
+from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.text_tables import terminal_width
 from kvfence.checker.core.units import parse_memory, parse_sizes
 from kvfence.checker.report.jsonreport import as_json
@@ -71,9 +71,9 @@ def review(
     Exit code 1 when something got worse, 0 when nothing did, 2 for bad input, 3 when it is undetermined.
     """
     from kvfence.checker.analysis.review.compare import review as run_review
-    from kvfence.checker.analysis.review.evidence import Proving
+    from kvfence.checker.analysis.review.proofs import Proving
     from kvfence.checker.core.processes import cores
-    from kvfence.checker.report.html.written import write
+    from kvfence.checker.report.html.write_reports import write
     from kvfence.checker.report.text.reviewed import EXIT_CODES, review_text
 
     if second_solver is not None and not prove:
@@ -96,10 +96,10 @@ def review(
             proving=Proving(prove_seconds, second_solver) if prove else None,
             progress=progress,
         )
-    say(as_json(found) if output == "json" else review_text(found, width=terminal_width()))
+    print_out(as_json(found) if output == "json" else review_text(found, width=terminal_width()))
     write(found, html=html, markdown=markdown, junit=junit, sarif=sarif, json=json)
     if github:
         from kvfence.checker.report.ci.annotations import github_annotations
 
-        say(github_annotations(found))
+        print_out(github_annotations(found))
     return EXIT_CODES[found.verdict]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kvfence.checker.analysis.counterexamples import reasons
 from kvfence.checker.analysis.diagnosis import false_guards
-from kvfence.checker.analysis.sides import side
+from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.analysis.verify import machines_for
 from kvfence.checker.core.names import SOUND
 from kvfence.checker.engines.base import Path

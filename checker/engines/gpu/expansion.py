@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfence.checker.engines.base import REPORT_EVERY, Progress, Report, Stop
-from kvfence.checker.engines.gpu import sums
-from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Params, Words
+from kvfence.checker.engines.gpu import checksums as sums
 from kvfence.checker.engines.gpu.device.ranks import Alone, Ranks, Transfer
+from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.device.source import MOST_RANKS, SENT_LOG2, GpuSource
+from kvfence.checker.engines.gpu.host_levels import MakeStore, PlainStore
 from kvfence.checker.engines.gpu.levels import Levels, Memory, Piece, Segment
 from kvfence.checker.engines.gpu.state_table import StateTable
-from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
 from kvfence.checker.engines.native.library import Sight
 
 USABLE = 0.96  # of the memory that is free

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
-from kvfence.checker.core.shown import tell
+from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.engines.base import (
     Bounds,
     Engine,
@@ -25,17 +25,17 @@ from kvfence.checker.engines.base import (
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.symmetry import Symmetry, symmetry
-from kvfence.checker.engines.gpu.device.device import Device, NoGpu
+from kvfence.checker.engines.gpu.checksums import DamagedStates
 from kvfence.checker.engines.gpu.device.ranks import Alone, Lost, Ranks
+from kvfence.checker.engines.gpu.device.search_device import Device, NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
+from kvfence.checker.engines.gpu.host_levels import MakeStore, PlainStore
 from kvfence.checker.engines.gpu.levels import available_memory
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.checker.engines.gpu.store import MakeStore, PlainStore
-from kvfence.checker.engines.gpu.sums import DamagedStates
-from kvfence.checker.engines.liveness.graph import StateGraph, explored
-from kvfence.checker.engines.words import TooWide, refused, word_bounds
+from kvfence.checker.engines.liveness.state_graph import StateGraph, explored
+from kvfence.checker.engines.word_size import TooWide, refused, word_bounds
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
@@ -46,7 +46,7 @@ ENDING = 1.0  # seconds that a process may take to end
 
 def first_gpu() -> Device:
     """The first GPU. NoGpu."""
-    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 
     return CudaDevice()
 
@@ -79,7 +79,7 @@ class Gpu(Engine):
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
         self._saving: Saving | None = None
-        self.symmetry, self.note = symmetry, note or tell
+        self.symmetry, self.note = symmetry, note or print_err
         self.device, self.instead = device or first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
 
@@ -160,7 +160,7 @@ class Gpu(Engine):
         self, interpreter: Interpreter, bounds: Bounds | None, max_states: int, progress: Report | None
     ) -> StateGraph:
         """The graph of all reachable states, found on this rank's device. Stop, see ``graph_on``."""
-        from kvfence.checker.engines.gpu.graph import graph_on
+        from kvfence.checker.engines.gpu.device_graph import graph_on
 
         try:
             device = self.device()
@@ -295,7 +295,7 @@ def gpu_engine(
 @cache
 def _joined() -> tuple[Ranks, Callable[[], Device]]:
     """This process among the ranks of torchrun, and how it makes its device."""
-    from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+    from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
     from kvfence.checker.engines.gpu.device.host import HostDevice
     from kvfence.checker.engines.gpu.device.torch_ranks import TorchRanks
 
@@ -304,7 +304,7 @@ def _joined() -> tuple[Ranks, Callable[[], Device]]:
         CudaDevice(local).close()
     except NoGpu as why:
         if int(os.environ.get("RANK", "0")) == 0:
-            tell(f"{why}: every rank searches on its processor, slowly")
+            print_err(f"{why}: every rank searches on its processor, slowly")
         room = available_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // 4
         return TorchRanks(gpu=False), lambda: HostDevice(room=room)
     return TorchRanks(gpu=True), lambda: CudaDevice(local)

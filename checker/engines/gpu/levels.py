@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kvfence.checker.engines.gpu import sums
-from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Words
-from kvfence.checker.engines.gpu.store import LevelStore
+from kvfence.checker.engines.gpu import checksums as sums
+from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Words
+from kvfence.checker.engines.gpu.host_levels import LevelStore
 
 SHARE = 32  # a segment takes one part in so many of the memory, at most
 FEWEST = 8  # times the states that one launch may add: a segment for which others leave the device

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.engines.gpu.device.device import Device, Words
-from kvfence.checker.engines.gpu.store import LateStore, LevelStore, PlainStore
+from kvfence.checker.engines.gpu.device.search_device import Device, Words
+from kvfence.checker.engines.gpu.host_levels import LateStore, LevelStore, PlainStore
 
 BLOCK = 2 << 20  # bytes
 POOL = 1 << 30  # bytes registered at a time,

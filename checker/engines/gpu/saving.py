@@ -49,7 +49,7 @@ class Saving(Checkpoint):
             refused = error  # all ranks have to know before this one ends
         if search.ranks.total([int(refused is not None)])[0]:
             raise refused or CannotRun(f"{self.folder}: the checkpoint of another rank cannot be used")
-        self._tell()
+        self._emit()
         last = -search.ranks.largest(-len(saved.levels) if saved else 0)
         if last == 0:
             if saved is not None:
@@ -120,7 +120,7 @@ class Saving(Checkpoint):
         except OSError as error:
             self._lost = True  # what is let go cannot be written later
             self.failed(error)
-            self._tell()
+            self._emit()
 
     def save(self, search: Search) -> None:
         """Write a checkpoint, of the levels that are complete. A disk that takes none is noted only."""
@@ -147,9 +147,9 @@ class Saving(Checkpoint):
             )
         except OSError as error:
             self.failed(error)
-            self._tell()
+            self._emit()
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         for line in self.notes:
             self.note(line)
         self.notes.clear()

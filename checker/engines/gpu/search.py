@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from kvfence.checker.engines.base import FIRST, Stop, Until
-from kvfence.checker.engines.gpu.device.device import Words
 from kvfence.checker.engines.gpu.device.keys import mix
+from kvfence.checker.engines.gpu.device.search_device import Words
 from kvfence.checker.engines.gpu.device.source import SENT_LOG2
 from kvfence.checker.engines.gpu.expansion import C_DEAD, C_TAKEN, Expansion, Full, kinds_of
 from kvfence.checker.engines.gpu.levels import Piece

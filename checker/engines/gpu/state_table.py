@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.checker.engines.gpu.device.device import Device, OutOfMemory, Params, Table
+from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Params, Table
 from kvfence.checker.engines.gpu.device.source import GpuSource
 from kvfence.checker.engines.gpu.levels import Levels, Memory
 

@@ -31,9 +31,9 @@ from kvfence.checker.engines.base import (
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.liveness.components import components
-from kvfence.checker.engines.liveness.graph import Explored, Numbers, StateGraph, Truths, explored
+from kvfence.checker.engines.liveness.state_graph import Explored, Numbers, StateGraph, Truths, explored
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.language import Machine, Promise
+from kvfence.spec.language import LivenessInstance, Machine
 from kvfence.spec.language.evaluate import spell
 
 MOST_STATES = 1_000_000  # the graph is kept in memory, with all its steps
@@ -67,13 +67,13 @@ class Liveness(Engine):
 
         CannotRun for a machine that promises nothing.
         """
-        if not machine.promises:
+        if not machine.liveness:
             raise CannotRun(f"machine {machine.name} promises nothing about whole runs: use another engine")
         start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
         log = Log(interpreter.grounded)
         findings = {
-            p.name: Finding(p.id, p.name, "promise", Verdict.undetermined) for p in machine.promises.values()
+            p.name: Finding(p.id, p.name, "promise", Verdict.undetermined) for p in machine.liveness.values()
         }
         premises: dict[str, int | None] = {}
         most = min(max_states or MOST_STATES, *([memory // 200] if memory else []), MOST_STATES)
@@ -94,7 +94,7 @@ class Liveness(Engine):
         taken = {} if log.stopped else found.coverage  # nothing is known of it before the graph is whole
         unmet = {
             name: spell(p.when)
-            for name, p in machine.promises.items()
+            for name, p in machine.liveness.items()
             if p.when is not None and premises.get(name, 0) is None
         }
         found = replace(found, goals={}, witnesses={}, premises=premises, unmet=unmet, unjudged=())
@@ -115,9 +115,9 @@ class _Search:
         self.strong = [i for i, kind in kinds.items() if kind == "strong"]
         self.from_start = self._distances()
         self.depth = int(self.from_start.max())
-        self.promises: dict[str, list[Promise]] = {}
-        for p in run.grounded.promises():
-            self.promises.setdefault(p.name, []).append(p)
+        self.liveness: dict[str, list[LivenessInstance]] = {}
+        for p in run.grounded.liveness():
+            self.liveness.setdefault(p.name, []).append(p)
 
     def _distances(self) -> Numbers:
         g = self.graph
@@ -135,7 +135,7 @@ class _Search:
         """The verdict on a promise, and the depth at which its ``when`` first holds."""
         shortest: Path | None = None
         first: int | None = None
-        for p in self.promises.get(finding.name, []):
+        for p in self.liveness.get(finding.name, []):
             pending = ~self.graph.where(p.then)
             when = np.zeros(self.graph.count, np.bool_) if p.when is None else self.graph.where(p.when)
             if p.when is None:
@@ -149,7 +149,7 @@ class _Search:
         verdict = Verdict.violated if shortest is not None else Verdict.holds
         return replace(finding, verdict=verdict, path=shortest), first
 
-    def _broken(self, p: Promise, begin: Truths, pending: Truths) -> Path | None:
+    def _broken(self, p: LivenessInstance, begin: Truths, pending: Truths) -> Path | None:
         region, came = self._reached(begin, pending)
         if not region.any():
             return None

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 
 from kvfence.checker.core.c_build import CannotCompile
-from kvfence.checker.core.shown import tell
+from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.engines.base import (
     Bounds,
     Engine,
@@ -20,12 +20,12 @@ from kvfence.checker.engines.base import (
     Stop,
     Until,
 )
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.explicit.symmetry import Symmetry, symmetry
 from kvfence.checker.engines.native.checkpoint import Checkpoint
 from kvfence.checker.engines.native.exploration import Exploration, Model
-from kvfence.checker.engines.words import TooWide, refused, word_bounds
+from kvfence.checker.engines.word_size import TooWide, refused, word_bounds
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
 
@@ -53,7 +53,7 @@ class Native(Engine):
     ) -> None:
         if threads < 1:
             raise CannotRun(f"{threads} threads cannot search; give 1 or more")
-        self.threads, self.symmetry, self.note = threads, symmetry, note or tell
+        self.threads, self.symmetry, self.note = threads, symmetry, note or print_err
         self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
         self.checkpoint_every = checkpoint_every
 

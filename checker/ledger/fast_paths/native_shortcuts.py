@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from kvfence.checker.ledger.fast_paths.pool_shortcuts import trusted
 from kvfence.checker.ledger.kernels.kernels import FEWER, LOW, ROOM, Kernels
-from kvfence.checker.ledger.kernels.words import LABEL, REF
+from kvfence.checker.ledger.kernels.slot_bits import LABEL, REF
 from kvfence.checker.ledger.rules.pool import PoolRules
 from kvfence.checker.ledger.rules.transfer import TransferRules
-from kvfence.checker.ledger.state.books import LONG, Books, Op
+from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import mix_of
@@ -21,25 +21,25 @@ from kvfence.spec.events import Alloc, Evict, Free, Label, Queue, Touch
 from kvfence.spec.packed import WIDE, ints
 
 
-def _kernels(books: Books) -> Kernels:
-    assert books.kernels is not None, "the short cuts were compiled"
-    return books.kernels
+def _kernels(state: LedgerState) -> Kernels:
+    assert state.kernels is not None, "the short cuts were compiled"
+    return state.kernels
 
 
 class NativePoolShortcuts(PoolRules):
     """The rules of pools with compiled short cuts in front."""
 
-    def __init__(self, books: Books) -> None:
-        super().__init__(books)
-        kernels = _kernels(books)
+    def __init__(self, state: LedgerState) -> None:
+        super().__init__(state)
+        kernels = _kernels(state)
         self._change, self._touch, self._leave = kernels.change, kernels.touch, kernels.leave
         self._label = kernels.label
-        self._judged = books.judged
+        self._judged = state.judged
 
     def alloc(self, event: Alloc) -> Violation | None:
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
-        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
         count = self._change(pool.native, event.slots, 0, REF)
         if count <= 0:
             return super().alloc(event)
@@ -49,7 +49,7 @@ class NativePoolShortcuts(PoolRules):
     def touch(self, event: Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
-        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
         if holder.count and not holder.slots.isdisjoint(ints(event.slots)):
             return super().touch(event)
         count = self._touch(pool.native, event.slots)
@@ -64,22 +64,22 @@ class NativePoolShortcuts(PoolRules):
         return self._joined(pool, holder, event, count & LOW)
 
     def _joined(self, pool: PoolState, holder: Holder, event: Alloc | Touch, count: int) -> Violation | None:
-        """The slots, ``count`` of them, have the holder; now the books."""
-        books, slots = self.books, event.slots
+        """The slots, ``count`` of them, have the holder; now the ledger state."""
+        state, slots = self.state, event.slots
         holder.parts.append(slots)
         holder.in_parts += count
         if holder.kind == "req":
             self.join(holder, slots, event)
-        books.slots += count
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         if event.free == pool.free and not pool.drift:
             return None
         return self.told(pool, event.free)
 
     def free(self, event: Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
-        books = self.books
+        state = self.state
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder)
         if holder is None:
@@ -87,7 +87,7 @@ class NativePoolShortcuts(PoolRules):
         request = holder.request
         if request is not None:
             table = holder.kind == "req"
-            if request.progress[LAST_STEP] > books.processed if table else request.promise is not None:
+            if request.progress[LAST_STEP] > state.processed if table else request.promise is not None:
                 return super().free(event)
         own, parts = holder.own, holder.parts
         left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
@@ -100,9 +100,9 @@ class NativePoolShortcuts(PoolRules):
         count = left & LOW
         gone = left >> 32
         pool.free += gone
-        books.slots += count
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         if event.free != pool.free or pool.drift:
             found = self.told(pool, event.free)
             if found is not None:
@@ -133,16 +133,16 @@ class NativePoolShortcuts(PoolRules):
         if count <= 0:
             return super().evict(event)
         pool.labelled -= count
-        books = self.books
-        books.slots += count
+        state = self.state
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         return None
 
     def label(self, event: Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
-        if pool.stale if event.op < 0 else not trusted(self.books, pool, event):
+        if pool.stale if event.op < 0 else not trusted(self.state, pool, event):
             return super().label(event)
         mix = mix_of(event.group) if event.group else 0
         count = self._label(pool.native, event.slots, event.keys, mix)
@@ -152,23 +152,23 @@ class NativePoolShortcuts(PoolRules):
         if count <= 0:
             return super().label(event)
         pool.labelled += count
-        books = self.books
+        state = self.state
         if event.op >= 0:  # as filled does
             self._judged["ONCE"] += 1
             if pool.epoch:
                 self._judged["RESET"] += 1
-        books.slots += count
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         return None
 
 
 class NativeTransferShortcuts(TransferRules):
     """The rules of transfers with compiled short cuts in front."""
 
-    def __init__(self, books: Books) -> None:
-        super().__init__(books)
-        kernels = _kernels(books)
+    def __init__(self, state: LedgerState) -> None:
+        super().__init__(state)
+        kernels = _kernels(state)
         self._queue, self._release, self._consecutive = kernels.queue, kernels.release, kernels.consecutive
 
     def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:

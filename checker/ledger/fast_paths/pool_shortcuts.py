@@ -2,16 +2,15 @@
 
 A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If
 so, it
-takes the event over; if not, it leaves the books untouched, and the full rule judges slot by slot.
+takes the event over; if not, it leaves the ledger state untouched, and the full rule judges slot by slot.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from kvfence.checker.ledger.kernels.words import BAD, FILLING, LABEL, NULL_BLOCK, REF, REFS
+from kvfence.checker.ledger.kernels.slot_bits import BAD, FILLING, LABEL, NULL_BLOCK, REF, REFS
 from kvfence.checker.ledger.rules.pool import PoolRules
-from kvfence.checker.ledger.state.books import LONG, Books
 from kvfence.checker.ledger.state.bulk import (
     Named,
     add,
@@ -27,6 +26,7 @@ from kvfence.checker.ledger.state.bulk import (
     remove_labels,
     tags_named,
 )
+from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Alloc, Evict, Free, Label, Touch
@@ -42,7 +42,7 @@ class PoolShortcuts(PoolRules):
         which = named(pool, event.slots)
         if which is None or not len(which) or not all_are(pool, which, 0):
             return super().alloc(event)
-        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
         if not _join(pool, holder, which):
             return super().alloc(event)
         count = len(which)
@@ -50,10 +50,10 @@ class PoolShortcuts(PoolRules):
         pool.free -= count
         if holder.kind == "req":
             self.join(holder, event.slots, event)
-        books = self.books
-        books.slots += count
+        state = self.state
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         if event.free == pool.free and not pool.drift:
             return None
         return self.told(pool, event.free)
@@ -65,7 +65,7 @@ class PoolShortcuts(PoolRules):
         wrong = FILLING | BAD | NULL_BLOCK
         if which is None or not len(which) or not all_have(pool, which, REFS | LABEL, wrong):
             return super().touch(event)
-        holder = pool.holders.get(event.holder) or self.books.holder(pool, event.holder)
+        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
         if (holder.own or holder.parts) and not holder.slots.isdisjoint(ints(event.slots)):
             return super().touch(event)
         if not _join(pool, holder, which):
@@ -76,24 +76,24 @@ class PoolShortcuts(PoolRules):
             self.join(holder, event.slots, event)
         else:
             self.joins_once(holder)
-        books = self.books
-        books.slots += count
+        state = self.state
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         if event.free == pool.free and not pool.drift:
             return None
         return self.told(pool, event.free)
 
     def free(self, event: Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
-        books = self.books
+        state = self.state
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder)
         if holder is None:
             return super().free(event)
         request = holder.request
         if request is not None and (
-            request.last_step > books.processed if holder.kind == "req" else request.promise is not None
+            request.last_step > state.processed if holder.kind == "req" else request.promise is not None
         ):
             return super().free(event)
         which = named(pool, event.slots)
@@ -109,9 +109,9 @@ class PoolShortcuts(PoolRules):
             holder.forget_reach(ints(event.slots))
         if not holder.own and not holder.parts:
             self.left(pool, holder)
-        books.slots += count
+        state.slots += count
         if count >= LONG:
-            books.count_long(count)
+            state.count_long(count)
         if event.free != pool.free or pool.drift:
             found = self.told(pool, event.free)
             if found is not None:
@@ -127,13 +127,13 @@ class PoolShortcuts(PoolRules):
         if which is None or not len(which) or not all_are(pool, which, LABEL) or not distinct(pool, which):
             return super().evict(event)
         remove_labels(pool, which)
-        self.books.count_slots(len(which))
+        self.state.count_slots(len(which))
         return None
 
     def label(self, event: Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
-        which = named(pool, event.slots) if trusted(self.books, pool, event) else None
+        which = named(pool, event.slots) if trusted(self.state, pool, event) else None
         if (
             which is None
             or not len(which)
@@ -144,25 +144,25 @@ class PoolShortcuts(PoolRules):
             return super().label(event)
         add_labels(pool, which, tags)
         if event.op >= 0:
-            filled(self.books, pool)
-        self.books.count_slots(len(which))
+            filled(self.state, pool)
+        self.state.count_slots(len(which))
         return None
 
 
-def trusted(books: Books, pool: PoolState, event: Label) -> bool:
+def trusted(state: LedgerState, pool: PoolState, event: Label) -> bool:
     """Whether whatever filled the labelled slots went well, in this epoch of the pool."""
     op = event.op
     if op < 0:
         return not pool.stale
-    closed = books.closed.get(op)
-    return closed is not None and closed.gen == event.gen and closed.current(pool) and op not in books.ops
+    closed = state.closed.get(op)
+    return closed is not None and closed.gen == event.gen and closed.current(pool) and op not in state.ops
 
 
-def filled(books: Books, pool: PoolState) -> None:
+def filled(state: LedgerState, pool: PoolState) -> None:
     """Count what else a label is judged by if it tells the transfer that filled the slots, and is trusted."""
-    books.judge("ONCE")
+    state.judge("ONCE")
     if pool.epoch:
-        books.judge("RESET")
+        state.judge("RESET")
 
 
 def _join(pool: PoolState, holder: Holder, which: Named) -> bool:

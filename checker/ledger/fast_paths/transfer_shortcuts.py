@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvfence.checker.ledger.kernels.words import BAD, BUSY, FILLING, LABEL, REFS
+from kvfence.checker.ledger.kernels.slot_bits import BAD, BUSY, FILLING, LABEL, REFS
 from kvfence.checker.ledger.rules.transfer import TransferRules
-from kvfence.checker.ledger.state.books import Op
 from kvfence.checker.ledger.state.bulk import Named, add, all_have, distinct, named
+from kvfence.checker.ledger.state.ledger_state import Op
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.tags import Tag
 

@@ -186,9 +186,9 @@ class Guard:
             violation = ledger.apply(event)  # type: ignore[arg-type]
             recorder = self.recorder
             if recorder is not None:
-                books = ledger.books
-                if books.events >= recorder.next_event or books.slots >= recorder.next_slot:
-                    recorder.know(books)
+                state = ledger.state
+                if state.events >= recorder.next_event or state.slots >= recorder.next_slot:
+                    recorder.know(state)
             if violation is not None:
                 self._found(violation)
             return violation
@@ -352,7 +352,7 @@ class Guard:
             ledger, recorder = self._ledger, self.recorder
             kinds: Counter[str] = Counter({"store": 0, "load": 0})
             if ledger is not None:
-                kinds.update(op.event.kind for op in ledger.books.ops.values())
+                kinds.update(op.event.kind for op in ledger.state.ops.values())
             return GuardFacts(
                 mode=self.mode,
                 on=self.on,
@@ -367,7 +367,7 @@ class Guard:
                 gaps=tuple(self._gaps),
                 held={} if ledger is None else ledger.held(),
                 open_transfers=dict(kinds),
-                requests=0 if ledger is None else len(ledger.books.requests),
+                requests=0 if ledger is None else len(ledger.state.requests),
                 recordings=0 if recorder is None else recorder.written,
                 recording_failures=0 if recorder is None else recorder.failures,
                 recorded_bytes=0 if recorder is None else recorder.bytes,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from kvfence.checker.ledger.snapshots import snapshot_of
-from kvfence.checker.ledger.state.books import Books
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.spec.events import Event, Header
 from kvfence.spec.files.packing import LONGEST_LINE, packed
 
@@ -41,11 +41,11 @@ LOG: Final = logging.getLogger("kvfence.recorder")
 
 
 class _Job(NamedTuple):
-    """A recording to be written: the events, and the books from before the first of them."""
+    """A recording to be written: the events, and the ledger state from before the first of them."""
 
     header: Header
-    starts: tuple[tuple[Books | None, int], ...]
-    """Where it may begin, the best first: the books there, and how many of the events come before."""
+    starts: tuple[tuple[LedgerState | None, int], ...]
+    """Where it may begin, the best first: the ledger state there, and how many of the events come before."""
     events: list[Event]
     why: str
 
@@ -88,7 +88,7 @@ class Recorder:
         self.skipped = 0
         """Recordings that were asked for while two were waiting to be written."""
         self.bytes = 0
-        self._starts: tuple[tuple[Books | None, int], ...] = ()
+        self._starts: tuple[tuple[LedgerState | None, int], ...] = ()
         self.next_event = self.next_slot = 0
         self._queue: SimpleQueue[_Job | Callable[[], object] | None] = SimpleQueue()
         self._waiting = 0
@@ -101,27 +101,27 @@ class Recorder:
 
     def begin(self, ledger: Ledger) -> None:
         """Remember the events that ``ledger`` judges from here on."""
-        books = ledger.books
+        state = ledger.state
         ledger.remember(2 * self.last + 2, 2 * self.slots + LONGEST)
-        self._starts = ((None, books.events),)
-        self._plan(books)
+        self._starts = ((None, state.events),)
+        self._plan(state)
 
-    def _plan(self, books: Books) -> None:
-        self.next_event = books.events + self.last
-        self.next_slot = books.slots + self.slots
+    def _plan(self, state: LedgerState) -> None:
+        self.next_event = state.events + self.last
+        self.next_slot = state.slots + self.slots
 
-    def know(self, books: Books) -> None:
+    def know(self, state: LedgerState) -> None:
         """It is time to remember what is known: events ``next_event`` or slots ``next_slot`` were reached."""
-        self._starts = (self._starts[-1], (books.copy(history=False), books.events))
-        self._plan(books)
+        self._starts = (self._starts[-1], (state.copy(history=False), state.events))
+        self._plan(state)
 
     def job(self, ledger: Ledger, why: str) -> _Job:
         """What has to be written to tell of the last events."""
-        ring, events = ledger.books.ring, ledger.books.events
+        ring, events = ledger.state.ring, ledger.state.events
         starts = tuple(start for start in self._starts if events - start[1] <= len(ring))
         first = min((number for _, number in starts), default=events)
         kept = list(islice(ring, len(ring) - (events - first), None))
-        return _Job(ledger.header, tuple((books, number - first) for books, number in starts), kept, why)
+        return _Job(ledger.header, tuple((state, number - first) for state, number in starts), kept, why)
 
     # Writing.
 
@@ -247,8 +247,8 @@ class Recorder:
 
     def _fill(self, file: int, job: _Job, *, pause: bool) -> int:
         """Write the events into ``file``, from the first start with which they fit; how many bytes."""
-        for books, skipped in job.starts:
-            snapshot = job.header.snapshot if books is None else snapshot_of(books)
+        for state, skipped in job.starts:
+            snapshot = job.header.snapshot if state is None else snapshot_of(state)
             header = msgspec.structs.replace(job.header, snapshot=snapshot)
             try:
                 return self._pieces(file, header, islice(job.events, skipped, None), pause=pause)

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple
 
 from kvfence.checker.core.c_build import PATIENCE_SERVING, CannotCompile, library
-from kvfence.checker.ledger.kernels import words
+from kvfence.checker.ledger.kernels import slot_bits as words
 
 ODD: Final = -1
 """Something is out of the ordinary; nothing was changed."""

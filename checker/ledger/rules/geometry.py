@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.state.books import Books
+from kvfence.checker.ledger.state.attention_window import blocks_read, most_blocks_read
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
-from kvfence.checker.ledger.state.reach import blocks_read, most_blocks_read
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Admit, Geometry, Group, Lookup
@@ -15,27 +15,27 @@ from kvfence.spec.packed import ints
 class GeometryRules(Rules):
     """Judges ``geometry``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
 
     @judges(Geometry, "ONCE", also=("GEOMETRY",))
     def geometry(self, event: Geometry) -> Violation | None:
         """What is counted is what there is, and what is kept covers what the next token reads."""
-        books = self.books
-        group = books.groups.get(event.group)
+        state = self.state
+        group = state.groups.get(event.group)
         if group is None:
             raise ValueError(f"the header has no group {event.group}")
-        request, found = books.request(event.req, event.gen)
+        request, found = state.request(event.req, event.gen)
         slots = ints(event.slots)
-        books.count_slots(len(slots))
+        state.count_slots(len(slots))
         if event.needed >= 0 or slots or (event.bound >= 0 and most_blocks_read(group)):
-            books.judge("GEOMETRY")
+            state.judge("GEOMETRY")
         found = found or self.counts_fault(event, group, request)
         return found or (self.table_fault(event, group, request, list(slots)) if slots else None)
 
     def counts_fault(self, event: Geometry, group: Group, request: Request) -> Violation | None:
         """Whether the connector's numbers fit the group."""
-        fail = self.books.fail
+        fail = self.state.fail
         read, most = blocks_read(group, event.tokens), most_blocks_read(group)
         if event.needed >= 0 and event.needed != len(read):
             return fail(
@@ -66,8 +66,8 @@ class GeometryRules(Rules):
         self, event: Geometry, group: Group, request: Request, slots: list[int]
     ) -> Violation | None:
         """Whether the table is counted right, belongs to the request, and has what is read."""
-        fail = self.books.fail
-        pool = self.books.pools[group.pool]
+        fail = self.state.fail
+        pool = self.state.pools[group.pool]
         real = [slot for slot in slots if slot != pool.null]
         if event.held >= 0 and event.held != len(real):
             return fail(
@@ -106,17 +106,17 @@ class GeometryRules(Rules):
         return None
 
 
-def promise_fault(books: Books, event: Lookup, pool: PoolState) -> Violation | None:
+def promise_fault(state: LedgerState, event: Lookup, pool: PoolState) -> Violation | None:
     """Whether a promise whose slots are told by group leaves no window uncovered."""
     local, end, total = event.local, event.local + event.external, sum(event.counts)
-    if len(event.counts) > len(books.groups) or total != len(ints(event.slots)):
+    if len(event.counts) > len(state.groups) or total != len(ints(event.slots)):
         raise ValueError(f"counts add up to {total} slots in {len(event.counts)} groups")
-    books.judge("GEOMETRY")
-    books.extra.promised[f"{event.req}.{event.gen}"] = local, event.external, tuple(event.counts)
+    state.judge("GEOMETRY")
+    state.extra.promised[f"{event.req}.{event.gen}"] = local, event.external, tuple(event.counts)
     for index, count in enumerate(event.counts):
-        group = books.groups[index]
+        group = state.groups[index]
         if end % group.block_size:
-            return books.fail(
+            return state.fail(
                 "GEOMETRY",
                 "a hit ends with a block of each group",
                 pool,
@@ -128,7 +128,7 @@ def promise_fault(books: Books, event: Lookup, pool: PoolState) -> Violation | N
         read = blocks_read(group, end)
         wanted = max(0, read.stop - max(read.start, local // group.block_size))
         if count < wanted:
-            return books.fail(
+            return state.fail(
                 "GEOMETRY",
                 "a promise has each block that is read behind it and that is not a local hit",
                 pool,
@@ -141,20 +141,20 @@ def promise_fault(books: Books, event: Lookup, pool: PoolState) -> Violation | N
     return None
 
 
-def accepted_fault(books: Books, event: Admit) -> Violation | None:
+def accepted_fault(state: LedgerState, event: Admit) -> Violation | None:
     """Whether less is accepted than was promised, and another window is read behind that."""
-    told = books.extra.promised.pop(f"{event.req}.{event.gen}", None)
+    told = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
     if told is None or not 0 < event.external < told[1]:
         return None
-    books.judge("GEOMETRY")
+    state.judge("GEOMETRY")
     local, external, counts = told
     end = event.local + event.external
     for index, count in enumerate(counts):
-        group = books.groups[index]
+        group = state.groups[index]
         read, first = blocks_read(group, end), (local + external) // group.block_size - count
         wanted = max(read.start, event.local // group.block_size)
         if wanted < min(first, read.stop):
-            return books.fail(
+            return state.fail(
                 "GEOMETRY",
                 "what is accepted of a promise has each block that is read behind it",
                 req=f"{event.req}.{event.gen}",

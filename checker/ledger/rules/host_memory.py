@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.extra_state import HostMemory
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Describe, Hostmem, Register, Unregister
 
@@ -12,17 +12,17 @@ from kvfence.spec.events import Describe, Hostmem, Register, Unregister
 class HostMemoryRules(Rules):
     """Judges ``register``, ``unregister``, ``hostmem`` and ``describe``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.extra = books.extra
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.extra = state.extra
 
     def memory(self, event: Register | Unregister | Hostmem) -> tuple[HostMemory, Violation | None]:
-        """The books of a pool's memory, and whether the rank exists."""
-        pool, ranks = self.books.pools[event.pool], self.books.header.ranks
+        """The ledger state of a pool's memory, and whether the rank exists."""
+        pool, ranks = self.state.pools[event.pool], self.state.header.ranks
         memory = self.extra.host.setdefault(event.pool, HostMemory())
         if 0 <= event.rank < ranks:
             return memory, None
-        return memory, self.books.fail(
+        return memory, self.state.fail(
             "HOSTMEM", "memory is registered by a rank that exists", pool, rank=event.rank, ranks=ranks
         )
 
@@ -30,13 +30,13 @@ class HostMemoryRules(Rules):
     def register(self, event: Register) -> Violation | None:
         """A piece is registered once, before the rank says how it uses the memory."""
         memory, found = self.memory(event)
-        pool, mine = self.books.pools[event.pool], memory.pieces.setdefault(event.rank, set())
+        pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
         if event.piece in mine:
-            found = found or self.books.fail(
+            found = found or self.state.fail(
                 "HOSTMEM", "a piece is registered once", pool, rank=event.rank, piece=event.piece
             )
         if memory.pinned.get(event.rank) is False:
-            found = found or self.books.fail(
+            found = found or self.state.fail(
                 "HOSTMEM", "nothing is registered of memory that is not pinned", pool, rank=event.rank
             )
         if event.ok:
@@ -49,9 +49,9 @@ class HostMemoryRules(Rules):
     def unregister(self, event: Unregister) -> Violation | None:
         """Only what is registered is taken back, and no rank goes on as if it were pinned."""
         memory, found = self.memory(event)
-        pool, mine = self.books.pools[event.pool], memory.pieces.setdefault(event.rank, set())
+        pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
         if event.piece not in mine:
-            found = found or self.books.fail(
+            found = found or self.state.fail(
                 "HOSTMEM", "only a registered piece is taken back", pool, rank=event.rank, piece=event.piece
             )
         mine.discard(event.piece)
@@ -61,8 +61,8 @@ class HostMemoryRules(Rules):
     def hostmem(self, event: Hostmem) -> Violation | None:
         """All of it or nothing, and each rank like the others."""
         memory, found = self.memory(event)
-        pool, left = self.books.pools[event.pool], memory.pieces.get(event.rank, set())
-        fail = self.books.fail
+        pool, left = self.state.pools[event.pool], memory.pieces.get(event.rank, set())
+        fail = self.state.fail
         if event.pinned and event.rank in memory.refused:
             found = found or fail(
                 "HOSTMEM", "memory is pinned only when all of it is registered", pool, rank=event.rank
@@ -92,12 +92,12 @@ class HostMemoryRules(Rules):
     @judges(Describe, "ONCE", also=("HOSTMEM",))
     def describe(self, event: Describe) -> Violation | None:
         """A buffer of descriptors is written only when the rank is done with what was in it."""
-        books, place = self.books, (event.rank, event.buffer)
+        state, place = self.state, (event.rank, event.buffer)
         before = self.extra.buffers.get(place)
         self.extra.buffers[place] = event.op, event.gen
-        op = books.ops.get(event.op)
+        op = state.ops.get(event.op)
         if op is None or op.event.gen != event.gen:
-            return books.fail(
+            return state.fail(
                 "ONCE",
                 "only an open transfer of this id and generation is described",
                 op=event.op,
@@ -105,11 +105,11 @@ class HostMemoryRules(Rules):
             )
         if before is None or before == (event.op, event.gen):
             return None
-        books.judge("HOSTMEM")
-        old = books.ops.get(before[0])
+        state.judge("HOSTMEM")
+        old = state.ops.get(before[0])
         if old is None or old.event.gen != before[1] or old.reported >> event.rank & 1:
             return None
-        return books.fail(
+        return state.fail(
             "HOSTMEM",
             "a buffer of descriptors is used again only when its transfer is over",
             op=event.op,
@@ -120,18 +120,18 @@ class HostMemoryRules(Rules):
         )
 
 
-def quiet_fault(books: Books) -> Violation | None:
+def quiet_fault(state: LedgerState) -> Violation | None:
     """Whether some ranks said how they use a pool's memory, and others never did."""
-    for name, memory in books.extra.host.items():
+    for name, memory in state.extra.host.items():
         if not memory.pinned:
             continue
-        books.judge("HOSTMEM")
-        silent = [rank for rank in range(books.header.ranks) if rank not in memory.pinned]
+        state.judge("HOSTMEM")
+        silent = [rank for rank in range(state.header.ranks) if rank not in memory.pinned]
         if silent:
-            return books.fail(
+            return state.fail(
                 "HOSTMEM",
                 "each rank says whether its host memory is pinned",
-                books.pools[name],
+                state.pools[name],
                 silent=silent,
             )
     return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.kernels.words import LABEL
-from kvfence.checker.ledger.state.books import Books, Op
+from kvfence.checker.ledger.kernels.slot_bits import LABEL
 from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.extra_state import Question
+from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import tags_of
@@ -17,20 +17,20 @@ from kvfence.spec.packed import WIDE, ints
 class LoadRules(Rules):
     """Judges ``failed``, ``ask``, ``answer`` and ``zero``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.extra = books.extra
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.extra = state.extra
 
     @judges(Failed, "ONCE", "FAIL-CLOSED")
     def failed(self, event: Failed) -> Violation | None:
         """A failure names destinations of an open transfer, by their group, before the rank calls it good."""
-        books, slots = self.books, ints(event.dst)
-        books.count_slots(len(slots))
-        op = books.ops.get(event.op)
+        state, slots = self.state, ints(event.dst)
+        state.count_slots(len(slots))
+        op = state.ops.get(event.op)
         if op is None or op.event.gen != event.gen:
-            closed = books.closed.get(event.op)
+            closed = state.closed.get(event.op)
             known = closed is not None and closed.gen == event.gen
-            return books.fail(
+            return state.fail(
                 "FAIL-CLOSED" if known else "ONCE",
                 "a failure arrives before the transfer is complete"
                 if known
@@ -39,9 +39,9 @@ class LoadRules(Rules):
                 gen=event.gen,
                 rank=event.rank,
             )
-        dst, found = books.pools[op.event.dst_pool], self.rank_fault(op, event)
+        dst, found = state.pools[op.event.dst_pool], self.rank_fault(op, event)
         if event.group != op.event.group:
-            found = found or books.fail(
+            found = found or state.fail(
                 "FAIL-CLOSED",
                 "failed destinations are named by the group that they belong to",
                 dst,
@@ -52,22 +52,22 @@ class LoadRules(Rules):
             )
         strange = [slot for slot in slots if not op.writes(slot)]
         if strange:
-            found = found or books.fail(
+            found = found or state.fail(
                 "FAIL-CLOSED", "failed destinations are destinations of the transfer", dst, strange, op=op.id
             )
-        op.failed |= 1 << event.rank if 0 <= event.rank < books.header.ranks else 0
+        op.failed |= 1 << event.rank if 0 <= event.rank < state.header.ranks else 0
         self.extra.failed.setdefault((op.id, event.gen), set()).update(slots)
         return found
 
     def rank_fault(self, op: Op, event: Failed) -> Violation | None:
         """Whether the rank exists and did not report success."""
-        books, ranks = self.books, self.books.header.ranks
+        state, ranks = self.state, self.state.header.ranks
         if not 0 <= event.rank < ranks:
-            return books.fail(
+            return state.fail(
                 "ONCE", "a failure comes from a rank that exists", op=op.id, rank=event.rank, ranks=ranks
             )
         if op.reported >> event.rank & 1 and not op.failed >> event.rank & 1:
-            return books.fail(
+            return state.fail(
                 "FAIL-CLOSED", "a rank that reported success has not failed", op=op.id, rank=event.rank
             )
         return None
@@ -77,11 +77,11 @@ class LoadRules(Rules):
     @judges(Ask, "ONCE")
     def ask(self, event: Ask) -> Violation | None:
         """A question has an id of its own as long as it is open."""
-        books, extra = self.books, self.extra
-        request, found = books.request(event.req, event.gen)
+        state, extra = self.state, self.extra
+        request, found = state.request(event.req, event.gen)
         tags = tags_of(ints(event.keys, WIDE), event.group)
         if event.ask in extra.questions:
-            found = found or books.fail(
+            found = found or state.fail(
                 "ONCE", "a question has an id that no open question has", ask=event.ask, req=request.key
             )
         extra.asked = True
@@ -91,14 +91,14 @@ class LoadRules(Rules):
     @judges(Answer, "ONCE", also=("FAIL-CLOSED",))
     def answer(self, event: Answer) -> Violation | None:
         """An answer goes to the generation that asked, once, and not against what a failed load showed."""
-        books, extra = self.books, self.extra
+        state, extra = self.state, self.extra
         question = extra.questions.pop(event.ask, None)
         if question is None:
-            return books.fail(
+            return state.fail(
                 "ONCE", "an open question is answered, once", ask=event.ask, req=f"{event.req}.{event.gen}"
             )
         if (question.req, question.gen) != (event.req, event.gen):
-            return books.fail(
+            return state.fail(
                 "ONCE",
                 "an answer goes to the request generation that asked",
                 ask=event.ask,
@@ -106,7 +106,7 @@ class LoadRules(Rules):
                 asked_by=f"{question.req}.{question.gen}",
             )
         if not 0 <= event.hits <= len(question.tags):
-            return books.fail(
+            return state.fail(
                 "ONCE",
                 "an answer is about the keys asked for",
                 ask=event.ask,
@@ -116,16 +116,16 @@ class LoadRules(Rules):
         misses = extra.misses.get(question.pool)
         if not misses or not event.hits:
             return None
-        books.judge("FAIL-CLOSED")
-        pool, suspects = books.pools[question.pool], extra.suspects.get(question.pool, set())
+        state.judge("FAIL-CLOSED")
+        pool, suspects = state.pools[question.pool], extra.suspects.get(question.pool, set())
         for tag in question.tags[: event.hits]:
             if tag not in misses:
                 continue
             if suspects.issuperset(pool.labelled_slots(tag)):
-                return books.fail(
+                return state.fail(
                     "FAIL-CLOSED",
                     "a key whose load failed is a miss until it is stored again",
-                    books.pools[question.pool],
+                    state.pools[question.pool],
                     ask=event.ask,
                     req=f"{event.req}.{event.gen}",
                 )
@@ -137,11 +137,11 @@ class LoadRules(Rules):
     @judges(Zero, "ONCE", "LOAD-ORDER")
     def zero(self, event: Zero) -> Violation | None:
         """A dispatched step writes zeros: no load may be written over there before it is over."""
-        books, slots = self.books, ints(event.slots)
-        pool = books.pools[event.pool]
-        books.count_slots(len(slots))
-        if all(step.number != event.step for step in books.steps):
-            return books.fail(
+        state, slots = self.state, ints(event.slots)
+        pool = state.pools[event.pool]
+        state.count_slots(len(slots))
+        if all(step.number != event.step for step in state.steps):
+            return state.fail(
                 "ONCE",
                 "zeros are written by a step that is dispatched and not processed",
                 pool,
@@ -149,10 +149,10 @@ class LoadRules(Rules):
             )
         for slot in slots:
             self.extra.zeroing[pool.name, slot] = event.step
-        loads = [op for op in books.ops.values() if op.load and op.event.dst_pool == pool.name]
+        loads = [op for op in state.ops.values() if op.load and op.event.dst_pool == pool.name]
         filling = [slot for slot in slots if any(op.writes(slot) for op in loads)]
         if filling:
-            return books.fail(
+            return state.fail(
                 "LOAD-ORDER",
                 "no zeros are written over a slot that a load fills",
                 pool,
@@ -160,19 +160,19 @@ class LoadRules(Rules):
                 step=event.step,
             )
         if not slots:
-            books.not_judged("LOAD-ORDER")
+            state.not_judged("LOAD-ORDER")
         return None
 
 
-def load_order_fault(books: Books, event: Queue, dst: PoolState) -> Violation | None:
+def load_order_fault(state: LedgerState, event: Queue, dst: PoolState) -> Violation | None:
     """Whether a load writes a slot over which a step in flight still writes zeros."""
     destinations = ints(event.dst)
     if destinations:
-        books.judge("LOAD-ORDER")
+        state.judge("LOAD-ORDER")
     for slot in destinations:
-        step = books.extra.zeroing.get((dst.name, slot))
+        step = state.extra.zeroing.get((dst.name, slot))
         if step is not None:
-            return books.fail(
+            return state.fail(
                 "LOAD-ORDER",
                 "a load writes a slot after every earlier write of it is over",
                 dst,
@@ -180,42 +180,42 @@ def load_order_fault(books: Books, event: Queue, dst: PoolState) -> Violation | 
                 slot=slot,
                 op=event.op,
                 step=step,
-                processed=books.processed,
+                processed=state.processed,
             )
     return None
 
 
-def zeros_over(books: Books) -> None:
+def zeros_over(state: LedgerState) -> None:
     """Steps are processed: their zeros are written."""
-    books.extra.zeroing = {
-        place: step for place, step in books.extra.zeroing.items() if step > books.processed
+    state.extra.zeroing = {
+        place: step for place, step in state.extra.zeroing.items() if step > state.processed
     }
 
 
-def distrust(books: Books, op: Op) -> None:
+def distrust(state: LedgerState, op: Op) -> None:
     """A load failed: what the tier has under these keys is no hit any more."""
-    event, failed = op.event, books.extra.failed.get((op.id, op.event.gen))
+    event, failed = op.event, state.extra.failed.get((op.id, op.event.gen))
     sources, destinations = ints(event.src), ints(event.dst)
     tags = tags_of(ints(event.keys, WIDE), event.group)
     where = [i for i, slot in enumerate(destinations) if failed is None or slot in failed]
-    src = books.pools[event.src_pool]
-    books.extra.suspects.setdefault(src.name, set()).update(
+    src = state.pools[event.src_pool]
+    state.extra.suspects.setdefault(src.name, set()).update(
         sources[i] for i in where if src.word(sources[i]) & LABEL and src.label_of(sources[i]) == tags[i]
     )
-    if books.extra.asked:
-        books.extra.misses.setdefault(src.name, set()).update(tags[i] for i in where)
+    if state.extra.asked:
+        state.extra.misses.setdefault(src.name, set()).update(tags[i] for i in where)
 
 
 def promised_again(
-    books: Books, request: Request, pool: PoolState, slots: frozenset[int]
+    state: LedgerState, request: Request, pool: PoolState, slots: frozenset[int]
 ) -> Violation | None:
     """Whether a promise names a slot from which a load failed, and which nothing filled since."""
-    books.judge("FAIL-CLOSED")
-    again = books.extra.suspects.get(pool.name, set()) & slots
+    state.judge("FAIL-CLOSED")
+    again = state.extra.suspects.get(pool.name, set()) & slots
     if not again:
         return None
-    books.extra.suspects[pool.name] -= again
-    return books.fail(
+    state.extra.suspects[pool.name] -= again
+    return state.fail(
         "FAIL-CLOSED",
         "a key whose load failed is a miss until it is stored again",
         pool,
@@ -224,13 +224,13 @@ def promised_again(
     )
 
 
-def distrusted_fault(books: Books, event: Queue, src: PoolState) -> Violation | None:
+def distrusted_fault(state: LedgerState, event: Queue, src: PoolState) -> Violation | None:
     """Whether a load reads a slot that lost its key after a load from it failed."""
-    suspects = books.extra.suspects.get(src.name, set())
+    suspects = state.extra.suspects.get(src.name, set())
     again = [slot for slot in ints(event.src) if slot in suspects and not src.word(slot) & LABEL]
     if not again:
         return None
-    return books.fail(
+    return state.fail(
         "FAIL-CLOSED",
         "a copy that is known to be no good is not loaded again",
         src,
@@ -240,8 +240,8 @@ def distrusted_fault(books: Books, event: Queue, src: PoolState) -> Violation | 
     )
 
 
-def refilled(books: Books, event: Queue) -> None:
+def refilled(state: LedgerState, event: Queue) -> None:
     """A transfer fills slots again: what failed before is past."""
-    suspects = books.extra.suspects.get(event.dst_pool)
+    suspects = state.extra.suspects.get(event.dst_pool)
     if suspects:
         suspects.difference_update(ints(event.dst))

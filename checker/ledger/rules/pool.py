@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvfence.checker.ledger.kernels.words import (
+from kvfence.checker.ledger.kernels.slot_bits import (
     BAD,
     BUSIES,
     FILLING,
@@ -18,10 +18,10 @@ from kvfence.checker.ledger.kernels.words import (
     REF,
     REFS,
 )
-from kvfence.checker.ledger.state.books import Books
+from kvfence.checker.ledger.state.attention_window import kind_of
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
-from kvfence.checker.ledger.state.reach import kind_of
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import tags_of
 from kvfence.checker.ledger.state.violation import Violation
@@ -32,10 +32,10 @@ from kvfence.spec.packed import WIDE, Numbers, ints
 class PoolRules(Rules):
     """Judges ``alloc``, ``deny``, ``touch``, ``free``, ``evict``, ``label`` and ``unlabel``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.pools = books.pools
-        self.windows = {index: group for index, group in books.groups.items() if kind_of(group) != "full"}
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.pools = state.pools
+        self.windows = {index: group for index, group in state.groups.items() if kind_of(group) != "full"}
 
     def told(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
         """The pool's own count of free slots must be ours. A difference is reported once.
@@ -48,7 +48,7 @@ class PoolRules(Rules):
         pool.drift = free - pool.free
         if found is not None:
             return found
-        return self.books.fail(
+        return self.state.fail(
             "CONSERVE",
             "the pool's count of free slots is the total less the null block and the held slots",
             pool,
@@ -60,7 +60,7 @@ class PoolRules(Rules):
     def no_slots(self, free: int) -> None:
         """An event names no slots, and is accepted: all that was compared is the count that it tells."""
         if free < 0:
-            self.books.not_judged("CONSERVE")
+            self.state.not_judged("CONSERVE")
 
     # Alloc.
 
@@ -68,7 +68,7 @@ class PoolRules(Rules):
     def alloc(self, event: Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
         pool, slots = self.pools[event.pool], ints(event.slots)
-        holder = self.books.holder(pool, event.holder)
+        holder = self.state.holder(pool, event.holder)
         found: Violation | None = None
         taken: list[int] = []
         for slot in slots:
@@ -77,7 +77,7 @@ class PoolRules(Rules):
                 continue
             word = pool.words[slot]
             if word & (BUSIES | PROMISES | FROZEN):
-                self.books.forgive(pool, slot)
+                self.state.forgive(pool, slot)
             if word & LABEL:
                 pool.drop_label(slot)
             if word & REFS:
@@ -88,16 +88,16 @@ class PoolRules(Rules):
             holder.slots.add(slot)
             taken.append(slot)
         self.join(holder, taken, event)
-        self.books.count_slots(len(slots))
+        self.state.count_slots(len(slots))
         found = self.told(pool, event.free, found)
         if not slots and found is None:
-            self.books.not_judged("FREEZE", "PIN")
+            self.state.not_judged("FREEZE", "PIN")
             self.no_slots(event.free)
         return found
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with giving ``slot`` away."""
-        fail = self.books.fail
+        fail = self.state.fail
         if not pool.has(slot):
             return fail("CONSERVE", "an allocated slot exists", pool, (slot,), slot=slot, total=pool.total)
         word = pool.words[slot]
@@ -120,7 +120,7 @@ class PoolRules(Rules):
                 (slot,),
                 slot=slot,
                 step=pool.frozen.get(slot),
-                processed=self.books.processed,
+                processed=self.state.processed,
             )
         if word & REFS and slot in pool.disputed:
             pool.disputed.discard(slot)
@@ -152,7 +152,7 @@ class PoolRules(Rules):
         """Only a pool that is short may refuse."""
         pool = self.pools[event.pool]
         if event.asked <= pool.free + pool.drift:
-            return self.books.fail(
+            return self.state.fail(
                 "CONSERVE",
                 "a pool refuses only when fewer slots are free than were asked for",
                 pool,
@@ -168,7 +168,7 @@ class PoolRules(Rules):
     def touch(self, event: Touch) -> Violation | None:
         """A holder joins: only slots that have one, or a key to share."""
         pool, slots = self.pools[event.pool], ints(event.slots)
-        holder = self.books.holder(pool, event.holder)
+        holder = self.state.holder(pool, event.holder)
         found: Violation | None = None
         joined: list[int] = []
         if slots:
@@ -189,7 +189,7 @@ class PoolRules(Rules):
             if word & (FILLING | BAD) and holder.kind == "req":
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
-        self.books.count_slots(len(slots))
+        self.state.count_slots(len(slots))
         found = self.told(pool, event.free, found)
         if not slots and found is None:
             self.no_slots(event.free)
@@ -198,13 +198,13 @@ class PoolRules(Rules):
     def joins_once(self, holder: Holder) -> None:
         """Count that a transfer or a pin, each of which joins a slot once, was judged by that."""
         if holder.kind == "op":
-            self.books.judge("UNIQUE")
+            self.state.judge("UNIQUE")
         elif holder.kind == "hit":
-            self.books.judge("PURE")
+            self.state.judge("PURE")
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
         """What is wrong with ``holder`` joining the holders of ``slot``."""
-        fail = self.books.fail
+        fail = self.state.fail
         if not pool.has(slot):
             return fail("CONSERVE", "a shared slot exists", pool, (slot,), slot=slot, total=pool.total)
         if slot in holder.slots:
@@ -233,9 +233,9 @@ class PoolRules(Rules):
         request = holder.request
         if request is None:
             return
-        group = self.books.groups.get(event.group)
+        group = self.state.groups.get(event.group)
         first = None if group is None else (event.at + place) * group.block_size
-        op = self.books.writer_of(pool, slot)
+        op = self.state.writer_of(pool, slot)
         if op is None:
             request.bad.append((pool.name, (slot,)))
             request.lower_limit(first)
@@ -252,7 +252,7 @@ class PoolRules(Rules):
         request = holder.request
         if holder.kind != "req" or request is None:
             return
-        if request.progress[LAST_STEP] > self.books.processed:
+        if request.progress[LAST_STEP] > self.state.processed:
             request.add_fresh(event.pool, slots)
         if self.windows and event.group in self.windows:
             holder.reaching.append((slots, event.at, self.windows[event.group]))
@@ -262,9 +262,9 @@ class PoolRules(Rules):
     @judges(Free, "CONSERVE", "PIN", "FREEZE")
     def free(self, event: Free) -> Violation | None:
         """A holder leaves. If it was the last one, nothing may use or expect the slot."""
-        books = self.books
+        state = self.state
         pool, slots = self.pools[event.pool], ints(event.slots)
-        holder = books.holder(pool, event.holder)
+        holder = state.holder(pool, event.holder)
         found: Violation | None = None
         request = holder.request
         promise = request.promise if request is not None and holder.kind == "hit" else None
@@ -279,7 +279,7 @@ class PoolRules(Rules):
                     if more > 1:
                         holder.again[slot] = more - 1
                     continue
-                found = found or books.fail(
+                found = found or state.fail(
                     "CONSERVE",
                     "a holder leaves only slots that it holds",
                     pool,
@@ -292,7 +292,7 @@ class PoolRules(Rules):
             dying = not word & REFS
             read = protects is not None and protects(slot)
             if slot in promised:
-                found = found or books.fail(
+                found = found or state.fail(
                     "PIN",
                     "a promised slot keeps its pin until the promise is consumed or withdrawn",
                     pool,
@@ -313,14 +313,14 @@ class PoolRules(Rules):
             if dying:
                 pool.free += not word & NULL_BLOCK
                 if word & (BUSIES | PROMISES | FROZEN):
-                    books.forgive(pool, slot)
+                    state.forgive(pool, slot)
         if frozen and request is not None:
-            for step in books.steps:
+            for step in state.steps:
                 if step.number == request.last_step:
                     step.frozen.append((pool, frozen))
         if not holder.slots:
             self.left(pool, holder)
-        books.count_slots(len(slots))
+        state.count_slots(len(slots))
         found = self.told(pool, event.free, found)
         if found is None and not gone:
             self.all_stay(pinned=bool(promised))
@@ -330,15 +330,15 @@ class PoolRules(Rules):
 
     def all_stay(self, *, pinned: bool = False) -> None:
         """Each slot that a holder leaves has others, so nothing was asked about what needs one."""
-        self.books.not_judged("FREEZE")
+        self.state.not_judged("FREEZE")
         if not pinned:
-            self.books.not_judged("PIN")
+            self.state.not_judged("PIN")
 
     def free_fault(
         self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool
     ) -> Violation | None:
         """What is wrong with nobody holding ``slot`` any more."""
-        fail = self.books.fail
+        fail = self.state.fail
         if word & PROMISES:
             return fail("PIN", "a promised slot has a holder", pool, (slot,), slot=slot, leaving=holder.name)
         if word & BUSIES:
@@ -361,7 +361,7 @@ class PoolRules(Rules):
                 slot=slot,
                 leaving=holder.name,
                 step=step,
-                processed=self.books.processed,
+                processed=self.state.processed,
             )
         return None
 
@@ -371,10 +371,10 @@ class PoolRules(Rules):
         None if no step of the request is under way.
         """
         request = holder.request
-        if holder.kind != "req" or request is None or request.last_step <= self.books.processed:
+        if holder.kind != "req" or request is None or request.last_step <= self.state.processed:
             return None
         fresh = {slot for name, slots in request.fresh() if name == pool.name for slot in ints(slots)}
-        start = request.computed - self.books.unprocessed(request)
+        start = request.computed - self.state.unprocessed(request)
         reach = holder.reaches()
         return lambda slot: slot not in fresh and reach.get(slot, start) >= start
 
@@ -383,8 +383,8 @@ class PoolRules(Rules):
         pool.holders.pop(holder.name, None)
         pool.stale.discard(holder.name)
         request = holder.request
-        if request is not None and not request.explicit and request.last_step <= self.books.processed:
-            self.books.forget_implicit(request)
+        if request is not None and not request.explicit and request.last_step <= self.state.processed:
+            self.state.forget_implicit(request)
 
     # Labels.
 
@@ -398,15 +398,15 @@ class PoolRules(Rules):
             if pool.has(slot):
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
-                    self.books.forgive_promises(pool, slot)
-        self.books.count_slots(len(slots))
+                    self.state.forgive_promises(pool, slot)
+        self.state.count_slots(len(slots))
         if not slots:
-            self.books.not_judged("PIN", "FREEZE", "CONSERVE")
+            self.state.not_judged("PIN", "FREEZE", "CONSERVE")
         return found
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with evicting ``slot``."""
-        fail = self.books.fail
+        fail = self.state.fail
         if not pool.has(slot):
             return fail("CONSERVE", "an evicted slot exists", pool, (slot,), slot=slot, total=pool.total)
         word = pool.words[slot]
@@ -446,7 +446,7 @@ class PoolRules(Rules):
         for slot, tag in zip(slots, tags_of(keys, event.group), strict=True):
             found = found or self.label_fault(pool, slot, seen)
             if found is None and pool.label_of(slot) not in (None, tag):
-                found = self.books.fail(
+                found = self.state.fail(
                     "UNIQUE",
                     "a slot carries one key",
                     pool,
@@ -459,19 +459,19 @@ class PoolRules(Rules):
             if pool.has(slot) and not pool.words[slot] & NULL_BLOCK:
                 pool.set_label(slot, tag)
         if found is None and event.op < 0 and pool.stale and slots:
-            self.books.judge("RESET")
+            self.state.judge("RESET")
             found = self.stale_table_fault(pool, slots)
-        self.books.count_slots(len(slots))
+        self.state.count_slots(len(slots))
         if found is None and not slots:
-            self.books.not_judged("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")
+            self.state.not_judged("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")
         return found
 
     def label_op_fault(self, pool: PoolState, event: Label, slots: Sequence[int]) -> Violation | None:
         """What is wrong with the transfer that is said to have filled the slots."""
         if event.op < 0:
             return None
-        fail = self.books.fail
-        op = self.books.ops.get(event.op)
+        fail = self.state.fail
+        op = self.state.ops.get(event.op)
         if op is not None and op.event.gen == event.gen:
             return fail(
                 "USE-READY",
@@ -481,12 +481,12 @@ class PoolRules(Rules):
                 op=event.op,
                 gen=event.gen,
                 reported=op.reported.bit_count(),
-                ranks=self.books.header.ranks,
+                ranks=self.state.header.ranks,
             )
-        closed = self.books.closed.get(event.op)
+        closed = self.state.closed.get(event.op)
         newest = op.event.gen if op is not None else None if closed is None else closed.gen
         if newest is not None:
-            self.books.judge("ONCE")
+            self.state.judge("ONCE")
         if newest is not None and newest < event.gen:
             return fail(
                 "ONCE",
@@ -520,7 +520,7 @@ class PoolRules(Rules):
             )
         epoch = closed.epoch(pool)
         if pool.epoch:
-            self.books.judge("RESET")
+            self.state.judge("RESET")
         if epoch < pool.epoch:
             return fail(
                 "RESET",
@@ -536,7 +536,7 @@ class PoolRules(Rules):
 
     def label_fault(self, pool: PoolState, slot: int, seen: set[int]) -> Violation | None:
         """What is wrong with labelling ``slot``, whatever filled it."""
-        fail = self.books.fail
+        fail = self.state.fail
         if not pool.has(slot):
             return fail("CONSERVE", "a labelled slot exists", pool, (slot,), slot=slot, total=pool.total)
         if slot in seen:
@@ -568,7 +568,7 @@ class PoolRules(Rules):
         for name in pool.stale:
             old = pool.holders[name].slots.intersection(slots)
             if old:
-                return self.books.fail(
+                return self.state.fail(
                     "RESET",
                     "a table begun before a reset does not enter the prefix index",
                     pool,
@@ -587,18 +587,18 @@ class PoolRules(Rules):
             if pool.has(slot):
                 pool.drop_label(slot)
             else:
-                found = found or self.books.fail(
+                found = found or self.state.fail(
                     "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
                 )
-        self.books.count_slots(len(slots))
+        self.state.count_slots(len(slots))
         if not slots:
-            self.books.not_judged("CONSERVE")
+            self.state.not_judged("CONSERVE")
         return found
 
     def users(self, pool: PoolState, slot: int) -> list[str]:
         """Open transfers that read or write ``slot``: for reports."""
         return [
             f"{'load' if op.load else 'store'} {op.id}.{op.event.gen}"
-            for op in self.books.ops.values()
+            for op in self.state.ops.values()
             if op.uses(pool.name, slot)
         ]

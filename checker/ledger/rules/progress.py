@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Drop, Preempt, Round
 
@@ -16,28 +16,28 @@ STALLED: Final = 3
 class ProgressRules(Rules):
     """Judges ``round``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.extra = books.extra
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.extra = state.extra
 
     @judges(Round, also=("PROGRESS",))
     def round(self, event: Round) -> Violation | None:
         """A scheduler that could do something, and for which nothing in flight will change that, does it."""
-        books, extra = self.books, self.extra
-        pool = books.pools[event.pool]
+        state, extra = self.state, self.extra
+        pool = state.pools[event.pool]
         fits = 0 <= event.needed <= pool.free + pool.drift and event.waiting > 0
-        if event.scheduled or books.ops or books.steps or not (event.running or event.ready or fits):
+        if event.scheduled or state.ops or state.steps or not (event.running or event.ready or fits):
             extra.round, extra.rounds = None, 0
             if event.scheduled:
-                books.judge("PROGRESS")
+                state.judge("PROGRESS")
             return None
-        seen = round_seen(books, event)
+        seen = round_seen(state, event)
         extra.rounds = extra.rounds + 1 if seen == extra.round else 1
         extra.round = seen
         if extra.rounds != STALLED:
             return None
-        books.judge("PROGRESS")
-        return books.fail(
+        state.judge("PROGRESS")
+        return state.fail(
             "PROGRESS",
             "a scheduler that has something to run, and nothing in flight to wait for, runs it",
             pool,
@@ -51,42 +51,42 @@ class ProgressRules(Rules):
         )
 
 
-def preempt_fault(books: Books, event: Preempt) -> Violation | None:
+def preempt_fault(state: LedgerState, event: Preempt) -> Violation | None:
     """Whether one request after the other is preempted while the first one's slots are on their way."""
     if event.why != "room":
         return None
-    before = books.extra.victim
-    books.extra.victim = f"{event.req}.{event.gen}", books.processed
-    if before is None or before[1] != books.processed:
+    before = state.extra.victim
+    state.extra.victim = f"{event.req}.{event.gen}", state.processed
+    if before is None or before[1] != state.processed:
         return None
-    books.judge("PROGRESS")
+    state.judge("PROGRESS")
     name = f"req:{before[0]}"
     held = {
         pool.name: holder.count
-        for pool in books.pools.values()
+        for pool in state.pools.values()
         if (holder := pool.holders.get(name)) and holder.count
     }
     if not held:
         return None
-    return books.fail(
+    return state.fail(
         "PROGRESS",
         "a request is preempted for room only when the slots of the one before came back",
         req=f"{event.req}.{event.gen}",
         before=before[0],
         still_held=held,
-        processed=books.processed,
+        processed=state.processed,
     )
 
 
-def starved_fault(books: Books, event: Drop) -> Violation | None:
+def starved_fault(state: LedgerState, event: Drop) -> Violation | None:
     """Whether a block is not stored for want of room in a tier in which no room will come.
 
     Slots under a transfer, a promise or a table come back when that is over; a mirror is kept for good.
     """
-    pool = books.pools.get(books.header.tier)
+    pool = state.pools.get(state.header.tier)
     if event.why != "tier_full" or pool is None:
         return None
-    books.judge("PROGRESS")
+    state.judge("PROGRESS")
     kept = 0
     for holder in pool.holders.values():
         if holder.count and holder.kind != "mirror":
@@ -94,7 +94,7 @@ def starved_fault(books: Books, event: Drop) -> Violation | None:
         kept += holder.count
     if not kept or pool.free + pool.drift > 0:
         return None
-    return books.fail(
+    return state.fail(
         "PROGRESS",
         "a tier without room for a block has slots that come back, and not only mirrors",
         pool,
@@ -105,12 +105,12 @@ def starved_fault(books: Books, event: Drop) -> Violation | None:
     )
 
 
-def round_seen(books: Books, event: Round) -> tuple[object, ...]:
+def round_seen(state: LedgerState, event: Round) -> tuple[object, ...]:
     """What a round saw: if the next one sees the same, nothing has changed in between."""
     return (
-        books.dispatched,
-        books.processed,
+        state.dispatched,
+        state.processed,
         event,
-        len(books.requests),
-        tuple(pool.free for pool in books.pools.values()),
+        len(state.requests),
+        tuple(pool.free for pool in state.pools.values()),
     )

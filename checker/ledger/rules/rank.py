@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.state.books import Books, Op
 from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.extra_state import Votes
+from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Decide, Reserve
 
@@ -12,25 +12,25 @@ from kvfence.spec.events import Decide, Reserve
 class RankRules(Rules):
     """Judges ``reserve`` and ``decide``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.votes = books.extra.votes
-        self.all_ranks = (1 << books.header.ranks) - 1
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.votes = state.extra.votes
+        self.all_ranks = (1 << state.header.ranks) - 1
 
     def open_op(self, event: Reserve | Decide) -> tuple[Op | None, Violation | None]:
         """The open transfer that is meant, and what is wrong with the event's names."""
-        books = self.books
-        op = books.ops.get(event.op)
+        state = self.state
+        op = state.ops.get(event.op)
         if op is None or op.event.gen != event.gen:
-            return None, books.fail(
+            return None, state.fail(
                 "ONCE",
                 "only an open transfer of this id and generation is decided",
                 op=event.op,
                 gen=event.gen,
             )
-        if not 0 <= event.rank < books.header.ranks:
-            return None, books.fail(
-                "ONCE", "a rank that exists decides", op=op.id, rank=event.rank, ranks=books.header.ranks
+        if not 0 <= event.rank < state.header.ranks:
+            return None, state.fail(
+                "ONCE", "a rank that exists decides", op=op.id, rank=event.rank, ranks=state.header.ranks
             )
         return op, None
 
@@ -42,9 +42,9 @@ class RankRules(Rules):
             return found
         votes, bit = self.votes.setdefault((op.id, event.gen), Votes()), 1 << event.rank
         if votes.asked & bit:
-            found = self.books.fail("ONCE", "a rank is asked once", op=op.id, gen=event.gen, rank=event.rank)
+            found = self.state.fail("ONCE", "a rank is asked once", op=op.id, gen=event.gen, rank=event.rank)
         elif votes.committed:
-            found = self.books.fail(
+            found = self.state.fail(
                 "RANKS",
                 "no rank commits before every rank was asked",
                 op=op.id,
@@ -65,7 +65,7 @@ class RankRules(Rules):
         votes, bit = self.votes.setdefault((op.id, event.gen), Votes()), 1 << event.rank
         commit = event.what == "commit"
         mine, others = (votes.committed, votes.aborted) if commit else (votes.aborted, votes.committed)
-        fail = self.books.fail
+        fail = self.state.fail
         if others:
             found = fail(
                 "RANKS",
@@ -74,7 +74,7 @@ class RankRules(Rules):
                 gen=event.gen,
                 rank=event.rank,
                 what=event.what,
-                otherwise=[rank for rank in range(self.books.header.ranks) if others >> rank & 1],
+                otherwise=[rank for rank in range(self.state.header.ranks) if others >> rank & 1],
             )
         elif mine & bit:
             found = fail("ONCE", "a rank decides once", op=op.id, gen=event.gen, rank=event.rank)
@@ -85,7 +85,7 @@ class RankRules(Rules):
                 op=op.id,
                 gen=event.gen,
                 rank=event.rank,
-                missing=[rank for rank in range(self.books.header.ranks) if not votes.reserved >> rank & 1],
+                missing=[rank for rank in range(self.state.header.ranks) if not votes.reserved >> rank & 1],
             )
         if commit:
             votes.committed |= bit
@@ -94,19 +94,19 @@ class RankRules(Rules):
         return found
 
 
-def end_fault(books: Books, op: Op, ok: bool) -> Violation | None:
+def end_fault(state: LedgerState, op: Op, ok: bool) -> Violation | None:
     """Whether a transfer ends well that its ranks aborted, or that some of them did not commit."""
-    votes = books.extra.votes.pop((op.id, op.event.gen), None)
+    votes = state.extra.votes.pop((op.id, op.event.gen), None)
     if votes is None or not ok or not votes.committed | votes.aborted:
         return None
-    if votes.aborted or votes.committed != (1 << books.header.ranks) - 1:
-        return books.fail(
+    if votes.aborted or votes.committed != (1 << state.header.ranks) - 1:
+        return state.fail(
             "RANKS",
             "a transfer is good only if every rank committed it",
             op=op.id,
             gen=op.event.gen,
             committed=votes.committed.bit_count(),
             aborted=votes.aborted.bit_count(),
-            ranks=books.header.ranks,
+            ranks=state.header.ranks,
         )
     return None

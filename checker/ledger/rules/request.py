@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.kernels.words import BAD, LABEL, REFS
+from kvfence.checker.ledger.kernels.slot_bits import BAD, LABEL, REFS
 from kvfence.checker.ledger.rules.geometry import accepted_fault, promise_fault
 from kvfence.checker.ledger.rules.load import promised_again
 from kvfence.checker.ledger.rules.progress import preempt_fault, starved_fault
-from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.bulk import all_have_both, distinct, named, same
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
 from kvfence.checker.ledger.state.violation import Violation
@@ -31,25 +31,25 @@ from kvfence.spec.packed import count_of, ints
 class RequestRules(Rules):
     """Judges ``submit`` to ``retire``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.pools = books.pools
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.pools = state.pools
 
     @judges(Submit, "ONCE")
     def submit(self, event: Submit) -> Violation | None:
         """A generation is submitted once, and generations grow."""
-        books = self.books
-        books.saw_submit = True
-        newest = books.newest.get(event.req, -1)
+        state = self.state
+        state.saw_submit = True
+        newest = state.newest.get(event.req, -1)
         key = f"{event.req}.{event.gen}"
-        request = books.requests.get(key)
+        request = state.requests.get(key)
         if request is None:
-            request = books.add_request(event.req, event.gen, explicit=True)
+            request = state.add_request(event.req, event.gen, explicit=True)
         request.explicit = True
         request.prompt = event.prompt
-        books.note_generation(event.req, event.gen)
+        state.note_generation(event.req, event.gen)
         if event.gen <= newest:
-            return books.fail(
+            return state.fail(
                 "ONCE",
                 "a request is submitted with a greater generation each time",
                 req=event.req,
@@ -63,13 +63,13 @@ class RequestRules(Rules):
     @judges(Lookup, "ONCE", "COUNT", also=("PIN", "CONSERVE", "PURE", "GEOMETRY", "FAIL-CLOSED"))
     def lookup(self, event: Lookup) -> Violation | None:
         """Each promised block is cached and pinned; a promise replaces the one before."""
-        books = self.books
-        books.saw_lookup = True
-        request, found = books.request(event.req, event.gen)
+        state = self.state
+        state.saw_lookup = True
+        request, found = state.request(event.req, event.gen)
         found = found or self.settle_replaced(request)
         external, local = event.external, event.local
         if external < 0 or local < 0 or (request.prompt is not None and local + external > request.prompt):
-            found = found or books.fail(
+            found = found or state.fail(
                 "COUNT",
                 "local and external hit are not negative and together no longer than the request",
                 req=request.key,
@@ -77,16 +77,16 @@ class RequestRules(Rules):
                 external=external,
                 prompt=request.prompt,
             )
-        books.extra.promised.pop(request.key, None)
+        state.extra.promised.pop(request.key, None)
         before = request.promise
-        books.close_promise(request)
+        state.close_promise(request)
         pool = self.pools.get(event.pool)
         if pool is None and external:
             raise KeyError(event.pool)
         if pool is not None and external:
             if count_of(event.slots):
-                books.judge("PIN")
-                books.judge("CONSERVE")
+                state.judge("PIN")
+                state.judge("CONSERVE")
             which = named(pool, event.slots)
             slots = event.slots
             if which is None or not (all_have_both(pool, which, REFS, LABEL) and distinct(pool, which)):
@@ -95,18 +95,18 @@ class RequestRules(Rules):
                     found = found or self.promise_fault(pool, request, slot)
                 slots = sorted({slot for slot in listed if pool.has(slot) and pool.words[slot] & REFS})
             if event.counts:
-                found = found or promise_fault(books, event, pool)
-            books.open_promise(request, pool, slots, external)
-            if books.extra.suspects and request.promise is not None:
-                found = found or promised_again(books, request, pool, request.promise.slots)
+                found = found or promise_fault(state, event, pool)
+            state.open_promise(request, pool, slots, external)
+            if state.extra.suspects and request.promise is not None:
+                found = found or promised_again(state, request, pool, request.promise.slots)
         if pool is not None:
             found = found or self.pins_fault(request, pool, before)
-        books.count_slots(count_of(event.slots))
+        state.count_slots(count_of(event.slots))
         return found
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
         """What is wrong with promising ``slot``."""
-        fail = self.books.fail
+        fail = self.state.fail
         if not pool.has(slot):
             return fail("CONSERVE", "a promised slot exists", pool, (slot,), slot=slot, total=pool.total)
         word = pool.words[slot]
@@ -124,7 +124,7 @@ class RequestRules(Rules):
         holder = pool.holders.get(f"hit:{request.key}")
         if holder is None or holder.leaked:
             return None
-        self.books.judge("PURE")
+        self.state.judge("PURE")
         promise = request.promise
         if promise is None or promise.pool != pool.name:
             more = set(holder.slots)
@@ -137,7 +137,7 @@ class RequestRules(Rules):
         if before is not None and more <= before.slots:
             request.replaced = (pool.name, frozenset(more))
             return None
-        return self.books.fail(
+        return self.state.fail(
             "PURE",
             "the pins of a request are the slots promised to it",
             pool,
@@ -149,7 +149,7 @@ class RequestRules(Rules):
         """The pins of a replaced promise must be gone now."""
         if request.replaced is None:
             return None
-        self.books.judge("PURE")
+        self.state.judge("PURE")
         name, slots = request.replaced
         request.replaced = None
         pool = self.pools[name]
@@ -158,7 +158,7 @@ class RequestRules(Rules):
         left = frozenset[int]() if holder is None else holder.slots & slots - promised
         if not left:
             return None
-        return self.books.fail(
+        return self.state.fail(
             "PURE",
             "pins are replaced, not added, when a lookup is repeated",
             pool,
@@ -169,24 +169,24 @@ class RequestRules(Rules):
     @judges(Withdraw, "ONCE")
     def withdraw(self, event: Withdraw) -> Violation | None:
         """The promise is given up."""
-        request, found = self.books.request(event.req, event.gen)
+        request, found = self.state.request(event.req, event.gen)
         request.replaced = None
-        self.books.close_promise(request)
-        self.books.extra.promised.pop(request.key, None)
+        self.state.close_promise(request)
+        self.state.extra.promised.pop(request.key, None)
         return found
 
     @judges(Admit, "ONCE", "COUNT", also=("PURE", "GEOMETRY"))
     def admit(self, event: Admit) -> Violation | None:
         """Each token is counted once: local, external or to be computed."""
-        books = self.books
-        request, found = books.request(event.req, event.gen)
+        state = self.state
+        request, found = state.request(event.req, event.gen)
         found = found or self.settle_replaced(request)
-        if books.extra.promised:
-            found = found or accepted_fault(books, event)
+        if state.extra.promised:
+            found = found or accepted_fault(state, event)
         parts = (event.local, event.external, event.compute)
         promised = request.promise.external if request.promise is not None else 0
         if sum(parts) != event.total or min(parts) < 0:
-            found = found or books.fail(
+            found = found or state.fail(
                 "COUNT",
                 "local, external and computed tokens are not negative and add up to the total",
                 req=request.key,
@@ -195,8 +195,8 @@ class RequestRules(Rules):
                 compute=event.compute,
                 total=event.total,
             )
-        elif event.external > promised and (books.saw_lookup or request.promise is not None):
-            found = found or books.fail(
+        elif event.external > promised and (state.saw_lookup or request.promise is not None):
+            found = found or state.fail(
                 "COUNT",
                 "no more external tokens are accepted than were promised",
                 req=request.key,
@@ -204,7 +204,7 @@ class RequestRules(Rules):
                 promised=promised,
             )
         if event.external <= 0:
-            books.close_promise(request)
+            state.close_promise(request)
         request.known = True
         request.local = request.computed = event.local
         request.external = event.external
@@ -215,31 +215,31 @@ class RequestRules(Rules):
     @judges(Preempt, "ONCE", also=("PROGRESS",))
     def preempt(self, event: Preempt) -> Violation | None:
         """A generation ends once; the next one waits."""
-        books = self.books
-        request, found = books.request(event.req, event.gen)
+        state = self.state
+        request, found = state.request(event.req, event.gen)
         if request.end:
             found = found or self.ended(request)
         if event.why:
-            found = found or preempt_fault(books, event)
+            found = found or preempt_fault(state, event)
         self.end(request, "preempted")
         key = f"{event.req}.{event.gen + 1}"
-        if key not in books.requests and key not in books.retired:
-            books.add_request(event.req, event.gen + 1, explicit=True)
+        if key not in state.requests and key not in state.retired:
+            state.add_request(event.req, event.gen + 1, explicit=True)
         return found
 
     @judges(Finish, "ONCE", also=("COUNT",))
     def finish(self, event: Finish) -> Violation | None:
         """A generation ends once, and says how much of it is written."""
-        books = self.books
-        request, found = books.request(event.req, event.gen)
+        state = self.state
+        request, found = state.request(event.req, event.gen)
         if request.end:
             found = found or self.ended(request)
-        confirmed = books.confirmed(request)
+        confirmed = state.confirmed(request)
         counted = request.known or (request.prompt is not None and request.last_step < 0)
         if counted:
-            books.judge("COUNT")
+            state.judge("COUNT")
         if counted and confirmed != event.computed:
-            found = found or books.fail(
+            found = found or state.fail(
                 "COUNT",
                 "a finished request has as many confirmed tokens as its processed steps computed",
                 req=request.key,
@@ -252,25 +252,25 @@ class RequestRules(Rules):
 
     def ended(self, request: Request) -> Violation:
         """A generation that has ended ends again."""
-        return self.books.fail("ONCE", "a generation ends once", req=request.key, ended=request.end)
+        return self.state.fail("ONCE", "a generation ends once", req=request.key, ended=request.end)
 
     def end(self, request: Request, why: str) -> None:
         """No step of this generation may be dispatched any more."""
-        request.final = self.books.confirmed(request)
+        request.final = self.state.confirmed(request)
         request.end = why
         request.ready = False
 
     @judges(Rollback, "ONCE", also=("FAIL-CLOSED", "COUNT"))
     def rollback(self, event: Rollback) -> Violation | None:
         """After a failed load, only valid tokens count as computed."""
-        request, found = self.books.request(event.req, event.gen)
+        request, found = self.state.request(event.req, event.gen)
         most = request.computed + request.external
         if request.limit is not None:
             most = min(most, request.limit)
         if request.known:
-            self.books.judge("FAIL-CLOSED")
+            self.state.judge("FAIL-CLOSED")
         if request.known and event.computed > most:
-            found = found or self.books.fail(
+            found = found or self.state.fail(
                 "FAIL-CLOSED",
                 "a request counts no token of a failed load as computed",
                 req=request.key,
@@ -296,11 +296,11 @@ class RequestRules(Rules):
 
     def ahead_fault(self, request: Request, event: Rollback) -> Violation | None:
         """Whether a request that was rolled back still counts on steps that are not under way."""
-        self.books.judge("COUNT")
-        under_way = self.books.unprocessed(request)
+        self.state.judge("COUNT")
+        under_way = self.state.unprocessed(request)
         if event.ahead == under_way:
             return None
-        return self.books.fail(
+        return self.state.fail(
             "COUNT",
             "tokens counted as dispatched are those of steps that are not processed",
             req=request.key,
@@ -315,20 +315,20 @@ class RequestRules(Rules):
         """Blocks will not be stored, for a reason that is counted."""
         if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
             raise ValueError(f"a table has no blocks from {event.at}, {event.n} of them")
-        request, found = self.books.request(event.req, event.gen)
+        request, found = self.state.request(event.req, event.gen)
         request.cover(event.group).add_range(event.at, event.at + event.n)
-        return found or (starved_fault(self.books, event) if event.why == "tier_full" else None)
+        return found or (starved_fault(self.state, event) if event.why == "tier_full" else None)
 
     @judges(Cursor, "ONCE", "CURSOR")
     def cursor(self, event: Cursor) -> Violation | None:
         """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""
-        books = self.books
+        state = self.state
         if not 0 <= event.to <= MOST_BLOCKS:
             raise ValueError(f"a table has no {event.to} blocks")
-        request, found = books.request(event.req, event.gen)
+        request, found = state.request(event.req, event.gen)
         cover = request.cover(event.group)
         if event.to < cover.cursor:
-            found = found or books.fail(
+            found = found or state.fail(
                 "CURSOR",
                 "the store cursor goes back only with a new generation",
                 req=request.key,
@@ -338,7 +338,7 @@ class RequestRules(Rules):
             )
         gap = cover.gap_below(event.to)
         if gap is not None:
-            found = found or books.fail(
+            found = found or state.fail(
                 "CURSOR",
                 "the store cursor passes only blocks that are stored, queued or dropped",
                 req=request.key,
@@ -353,24 +353,24 @@ class RequestRules(Rules):
     @judges(Retire, "ONCE", "NO-LEAK", also=("FLUSH",))
     def retire(self, event: Retire) -> Violation | None:
         """Nothing is held for the generation, and each of its blocks is accounted for."""
-        books = self.books
-        before = books.requests.get(f"{event.req}.{event.gen}")
+        state = self.state
+        before = state.requests.get(f"{event.req}.{event.gen}")
         lives = before is not None and before.explicit and not before.end
-        request, found = books.request(event.req, event.gen)
+        request, found = state.request(event.req, event.gen)
         found = found or self.leak(request) or self.flush_fault(request)
         if lives:
-            found = found or books.fail(
+            found = found or state.fail(
                 "ONCE", "a generation is gone only after it has ended", req=request.key
             )
-        books.extra.promised.pop(request.key, None)
-        books.saw_retire = True
-        books.close_promise(request)
-        books.forget_request(request)
+        state.extra.promised.pop(request.key, None)
+        state.saw_retire = True
+        state.close_promise(request)
+        state.forget_request(request)
         return found
 
     def leak(self, request: Request) -> Violation | None:
         """What is still held for a request that is gone."""
-        fail = self.books.fail
+        fail = self.state.fail
         found: Violation | None = None
         for kind in ("req", "hit"):
             name = f"{kind}:{request.key}"
@@ -391,7 +391,7 @@ class RequestRules(Rules):
                 "NO-LEAK", "the promise to a request that is gone is consumed or withdrawn", req=request.key
             )
         if request.loads:
-            loads = [op.id for op in self.books.ops.values() if op.load and op.request is request]
+            loads = [op.id for op in self.state.ops.values() if op.load and op.request is request]
             found = found or fail(
                 "NO-LEAK", "a request that is gone has no open load", req=request.key, loads=loads
             )
@@ -401,16 +401,16 @@ class RequestRules(Rules):
         """Whether a full confirmed block of a finished request is not accounted for."""
         if not request.end or request.end == "preempted" or request.final is None:
             return None
-        for index, group in self.books.groups.items():
-            if group.pool == self.books.header.tier:
+        for index, group in self.state.groups.items():
+            if group.pool == self.state.header.tier:
                 continue
             full = request.final // group.block_size
             if not full:
                 continue
-            self.books.judge("FLUSH")
+            self.state.judge("FLUSH")
             gap = request.cover(index).gap_below(full)
             if gap is not None:
-                return self.books.fail(
+                return self.state.fail(
                     "FLUSH",
                     "each full confirmed block of a finished request is stored, queued or dropped",
                     req=request.key,

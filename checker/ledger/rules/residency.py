@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfence.checker.ledger.state.books import Books
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.tags import Tag, tags_of
 from kvfence.checker.ledger.state.violation import Violation
@@ -16,10 +16,10 @@ from kvfence.spec.packed import WIDE, ints
 class ResidencyRules(Rules):
     """Judges ``stored``, ``removed``, ``cleared`` and ``published``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.pools = books.pools
-        self.published = books.extra.published
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.pools = state.pools
+        self.published = state.extra.published
 
     @judges(Stored, "EVENTS")
     def stored(self, event: Stored) -> Violation | None:
@@ -33,7 +33,7 @@ class ResidencyRules(Rules):
                 found = found or self.fault("a key is published as stored once", pool, key)
             known.add(tag)
         if not keys:
-            self.books.not_judged("EVENTS")
+            self.state.not_judged("EVENTS")
         return found
 
     @judges(Removed, "EVENTS")
@@ -50,7 +50,7 @@ class ResidencyRules(Rules):
                 )
             known.discard(tag)
         if not keys:
-            self.books.not_judged("EVENTS")
+            self.state.not_judged("EVENTS")
         return found
 
     def read(self, event: Stored | Removed) -> tuple[PoolState, Sequence[int], Sequence[Tag], set[Tag]]:
@@ -65,7 +65,7 @@ class ResidencyRules(Rules):
         self.published.setdefault(pool.name, set()).clear()
         if not pool.labelled:
             return None
-        return self.books.fail(
+        return self.state.fail(
             "EVENTS",
             "a pool that is published as cleared is empty",
             pool,
@@ -76,23 +76,23 @@ class ResidencyRules(Rules):
     @judges(Published, "EVENTS")
     def caught_up(self, event: Published) -> Violation | None:
         """What is published is what can be looked up."""
-        return difference(self.books, self.pools[event.pool])
+        return difference(self.state, self.pools[event.pool])
 
     def fault(self, condition: str, pool: PoolState, key: int) -> Violation:
         """A key that is published wrongly."""
-        return self.books.fail("EVENTS", condition, pool, key=key)
+        return self.state.fail("EVENTS", condition, pool, key=key)
 
 
-def difference(books: Books, pool: PoolState) -> Violation | None:
+def difference(state: LedgerState, pool: PoolState) -> Violation | None:
     """Whether the published keys of ``pool`` are those of its labels. Each difference is told once."""
-    known = books.extra.published.setdefault(pool.name, set())
+    known = state.extra.published.setdefault(pool.name, set())
     labelled = set(pool.index().counts()[0])
     if known == labelled:
         return None
     missing, over = len(labelled - known), len(known - labelled)
-    books.extra.published[pool.name].clear()
-    books.extra.published[pool.name] |= labelled
-    return books.fail(
+    state.extra.published[pool.name].clear()
+    state.extra.published[pool.name] |= labelled
+    return state.fail(
         "EVENTS",
         "the published keys are those that can be looked up",
         pool,
@@ -101,11 +101,11 @@ def difference(books: Books, pool: PoolState) -> Violation | None:
     )
 
 
-def quiet_fault(books: Books) -> Violation | None:
+def quiet_fault(state: LedgerState) -> Violation | None:
     """The same for each pool of which something was published, when nothing happens any more."""
-    for name in list(books.extra.published):
-        books.judge("EVENTS")
-        found = difference(books, books.pools[name])
+    for name in list(state.extra.published):
+        state.judge("EVENTS")
+        found = difference(state, state.pools[name])
         if found is not None:
             return found
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
-from kvfence.checker.ledger.kernels.words import BAD, BUSY, FILLING, LABEL, REFS
+from kvfence.checker.ledger.kernels.slot_bits import BAD, BUSY, FILLING, LABEL, REFS
 from kvfence.checker.ledger.rules.load import (
     distrust,
     distrusted_fault,
@@ -13,9 +13,9 @@ from kvfence.checker.ledger.rules.load import (
     refilled,
 )
 from kvfence.checker.ledger.rules.rank import end_fault
-from kvfence.checker.ledger.state.books import REMEMBERED, Books, Closed, Op
 from kvfence.checker.ledger.state.bulk import same
 from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.ledger_state import REMEMBERED, Closed, LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag, tags_of
@@ -29,11 +29,11 @@ T = TypeVar("T", bound=Hashable)
 class TransferRules(Rules):
     """Judges ``queue``, ``issue``, ``report``, ``stale`` and ``complete``."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.pools = books.pools
-        self.all_ranks = (1 << books.header.ranks) - 1
-        self.two = len(self.pools) == 2 and books.header.tier in self.pools
+    def __init__(self, state: LedgerState) -> None:
+        self.state = state
+        self.pools = state.pools
+        self.all_ranks = (1 << state.header.ranks) - 1
+        self.two = len(self.pools) == 2 and state.header.tier in self.pools
         """There is only the device and its one tier."""
 
     # Queue.
@@ -50,14 +50,14 @@ class TransferRules(Rules):
     )
     def queue(self, event: Queue) -> Violation | None:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
-        books = self.books
+        state = self.state
         src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
-        if src is dst or (self.two and (event.kind == "store") != (dst.name == books.header.tier)):
+        if src is dst or (self.two and (event.kind == "store") != (dst.name == state.header.tier)):
             raise ValueError("a store moves blocks to the tier, a load from there")
         found = self.id_fault(event)
         request: Request | None = None
         if event.req:
-            request, wrong = books.request(event.req, event.rgen)
+            request, wrong = state.request(event.req, event.rgen)
             found = found or wrong
         op = Op(event, src, dst, request)
         if event.kind == "store":
@@ -73,20 +73,20 @@ class TransferRules(Rules):
                 found = found or self.keys_fault(event, dst, keys)
             self.take_one_by_one(op, src, dst)
         elif op.load and found is None:
-            books.judge("PIN")
-        books.count_slots(2 * count)
+            state.judge("PIN")
+        state.count_slots(2 * count)
         blocks = self.blocks(event)
         if request is not None:
             found = found or self.request_fault(event, request, src, blocks)
-        extra = books.extra
+        extra = state.extra
         if extra.zeroing and op.load:
-            found = found or load_order_fault(books, event, dst)
+            found = found or load_order_fault(state, event, dst)
         if extra.suspects:
-            found = found or (distrusted_fault(books, event, src) if op.load else None)
-            refilled(books, event)
+            found = found or (distrusted_fault(state, event, src) if op.load else None)
+            refilled(state, event)
         self.open(op, blocks)
         if found is None and not count:
-            books.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
+            state.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
         return found
 
     def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for short cuts
@@ -105,19 +105,19 @@ class TransferRules(Rules):
 
     def id_fault(self, event: Queue) -> Violation | None:
         """Whether the id is in use, or was used with this generation or a later one."""
-        op = self.books.ops.get(event.op)
+        op = self.state.ops.get(event.op)
         if op is not None:
             self.forget(op)
-            return self.books.fail(
+            return self.state.fail(
                 "ONCE",
                 "an id is used again only after its transfer is complete",
                 op=event.op,
                 gen=event.gen,
                 open=op.event.gen,
             )
-        closed = self.books.closed.get(event.op)
+        closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen >= event.gen:
-            return self.books.fail(
+            return self.state.fail(
                 "ONCE",
                 "an id is used again with a greater generation",
                 op=event.op,
@@ -128,7 +128,7 @@ class TransferRules(Rules):
 
     def slots_fault(self, event: Queue, src: PoolState, dst: PoolState) -> Violation | None:
         """What is wrong with the slots of a new transfer."""
-        fail = self.books.fail
+        fail = self.state.fail
         sources, destinations = ints(event.src), ints(event.dst)
         for side, pool, slots in (("src", src, sources), ("dst", dst, destinations)):
             twice = _repeated(slots)
@@ -160,7 +160,7 @@ class TransferRules(Rules):
             return found
         tags = tags_of(ints(event.keys, WIDE), event.group)
         if event.kind == "load" and sources:
-            self.books.judge("PIN")
+            self.state.judge("PIN")
         for slot, tag in zip(sources, tags, strict=True):
             word = src.words[slot]
             if event.kind == "load" and word & LABEL and src.label_of(slot) != tag:
@@ -198,8 +198,8 @@ class TransferRules(Rules):
         """Whether another open transfer fills one of the destinations: which content stays is chance."""
         for slot in slots:
             if dst.words[slot] & FILLING:
-                other = self.books.writer_of(dst, slot)
-                return self.books.fail(
+                other = self.state.writer_of(dst, slot)
+                return self.state.fail(
                     "UNIQUE",
                     "at most one open transfer fills a slot",
                     dst,
@@ -215,8 +215,8 @@ class TransferRules(Rules):
         tags, counts = tags_of(keys, event.group), dst.index()
         if counts.fresh(tags):
             return None
-        fail = self.books.fail
-        if self.books.header.unique == "slot":
+        fail = self.state.fail
+        if self.state.header.unique == "slot":
             return self.sources_fault(event, dst)
         twice = _repeated(tags)
         if twice is not None:
@@ -247,7 +247,7 @@ class TransferRules(Rules):
                 continue
             shared = sources.intersection(ints(op.event.src))
             if shared:
-                return self.books.fail(
+                return self.state.fail(
                     "UNIQUE",
                     "at most one open store to a pool reads a slot",
                     self.pools[event.src_pool],
@@ -263,13 +263,13 @@ class TransferRules(Rules):
 
     def stores_to(self, dst: PoolState) -> list[Op]:
         """The open stores to ``dst``."""
-        return [op for op in self.books.ops.values() if not op.load and op.event.dst_pool == dst.name]
+        return [op for op in self.state.ops.values() if not op.load and op.event.dst_pool == dst.name]
 
     def request_fault(
         self, event: Queue, request: Request, src: PoolState, blocks: Sequence[int]
     ) -> Violation | None:
         """What is wrong with this transfer for the request whose ``blocks`` it moves."""
-        fail = self.books.fail
+        fail = self.state.fail
         if event.kind == "load":
             if request.stores:
                 return fail(
@@ -311,12 +311,12 @@ class TransferRules(Rules):
             return fail(
                 "UNIQUE", "a block appears once in a store", block=twice, op=event.op, req=request.key
             )
-        group = self.books.groups.get(event.group)
+        group = self.state.groups.get(event.group)
         if request.known and group is not None:
-            self.books.judge("STORE-READY")
+            self.state.judge("STORE-READY")
             last = blocks[-1] if isinstance(blocks, range) else max(blocks)
             need = (last + 1) * group.block_size
-            confirmed = self.books.confirmed(request)
+            confirmed = self.state.confirmed(request)
             if need > confirmed:
                 sources = ints(event.src)
                 return fail(
@@ -344,16 +344,16 @@ class TransferRules(Rules):
             dst.index().store(self.tags(op))
 
     def open(self, op: Op, blocks: Sequence[int]) -> None:
-        """Take the transfer over into the books."""
+        """Take the transfer over into the ledger state."""
         event, id_, request = op.event, op.id, op.request
-        self.books.ops[id_] = op
+        self.state.ops[id_] = op
         if op.load:
             if request is not None:
                 request.loads += 1
                 request.waits.add(id_)
                 request.ready = False
                 op.waiters.append(request)
-                self.books.close_promise(request)
+                self.state.close_promise(request)
             return
         if request is not None:
             request.stores += 1
@@ -364,7 +364,7 @@ class TransferRules(Rules):
 
     def share(self, op: Op, dst: PoolState, slot: int) -> None:
         """``op`` writes a slot that another transfer writes already: neither is plain."""
-        for other in self.books.ops.values():
+        for other in self.state.ops.values():
             if other is not op and other.event.dst_pool == dst.name and other.writes(slot):
                 other.plain = False
 
@@ -380,11 +380,11 @@ class TransferRules(Rules):
 
     def open_op(self, event: Issue | Report | Complete, verb: str) -> tuple[Op | None, Violation | None]:
         """The open transfer that an event means; a violation when there is none of this id and generation."""
-        op = self.books.ops.get(event.op)
+        op = self.state.ops.get(event.op)
         if op is not None and op.event.gen == event.gen:
             return op, None
-        closed = self.books.closed.get(event.op)
-        return None, self.books.fail(
+        closed = self.state.closed.get(event.op)
+        return None, self.state.fail(
             "ONCE",
             f"only an open transfer of this id and generation is {verb}",
             op=event.op,
@@ -400,28 +400,28 @@ class TransferRules(Rules):
         if op is None:
             return wrong
         if op.issued:
-            return self.books.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.event.gen)
+            return self.state.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.event.gen)
         op.issued = True
         return None
 
     @judges(Report, "ONCE")
     def report(self, event: Report) -> Violation | None:
         """Each rank reports an issued transfer once."""
-        closed = self.books.closed.get(event.op)
+        closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
             closed.missing &= ~(1 << event.rank)  # that it ended without this report was told
-            self.books.not_judged("ONCE")
+            self.state.not_judged("ONCE")
             return None
         op, wrong = self.open_op(event, "reported")
         if op is None:
             return wrong
-        if not 0 <= event.rank < self.books.header.ranks:
-            return self.books.fail(
+        if not 0 <= event.rank < self.state.header.ranks:
+            return self.state.fail(
                 "ONCE",
                 "a report comes from a rank that exists",
                 op=op.id,
                 rank=event.rank,
-                ranks=self.books.header.ranks,
+                ranks=self.state.header.ranks,
             )
         bit = 1 << event.rank
         before = op.reported
@@ -430,11 +430,11 @@ class TransferRules(Rules):
             op.failed |= bit
         if not op.issued:
             op.issued = True
-            return self.books.fail(
+            return self.state.fail(
                 "ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.event.gen
             )
         if before & bit:
-            return self.books.fail(
+            return self.state.fail(
                 "ONCE", "a rank reports a transfer once", op=op.id, gen=op.event.gen, rank=event.rank
             )
         return None
@@ -442,17 +442,17 @@ class TransferRules(Rules):
     @judges(Stale, "ONCE")
     def stale(self, event: Stale) -> Violation | None:
         """A report that is still expected must not be ignored."""
-        op = self.books.ops.get(event.op)
+        op = self.state.ops.get(event.op)
         if (
             op is None
             or op.event.gen != event.gen
             or not op.issued
-            or not 0 <= event.rank < self.books.header.ranks
+            or not 0 <= event.rank < self.state.header.ranks
         ):
             return None
         if op.reported >> event.rank & 1:
             return None
-        return self.books.fail(
+        return self.state.fail(
             "ONCE",
             "a report that is still expected is not ignored",
             op=op.id,
@@ -467,8 +467,8 @@ class TransferRules(Rules):
         if op is None:
             return found
         if op.reported != self.all_ranks:
-            missing = [rank for rank in range(self.books.header.ranks) if not op.reported >> rank & 1]
-            found = self.books.fail(
+            missing = [rank for rank in range(self.state.header.ranks) if not op.reported >> rank & 1]
+            found = self.state.fail(
                 "RANKS",
                 "a transfer is complete only when every rank reported",
                 op=op.id,
@@ -476,24 +476,24 @@ class TransferRules(Rules):
                 missing=missing,
             )
         elif event.ok and op.failed:
-            failed = [rank for rank in range(self.books.header.ranks) if op.failed >> rank & 1]
-            found = self.books.fail(
+            failed = [rank for rank in range(self.state.header.ranks) if op.failed >> rank & 1]
+            found = self.state.fail(
                 "FAIL-CLOSED",
                 "a transfer is good only if every rank succeeded",
                 op=op.id,
                 gen=op.event.gen,
                 failed=failed,
             )
-        extra = self.books.extra
+        extra = self.state.extra
         if extra.votes:
-            found = found or end_fault(self.books, op, event.ok)
+            found = found or end_fault(self.state, op, event.ok)
         if not event.ok:
             dst = self.pools[op.event.dst_pool]
             labelled = [slot for slot in ints(op.event.dst) if dst.word(slot) & LABEL]
             if found is None and not count_of(op.event.dst):
-                self.books.not_judged("FAIL-CLOSED")
+                self.state.not_judged("FAIL-CLOSED")
             if labelled:
-                found = found or self.books.fail(
+                found = found or self.state.fail(
                     "FAIL-CLOSED",
                     "no destination of a failed transfer is in the prefix index",
                     dst,
@@ -502,13 +502,13 @@ class TransferRules(Rules):
                     gen=op.event.gen,
                 )
             if op.load:
-                distrust(self.books, op)
+                distrust(self.state, op)
             self.fail_destinations(op, dst)
         if extra.failed:
             extra.failed.pop((op.id, op.event.gen), None)
         self.release(op)
         self.settle(op, event.ok)
-        closed = self.books.closed
+        closed = self.state.closed
         closed.pop(op.id, None)
         closed[op.id] = Closed(op, event.ok, self.all_ranks & ~op.reported)
         if len(closed) > REMEMBERED:
@@ -518,7 +518,7 @@ class TransferRules(Rules):
     def fail_destinations(self, op: Op, dst: PoolState) -> None:
         """The destinations of a failed transfer are of no use; whoever has them in a table must know."""
         destinations, blocks = ints(op.event.dst), ints(op.event.at)
-        only = self.books.extra.failed.get((op.id, op.event.gen))
+        only = self.state.extra.failed.get((op.id, op.event.gen))
         if only is not None:
             kept = [place for place, slot in enumerate(destinations) if slot in only]
             destinations = [destinations[place] for place in kept]
@@ -538,7 +538,7 @@ class TransferRules(Rules):
                 waiter.lower_limit(min(known) if known else (waiter.local if waiter.known else None))
         owner = op.request
         if owner is not None:
-            group = self.books.groups.get(op.event.group)
+            group = self.state.groups.get(op.event.group)
             owner.bad.append((dst.name, destinations))
             if group is not None and blocks:
                 owner.lower_limit(min(blocks) * group.block_size)
@@ -548,7 +548,7 @@ class TransferRules(Rules):
     def release(self, op: Op) -> None:
         """The transfer uses its slots no longer."""
         src, dst = self.pools[op.event.src_pool], self.pools[op.event.dst_pool]
-        del self.books.ops[op.id]
+        del self.state.ops[op.id]
         if op.plain and not op.forgiven:
             self.give_back(op, src, dst)
         else:
@@ -562,7 +562,7 @@ class TransferRules(Rules):
         for slot in ints(op.event.dst):
             if (dst.name, slot) not in op.forgiven:
                 dst.words[slot] -= BUSY
-                if self.books.writer_of(dst, slot) is None:
+                if self.state.writer_of(dst, slot) is None:
                     dst.words[slot] &= ~FILLING
         if not op.load:
             dst.index().unstore(self.tags(op))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.ledger.kernels.words import LABEL, REF, REFS
+from kvfence.checker.ledger.kernels.slot_bits import LABEL, REF, REFS
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.tags import Tag, mix_of, tags_of
 from kvfence.spec.packed import WIDE, Numbers, ints

@@ -13,7 +13,7 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec.events import Event
 
 Rule: TypeAlias = Callable[[Any], Violation | None]
-"""Judges one event and takes it over into the books."""
+"""Judges one event and takes it over into the ledger state."""
 
 R = TypeVar("R", bound=Callable[..., Any])
 
@@ -41,8 +41,8 @@ class UndeclaredError(AssertionError):
 def judges(kind: type[Event], *each: str, also: tuple[str, ...] = ()) -> Callable[[R], R]:
     """Marks the rule of ``kind``, which judges each event by ``each`` and some events by ``also``.
 
-    The rule counts the latter with ``Books.judge``, before it can raise one. Of an event that it does not
-    judge by one of ``each``, because it names no slot for instance, it says so with ``Books.not_judged``.
+    The rule counts the latter with ``LedgerState.judge``, before it can raise one. It reports an event that it
+    does not judge by one of ``each``, for instance because it names no slot, with ``LedgerState.not_judged``.
     Raises ``ValueError`` for a kind that has a rule.
     """
 

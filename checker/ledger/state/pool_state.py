@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.ledger.kernels.kernels import Kernels
-from kvfence.checker.ledger.kernels.words import FROZEN, LABEL, NULL_BLOCK
-from kvfence.checker.ledger.state.reach import last_reader
+from kvfence.checker.ledger.kernels.slot_bits import FROZEN, LABEL, NULL_BLOCK
+from kvfence.checker.ledger.state.attention_window import last_reader
 from kvfence.checker.ledger.state.tags import NativeTagCounts, Tag, TagCounts
 from kvfence.spec.events import Group, Pool
 from kvfence.spec.packed import Numbers, ints

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.ledger.kernels.kernels import ROOM, Kernels
-from kvfence.checker.ledger.kernels.words import LABELLED, STORED
+from kvfence.checker.ledger.kernels.slot_bits import LABELLED, STORED
 
 Tag: TypeAlias = int
 """A content key (0 .. 2**64 - 1) and its group, mixed into 64 bits: keys are hashes, so a mixture is as good.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
-from kvfence.checker.report.text.evidence import claim
+from kvfence.checker.report.text.review_proofs import claim
 from kvfence.checker.report.text.reviewed import TITLES, conclusion
 from kvfence.checker.report.text.verdicts import call
 

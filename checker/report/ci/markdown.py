@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
-from kvfence.checker.report.text.evidence import brief, claim, evidence, leans_on
+from kvfence.checker.report.text.review_proofs import brief, claim, evidence, leans_on
 from kvfence.checker.report.text.reviewed import (
     about_nothing,
     conclusion,

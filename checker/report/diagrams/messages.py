@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kvfence.checker.analysis.recorded.holding import fields_of
+from kvfence.checker.analysis.recorded.slot_holders import fields_of
 from kvfence.spec import events as ev
 from kvfence.spec import order as od
 

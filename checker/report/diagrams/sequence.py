@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvfence.checker.analysis.recorded.holding import Holding, Slot
+from kvfence.checker.analysis.recorded.slot_holders import Holding, Slot
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.report.diagrams.messages import Message, OrderSpeaker, Speaker
 from kvfence.checker.report.diagrams.svg import CHARACTER, LINE, Canvas, cut

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kvfence.checker.core.identifiers import ascii_word
-from kvfence.checker.engines.words import TooWide, fits, roots
+from kvfence.checker.engines.word_size import TooWide, fits, roots
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Grounded, Instance, Machine, ground
 from kvfence.spec.language.nodes import Node

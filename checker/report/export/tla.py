@@ -69,7 +69,7 @@ class _Spelling:
             self.size(sort), self.elements(sort)
         for name in machine.functions:
             self.variable(name)
-        for kind in ("actions", "invariants", "goals", "promises"):
+        for kind in ("actions", "invariants", "goals", "liveness"):
             for name in getattr(machine, kind):
                 self.definition(kind, name)
 
@@ -111,12 +111,12 @@ def module_name(machine: Machine) -> str:
 
 
 def _configuration(machine: Machine, sizes: Mapping[str, int], spelling: _Spelling) -> str:
-    lines = ["SPECIFICATION Spec" if machine.promises else "INIT Init\nNEXT Next"]
+    lines = ["SPECIFICATION Spec" if machine.liveness else "INIT Init\nNEXT Next"]
     lines += (
         ["CONSTANTS", *(f"  {spelling.size(sort)} = {size}" for sort, size in sizes.items())] if sizes else []
     )
     lines += [f"INVARIANT {spelling.definition('invariants', name)}" for name in machine.invariants]
-    lines += [f"PROPERTY {spelling.definition('promises', name)}" for name in machine.promises]
+    lines += [f"PROPERTY {spelling.definition('liveness', name)}" for name in machine.liveness]
     lines.append("CHECK_DEADLOCK FALSE")
     return "\n".join(lines) + "\n"
 
@@ -159,7 +159,7 @@ class _Module:
             for p in properties.values():
                 out += ["", *_comment(f"{p.id or 'goal'}: {p.doc or p.name.replace('_', ' ')}")]
                 out.append(f"{self.spelling.definition(kind, p.name)} == {self.expr(p.expr, self.outside)}")
-        for promise in m.promises.values():
+        for promise in m.liveness.values():
             out += ["", *_comment(f"{promise.id}: {promise.doc}"), *self.promise(promise)]
         return "\n".join([*out, "", "===="]) + "\n"
 
@@ -238,7 +238,7 @@ class _Module:
         then = self.expr(p.then, scope)
         body = f"<>({then})" if p.when is None else f"(({self.expr(p.when, scope)}) ~> ({then}))"
         every = f"\\A {over} : " if over else ""
-        yield f"{self.spelling.definition('promises', p.name)} == {every}{body}"
+        yield f"{self.spelling.definition('liveness', p.name)} == {every}{body}"
 
     def expr(self, e: Expr, scope: _Scope) -> str:
         a = e.args

@@ -11,7 +11,7 @@ from kvfence.checker.audit.campaign import Campaign, Finding
 from kvfence.checker.audit.cases.case import Case, Setup
 from kvfence.checker.audit.cases.outcome import Outcome, Sighting
 from kvfence.checker.audit.findings import grounds_of, verdict_of
-from kvfence.checker.audit.table import rows
+from kvfence.checker.audit.release_table import rows
 from kvfence.checker.core.text_tables import paragraph, table
 
 _EVIDENCE = {

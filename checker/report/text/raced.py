@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvfence.checker.core.text_tables import paragraph, table
-from kvfence.checker.order.check import Explained, RaceReport
-from kvfence.checker.order.graph import Explanation
+from kvfence.checker.order.happens_before import Explanation
+from kvfence.checker.order.race_check import Explained, RaceReport
 from kvfence.checker.order.races import Access, Race
 
 LONGEST_PATH = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvfence.checker.analysis.review.facts import Behaviours, InvariantReview, MachineReview, Review
 from kvfence.checker.core.text_tables import paragraph, table
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.report.text.evidence import claim, evidence, leans_on, spoken
+from kvfence.checker.report.text.review_proofs import claim, evidence, leans_on, spoken
 from kvfence.checker.report.text.verdicts import BUILT_IN, counterexample_text
 from kvfence.spec.catalog import INVARIANTS
 

@@ -102,7 +102,7 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         if machine.stopped:
             remarks.append(f"{machine.machine} stopped early: {machine.stopped}.")
         remarks += proof_remarks(machine)
-        remarks += _promise_remarks(machine)
+        remarks += _liveness_remarks(machine)
         remarks += [f"{machine.machine}: {text}." for text in machine.undeclared.values()]
         if machine.states_nothing:
             remarks.append(
@@ -139,7 +139,7 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
         yield f"{name}: {condition} {only_because(machine.unmet.get(condition, ''), sure=not cut)}."
 
 
-def _promise_remarks(machine: MachineFacts) -> Iterator[str]:
+def _liveness_remarks(machine: MachineFacts) -> Iterator[str]:
     if machine.engine == "liveness":
         yield f"{machine.machine}: only promises were judged here, no other condition, deadlock or range."
     if machine.promised:

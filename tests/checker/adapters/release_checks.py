@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from mini_engine import BLOCK, MiniEngine
 
-from kvfence.checker.adapters.vllm.notes.quick import quick
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
 from kvfence.checker.adapters.vllm.runtime import Runtime, active, facts, install, uninstall
 from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.spec.events import Event
@@ -375,13 +375,13 @@ def figures() -> dict[str, Any]:
     traffic(engine, requests=4)
     facts(runtime())  # Waits until everything is judged.
     engine.connector._next_stats = 0
-    told = engine.connector.get_kv_connector_stats()
+    emitted = engine.connector.get_kv_connector_stats()
     worker = FencedConnector(engine.config, KVConnectorRole.WORKER, engine.caches)
     runtime().races.counts["STORE-READY"] += 2
     mine = worker.get_kv_connector_stats()
     runtime().races.counts.clear()
     carried = FencedConnector.build_kv_connector_stats(json.loads(json.dumps(mine.data)))
-    together = carried.aggregate(FencedStats(data=told.data)).aggregate(FencedStats())
+    together = carried.aggregate(FencedStats(data=emitted.data)).aggregate(FencedStats())
     fence = together.data["kvfence"]
     return {
         "violations": fence["violations"],
@@ -449,7 +449,7 @@ def tried(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What a scenario showed, with hooks of its own."""
     with Digest() as digest:
         found = watched(scenario)
-    return found | {"digest": str(digest), "compiled": quick() is not None}
+    return found | {"digest": str(digest), "compiled": compiled_hooks() is not None}
 
 
 def watched(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from kvfence.checker.adapters.vllm.hooks.engine import Engines
 from kvfence.checker.adapters.vllm.hooks.patching import Patches
 from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
-from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.stream.decisions import Cursors, account_cursors
 from kvfence.checker.adapters.vllm_plugin import register
 from kvfence.checker.ledger.ledger import Ledger
@@ -55,13 +55,13 @@ class Observed:
 
         def open_sink(header: Header) -> Any:
             self.ledger = Ledger(header, "count")
-            return sink or self.tell
+            return sink or self.emit
 
         self.engines = Engines(open_sink, "test")
         self.pool = self.module.BlockPool(count)
         self.stream = self.engines.stream_for(self.pool)
 
-    def tell(self, event: Any) -> None:
+    def emit(self, event: Any) -> None:
         self.events.append(event)
         assert self.ledger is not None
         self.ledger.apply(event)
@@ -268,11 +268,11 @@ def test_with_a_tier_the_tokens_of_a_finished_request_are_counted(
 def test_a_scheduler_whose_connector_put_the_hooks_in_place_is_followed_from_its_first_use(
     used: bool,
 ) -> None:
-    """With a connector that has books of its own nothing else tells of the pool."""
+    """With a connector that has ledger state of its own nothing else tells of the pool."""
     seen = Observed()
     pool = seen.module.BlockPool(9)
-    told: list[str] = []
-    seen.engines.not_seen = told.append
+    emitted: list[str] = []
+    seen.engines.not_seen = emitted.append
     coordinator = types.SimpleNamespace(single_type_managers=[])
     manager = types.SimpleNamespace(
         block_pool=pool, coordinator=coordinator, kv_cache_config=types.SimpleNamespace(kv_cache_groups=[])
@@ -284,7 +284,7 @@ def test_a_scheduler_whose_connector_put_the_hooks_in_place_is_followed_from_its
     seen.engines.scheduler_found(scheduler)
     pool.get_new_blocks(1)
     assert [type(event) for event in seen.events] == ([] if used else [Alloc])
-    (line,) = told
+    (line,) = emitted
     assert ("in use before it was observed" if used else "its own tier is not judged") in line
 
 
@@ -317,14 +317,14 @@ def test_what_an_unseen_tier_loads_counts_at_once_and_is_no_promise_broken() -> 
 
 @pytest.mark.parametrize(("observed", "told"), [(True, (4, 4, 4)), (False, (8, 0, 4))])
 def test_a_promise_beside_an_unseen_tier_is_kept_only_by_who_gave_it(
-    observed: bool, told: tuple[int, int, int]
+    observed: bool, emitted: tuple[int, int, int]
 ) -> None:
     seen = beside_an_unseen_tier(promised=4)
     state = seen.stream.request("a")
     seen.stream.admit(state, 4, 4, 12)
     assert admissions(seen) == []
     seen.stream.load_settled(state, observed)
-    assert admissions(seen) == [told]
+    assert admissions(seen) == [emitted]
     assert any(isinstance(event, Withdraw) for event in seen.events) != observed
     seen.stream.load_settled(state, not observed)
     assert len(admissions(seen)) == 1
@@ -361,8 +361,8 @@ def test_a_store_cursor_is_told_only_of_a_table_that_was_seen(known: bool) -> No
     if known:
         state.enter(0, 0, seen.pool.get_new_blocks(2) and [1, 2])
     account_cursors(tier, Cursors("a", [2], 32))
-    told = [event for event in seen.events if isinstance(event, Cursor)]
-    assert told == ([Cursor("a", 0, 2, 0)] if known else [])
+    emitted = [event for event in seen.events if isinstance(event, Cursor)]
+    assert emitted == ([Cursor("a", 0, 2, 0)] if known else [])
 
 
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:

@@ -15,7 +15,7 @@ import pytest
 from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading, within_chunks
 from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.hooks.worker import STEP, Workers
-from kvfence.checker.adapters.vllm.stream.seen import unseen_orders
+from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
 from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
 from kvfence.checker.order.races import OrderChecker, Race
 
@@ -41,8 +41,8 @@ class Lab:
     def __init__(self, modules: dict[str, Any]) -> None:
         self.modules = modules
         self.races: list[Race] = []
-        self.told: list[Any] = []
-        self.workers = Workers("test", on_race=self.races.append, order_sink=self.told.append)
+        self.emitted: list[Any] = []
+        self.workers = Workers("test", on_race=self.races.append, order_sink=self.emitted.append)
         self.workers.patches.append(hook_offloading(self.workers))
         self.groups = [group()]
         self.side: Any = None
@@ -111,8 +111,8 @@ class Lab:
     @property
     def replayed(self) -> list[Race]:
         """The races that the race checker finds in what the order sink was told."""
-        checker = OrderChecker(self.told[0])
-        checker.apply_all(self.told[1:])
+        checker = OrderChecker(self.emitted[0])
+        checker.apply_all(self.emitted[1:])
         return checker.races
 
 
@@ -251,11 +251,11 @@ def test_a_kernel_that_copies_reads_in_the_order_of_its_stream(lab: Lab) -> None
     found = []
     for launch in (fake.swap_blocks_batch, functools.partial(fake.swap_blocks_batch)):
         lab.copies.swap_blocks_batch = launch
-        lab.told.clear()
+        lab.emitted.clear()
         lab.workers.seen = 0
         lab.start()
         lab.step({}, loads=[(0, chunks([5]), blocks([3]))])
-        found += [event.order for event in lab.told if type(event).__name__ == "Copy"]
+        found += [event.order for event in lab.emitted if type(event).__name__ == "Copy"]
     assert found == ["any", "stream"]
 
 
@@ -314,10 +314,10 @@ def test_nothing_is_told_when_nobody_observes_and_all_names_are_put_back(lab: La
     lab.workers.remove()
     assert lab.copies.torch.Event is Event
     assert not hasattr(lab.handler.transfer_async, "__wrapped__")
-    before = len(lab.told)
+    before = len(lab.emitted)
     lab.start()
     lab.step({"a": [1, 2]}, stores=[STORE])
-    assert len(lab.told) == before
+    assert len(lab.emitted) == before
 
 
 def test_a_connector_under_observation_is_judged(lab: Lab) -> None:
@@ -335,7 +335,7 @@ def test_a_connector_under_observation_is_judged(lab: Lab) -> None:
     ],
 )
 def test_a_release_that_lacks_what_is_hooked_is_told_and_left_alone(
-    monkeypatch: pytest.MonkeyPatch, owner: str, name: str, told: str
+    monkeypatch: pytest.MonkeyPatch, owner: str, name: str, emitted: str
 ) -> None:
     modules = fake.package()
     outer, _, inner = name.partition(".")
@@ -350,7 +350,7 @@ def test_a_release_that_lacks_what_is_hooked_is_told_and_left_alone(
     side = modules[fake.CONNECTOR].OffloadingConnectorWorker
     (line,) = unseen_orders(fake.Connector(side(None, None, None)))
     assert line.startswith(f"{UNJUDGED}: ")
-    assert told in line
+    assert emitted in line
     assert not hasattr(side.prepare_store_kv, "__wrapped__")
     workers.remove()
 
@@ -410,6 +410,6 @@ def _unknown_group(lab: Lab) -> str:
 
 @pytest.mark.parametrize("case", [_tiers, _other_copies, _in_host_memory, _unknown_group])
 def test_what_is_not_judged_is_said(lab: Lab, case: Callable[[Lab], str]) -> None:
-    told = case(lab)
+    emitted = case(lab)
     (line,) = lab.workers.unchecked
-    assert told in line
+    assert emitted in line

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.audit.releases.cache import cache_folder
 from kvfence.checker.audit.releases.fetch import fetch
 from kvfence.checker.audit.releases.lab import lab_environment, lab_python
+from kvfence.checker.audit.releases.release_cache import cache_folder
 from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def told(version: str) -> dict[str, Any]:
+def emitted(version: str) -> dict[str, Any]:
     return told_by("release_checks.py", version)
 
 
@@ -106,9 +106,9 @@ def workers(version: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scenario", TRAFFIC)
 def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
-    version: str, told: dict[str, Any], scenario: str
+    version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
-    found = told[scenario]
+    found = emitted[scenario]
     assert "failed" not in found, found["failed"]
     assert set(found["violations"]) <= KNOWN[version], found["faults"]
     assert found["not_checked"] == []
@@ -130,18 +130,18 @@ def test_compiled_hooks_tell_the_events_that_the_hooks_in_python_tell(release: s
 
 @pytest.mark.parametrize("scenario", TWICE)
 def test_two_connectors_are_judged_where_vllm_tells_them_of_the_pool(
-    version: str, told: dict[str, Any], scenario: str
+    version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
-    found = told[scenario]
+    found = emitted[scenario]
     assert "failed" not in found, found["failed"]
     assert set(found["violations"]) <= KNOWN[version], found["faults"]
     assert found["not_checked"] == ([UNBOUND] if version in ("0.19.1", "0.21.0") else [])
     assert bool(found["undetermined"]) == bool(found["not_checked"])
 
 
-def test_every_hook_is_checked_or_said_not_to_be(told: dict[str, Any]) -> None:
+def test_every_hook_is_checked_or_said_not_to_be(emitted: dict[str, Any]) -> None:
     for scenario in TRAFFIC:
-        coverage = told[scenario]["coverage"]
+        coverage = emitted[scenario]["coverage"]
         wrong = {hook: state for hook, state in coverage.items() if state != "checked"}
         assert not wrong
         assert {"BlockPool.touch", "Scheduler.schedule", "SimpleCPUOffloadWorker.wait_for_save"} <= set(
@@ -150,46 +150,46 @@ def test_every_hook_is_checked_or_said_not_to_be(told: dict[str, Any]) -> None:
 
 
 def test_known_faults_of_old_releases_are_seen_beside_sound_traffic(
-    version: str, told: dict[str, Any]
+    version: str, emitted: dict[str, Any]
 ) -> None:
-    found = {name for scenario in TRAFFIC for name in told[scenario]["violations"]}
+    found = {name for scenario in TRAFFIC for name in emitted[scenario]["violations"]}
     assert found >= (KNOWN[version] & {"PIN", "FLUSH"})
 
 
-def test_loads_and_failed_loads_took_place(told: dict[str, Any]) -> None:
-    assert told["loads"]["figures"]["loads"] == 1
-    assert told["failed_loads"]["figures"]["loads"] >= 1
+def test_loads_and_failed_loads_took_place(emitted: dict[str, Any]) -> None:
+    assert emitted["loads"]["figures"]["loads"] == 1
+    assert emitted["failed_loads"]["figures"]["loads"] >= 1
 
 
-def test_resets_are_answered_as_without_kvfence(told: dict[str, Any]) -> None:
-    answers = told["resets"]["figures"]["answers"]
+def test_resets_are_answered_as_without_kvfence(emitted: dict[str, Any]) -> None:
+    answers = emitted["resets"]["figures"]["answers"]
     assert answers[-1] is True
     assert len(answers) == 7
 
 
 @pytest.mark.parametrize("scenario", ["two_connectors", "offloading", "example", "own_module"])
 def test_hybrid_groups_are_supported_iff_the_wrapped_connector_does(
-    told: dict[str, Any], scenario: str
+    emitted: dict[str, Any], scenario: str
 ) -> None:
-    found = told[scenario]["figures"]
+    found = emitted[scenario]["figures"]
     assert found["hma"] == found["inner"]
     assert found["fenced"] == ("FencedConnector" if found["inner"] else "FencedConnectorWithoutHMA")
 
 
-def test_every_method_is_passed_on(told: dict[str, Any]) -> None:
-    assert told["every_method"]["figures"]["missing"] == []
-    assert told["own_module"]["figures"]["said"] == "said it"
-    assert told["own_module"]["figures"]["role"] == "SCHEDULER"
+def test_every_method_is_passed_on(emitted: dict[str, Any]) -> None:
+    assert emitted["every_method"]["figures"]["missing"] == []
+    assert emitted["own_module"]["figures"]["said"] == "said it"
+    assert emitted["own_module"]["figures"]["role"] == "SCHEDULER"
 
 
-def test_vllm_finds_the_wrapped_connector_by_its_name(told: dict[str, Any]) -> None:
-    assert told["names"]["figures"]["asked"] in (None, [True, True, False])
+def test_vllm_finds_the_wrapped_connector_by_its_name(emitted: dict[str, Any]) -> None:
+    assert emitted["names"]["figures"]["asked"] in (None, [True, True, False])
 
 
-def test_a_tier_that_no_hook_knows_is_said_not_to_be_judged(told: dict[str, Any]) -> None:
-    assert told["offloading"]["not_checked"] == [TIER]
-    assert told["offloading"]["undetermined"] == 1
-    assert told["ordinary"]["undetermined"] == 0
+def test_a_tier_that_no_hook_knows_is_said_not_to_be_judged(emitted: dict[str, Any]) -> None:
+    assert emitted["offloading"]["not_checked"] == [TIER]
+    assert emitted["offloading"]["undetermined"] == 1
+    assert emitted["ordinary"]["undetermined"] == 0
 
 
 @pytest.mark.parametrize(
@@ -204,26 +204,26 @@ def test_a_tier_that_no_hook_knows_is_said_not_to_be_judged(told: dict[str, Any]
         ("mode", "use one of raise, log, count, off"),
     ],
 )
-def test_a_wrong_configuration_is_one_clear_error(told: dict[str, Any], what: str, words: str) -> None:
-    error = told["misconfigured"]["figures"][what]
+def test_a_wrong_configuration_is_one_clear_error(emitted: dict[str, Any], what: str, words: str) -> None:
+    error = emitted["misconfigured"]["figures"][what]
     assert error.startswith("FenceConfigError: ")
     assert words in error
 
 
-def test_it_is_put_in_once_however_often_it_is_asked_for(told: dict[str, Any]) -> None:
-    found = told["twice"]
+def test_it_is_put_in_once_however_often_it_is_asked_for(emitted: dict[str, Any]) -> None:
+    found = emitted["twice"]
     assert found["figures"] == {"same": True, "mode": "count", "second is undetermined": True}
     assert found["not_checked"] == []
     assert found["events"] > 50
 
 
-def test_vllm_loads_the_plugin_in_each_process(told: dict[str, Any]) -> None:
-    found = told["plugin"]["figures"]
+def test_vllm_loads_the_plugin_in_each_process(emitted: dict[str, Any]) -> None:
+    found = emitted["plugin"]["figures"]
     assert found["processes"] == [["count", [], 0]] * 2, found["errors"]
 
 
-def test_figures_of_both_sides_come_through_a_process_boundary(told: dict[str, Any]) -> None:
-    figures = told["figures"]["figures"]
+def test_figures_of_both_sides_come_through_a_process_boundary(emitted: dict[str, Any]) -> None:
+    figures = emitted["figures"]["figures"]
     assert figures["violations"]["STORE-READY"] >= 2
     assert figures["sides"] == ["scheduler", "worker"]
     assert figures["events"]

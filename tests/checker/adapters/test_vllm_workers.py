@@ -17,7 +17,7 @@ import pytest
 from kvfence.checker.adapters.vllm.hooks.patching import Patches
 from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.hooks.worker import STEP, Workers, hook_worker
-from kvfence.checker.adapters.vllm.notes.coverage import Coverage
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
 from kvfence.checker.adapters.vllm.worker.worker_races import OrderViolation, Races, race_text
 from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, GroupKind, group_kinds
@@ -42,9 +42,9 @@ class Lab:
     def __init__(self, modules: dict[str, Any], groups: list[Any] | None = None) -> None:
         self.modules = modules
         self.races: list[Race] = []
-        self.told: list[Any] = []
+        self.emitted: list[Any] = []
         self.patches = Patches(Coverage())
-        self.workers = Workers("test", on_race=self.races.append, order_sink=self.told.append)
+        self.workers = Workers("test", on_race=self.races.append, order_sink=self.emitted.append)
         hook_worker(self.patches, self.workers)
         self.config = types.SimpleNamespace(kv_cache_groups=groups or [group()])
         self.worker: Any = None
@@ -108,8 +108,8 @@ class Lab:
     @property
     def replayed(self) -> list[Race]:
         """The races that the race checker finds in what the order sink was told."""
-        checker = OrderChecker(self.told[0])
-        checker.apply_all(self.told[1:])
+        checker = OrderChecker(self.emitted[0])
+        checker.apply_all(self.emitted[1:])
         return checker.races
 
 
@@ -213,7 +213,7 @@ def test_nothing_is_told_when_nobody_observes(lab: Lab) -> None:
     lab.start()
     lab.step({"a": ([1, 2], 8)}, store=BOTH)
     assert lab.workers.events == 0
-    assert not lab.told
+    assert not lab.emitted
     assert type(lab.worker.store_stream) is Stream
 
 
@@ -383,8 +383,8 @@ def test_events_that_are_gone_are_forgotten(lab: Lab) -> None:
     assert len(order.checker.clocks._records) < 20
     assert len(order._given) < 20
     assert len(order._running) <= 2
-    assert isinstance(lab.told[0], Header)
-    assert sum(isinstance(event, Kernel) for event in lab.told) == 200
+    assert isinstance(lab.emitted[0], Header)
+    assert sum(isinstance(event, Kernel) for event in lab.emitted) == 200
 
 
 def test_races_are_logged_once_counted_or_raised(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

@@ -55,14 +55,14 @@ def kinds(races: list[Race]) -> list[list[str]]:
 def tried(rig: Rig, setup: Setup, connector: str = SIMPLE, case: Case | None = None) -> dict[str, Any]:
     """One case under the hooks; the one with ACTIONS if none is given."""
     online: list[Race] = []
-    told: list[Race] = []
+    emitted: list[Race] = []
     unchecked: list[str] = []
     checkers: list[OrderChecker] = []
     made: list[Any] = []
 
     def sink(event: Any) -> None:
         if isinstance(event, Header):
-            checkers.append(OrderChecker(event, on_race=told.append))
+            checkers.append(OrderChecker(event, on_race=emitted.append))
         else:
             checkers[-1](event)
 
@@ -81,7 +81,7 @@ def tried(rig: Rig, setup: Setup, connector: str = SIMPLE, case: Case | None = N
         "refused": outcome.refused,
         "online": kinds(online),
         "first": str(online[0]) if online else "",
-        "told": kinds(told),
+        "told": kinds(emitted),
         "device": sorted({s.invariant for s in outcome.sightings if s.evidence == "race"}),
         "content": sorted({s.invariant for s in outcome.sightings if s.evidence == "content"}),
         "unchecked": unchecked,
@@ -116,7 +116,7 @@ def offloading_without_waiting() -> Any:
 
     original, waiting = Handler.transfer_async, VirtualStream.wait_stream
     observed = stream_class(VirtualStream)
-    told = observed.wait_stream
+    emitted = observed.wait_stream
 
     @functools.wraps(original)
     def transfer_async(self: Any, job_id: Any, src_spec: Any, dst_spec: Any) -> Any:
@@ -124,7 +124,7 @@ def offloading_without_waiting() -> Any:
         try:
             return original(self, job_id, src_spec, dst_spec)
         finally:
-            observed.wait_stream, VirtualStream.wait_stream = told, waiting
+            observed.wait_stream, VirtualStream.wait_stream = emitted, waiting
 
     Handler.transfer_async = transfer_async
     return original

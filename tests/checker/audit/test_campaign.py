@@ -9,9 +9,9 @@ import msgspec
 from kvfence.checker.audit.campaign import Campaign, campaign
 from kvfence.checker.audit.cases.case import Abort, Case, Setup, Submit
 from kvfence.checker.audit.cases.outcome import Evidence, Outcome, Sighting
-from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.setup_features import Reach
 from kvfence.checker.audit.findings import examined, grounds_of, slug, verdict_of
-from kvfence.checker.audit.table import rows
+from kvfence.checker.audit.release_table import rows
 from kvfence.checker.report.text.audited import audit_text, summary, table_text
 
 

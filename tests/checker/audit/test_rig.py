@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvfence.checker.audit.cases.case import Case, Setup, Submit
-from kvfence.checker.audit.cuda_stub.device import Device
+from kvfence.checker.audit.cuda_stub.stub_device import Device
 from kvfence.checker.audit.rig.engine import free_list_of
 from kvfence.checker.audit.rig.runner import Runner, Span, texts_of
 from kvfence.checker.audit.rig.worker import sent

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.audit.cuda_stub.cuda import build_params, copy_blocks
-from kvfence.checker.audit.cuda_stub.device import CopyFailed, Deadlock, Device, order_header
 from kvfence.checker.audit.cuda_stub.streams import VirtualEvent, VirtualStream
+from kvfence.checker.audit.cuda_stub.stub_device import CopyFailed, Deadlock, Device, order_header
+from kvfence.checker.audit.cuda_stub.stub_modules import build_params, copy_blocks
 from kvfence.checker.audit.cuda_stub.threads import VirtualQueue, VirtualThread
 from kvfence.checker.order.races import OrderChecker, Race
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Submit, problem_of
-from kvfence.checker.audit.cases.reach import Reach
+from kvfence.checker.audit.cases.setup_features import Reach
 from kvfence.checker.audit.cases.swarm import ODDS, features
 from kvfence.checker.audit.cases.workload import case_of
 from kvfence.checker.audit.targets import REFERENCE, VLLM

@@ -39,7 +39,7 @@ TABLE: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @pytest.fixture(autouse=True)
-def _compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def _compiled_without_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
 
 

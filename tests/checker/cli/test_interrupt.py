@@ -86,7 +86,7 @@ def test_an_interrupted_replay_keeps_its_figures(
 def test_machines_that_were_explored_are_told_though_the_next_one_was_still_being_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvfence.checker.engines.explicit.explore import Explore
+    from kvfence.checker.engines.explicit.numpy_search import Explore
 
     explored = Explore.run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.cli import app as cli
-from kvfence.checker.order.check import check_order_trace
+from kvfence.checker.order.race_check import check_order_trace
 from kvfence.reference.order_programs.order_rules import RULES, Twins, gpu
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import in_order

@@ -112,8 +112,8 @@ def test_the_catalogue_names_the_machines_that_state_each_invariant() -> None:
     for name, build in MACHINES.items():
         machine = build(frozenset())
         checks = [check.id for action in machine.actions.values() for check in action.checks]
-        promises = [promise.id for promise in machine.promises.values()]
-        for invariant in {*(row.id for row in machine.invariants.values()), *checks, *promises}:
+        liveness = [promise.id for promise in machine.liveness.values()]
+        for invariant in {*(row.id for row in machine.invariants.values()), *checks, *liveness}:
             stated.setdefault(invariant, set()).add(name)
     assert {row.id: set(row.machines) for row in INVARIANTS if row.machines} == stated
 

@@ -11,7 +11,7 @@ from kvfence.spec.language import Machine
 
 
 @pytest.fixture
-def compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_without_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
     """For many machines that are searched in no time: optimizing them would take longer."""
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
 

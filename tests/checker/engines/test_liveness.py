@@ -286,7 +286,7 @@ def may_stay(places: set[int], steps: set[Step], fair: dict[str, Fair]) -> bool:
 def can_break(m: Machine) -> bool:
     run = Interpreter(m)
     states, steps = steps_of(run)
-    (promise,) = run.grounded.promises()
+    (promise,) = run.grounded.liveness()
     assert promise.when is not None
 
     def at(node: object) -> set[int]:
@@ -316,7 +316,7 @@ def test_random_machines_are_judged_as_by_trying_every_set_of_states() -> None:
 
 def check_in_python(m: Machine) -> Result:
     """The verdict on a graph made without compiling anything."""
-    from kvfence.checker.engines.liveness import graph
+    from kvfence.checker.engines.liveness import state_graph as graph
 
     def refuse(*_: object) -> None:
         raise build.CannotCompile("not for a machine of seven states")
@@ -336,7 +336,7 @@ def follow(m: Machine, path: Path) -> None:
         states.append(after)
     assert path.loop is not None
     assert states[-1] == states[path.loop]
-    (promise,) = run.grounded.promises()
+    (promise,) = run.grounded.liveness()
     assert promise.when is not None
     owed = [k for k, x in enumerate(states) if not run._false("when", [promise.when], x)]
     kept = [k for k, x in enumerate(states) if not run._false("then", [promise.then], x)]

@@ -8,11 +8,11 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.base import Engine, Result, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device.host import HostDevice
-from kvfence.checker.engines.gpu.swarm import Swarm
+from kvfence.checker.engines.gpu.random_walks import Swarm
 from kvfence.checker.engines.native import Native
 
 MACHINES = Path(__file__).parents[2] / "machines" / "verdicts.py"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from kvfence.checker.engines.base import Engine, Progress, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
 

@@ -127,7 +127,7 @@ class Code:
                         todo.append(self.names[kin[0]].get(bare, ("", "")))
                     elif isinstance(called.value, ast.Name) and called.value.id == "self":
                         todo.append((kin[0], bare))
-                    elif bare in {"request", "close_promise"} and ast.unparse(called.value).endswith("books"):
+                    elif bare in {"request", "close_promise"} and ast.unparse(called.value).endswith("state"):
                         todo.append(("Books", bare))
                     elif isinstance(called.value, ast.Call):  # super()
                         todo += [(base, bare) for base in self.bases.get(kin[0], [])]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kvfence.checker.ledger.ledger import Ledger
-from kvfence.checker.ledger.state import books
+from kvfence.checker.ledger.state import ledger_state as state
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
 from kvfence.spec.events import (
@@ -210,8 +210,8 @@ def test_each_event_of_the_format_has_a_rule() -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(books, "RING", 1000)
-    monkeypatch.setattr(books, "REMEMBERED", 1000)
+    monkeypatch.setattr(state, "RING", 1000)
+    monkeypatch.setattr(state, "REMEMBERED", 1000)
     header = Header(producer="test", pools=(Pool("gpu", 1024),))
     ledger = Ledger(header)
 
@@ -244,7 +244,7 @@ def test_long_events_do_not_fill_the_memory() -> None:
         slots = list(range(number, number + 50_000))
         ledger(Alloc("gpu", f"req:{number}.0", slots))
         ledger(Free("gpu", f"req:{number}.0", slots))
-    assert sum(len(event.slots) for event in ledger.books.ring) < 2_500_000  # type: ignore[union-attr]
+    assert sum(len(event.slots) for event in ledger.state.ring) < 2_500_000  # type: ignore[union-attr]
     violation = ledger.apply(Evict("gpu", [29]))
     assert violation is not None
     assert violation.history[29]

@@ -6,7 +6,7 @@ import pytest
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.rules.progress import STALLED
-from kvfence.checker.ledger.state.reach import blocks_read, last_reader, most_blocks_read
+from kvfence.checker.ledger.state.attention_window import blocks_read, last_reader, most_blocks_read
 from kvfence.spec.events import (
     Admit,
     Alloc,

@@ -12,8 +12,8 @@ import pytest
 from kvfence.checker.cli import app as cli
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.snapshots import snapshot_of
-from kvfence.checker.ledger.state.books import Op
 from kvfence.checker.ledger.state.extra_state import Extra
+from kvfence.checker.ledger.state.ledger_state import Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.spec.events import Admit, Alloc, Event, Group, Header, Label, Lookup, Pool, Submit, Touch
@@ -36,7 +36,7 @@ def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) ->
         ledger = Ledger(header)
         for event in events[:split]:
             assert ledger.apply(event) is None
-        told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.books))
+        told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
         other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
         for event in events[split:]:
             one, two = ledger.apply(event), other.apply(event)
@@ -59,9 +59,9 @@ def test_a_promise_by_groups_is_known_after_a_snapshot() -> None:
         Lookup("7", 0, 0, 32, "cpu", [0, 1, 2], counts=[2, 1]),
     ]
     assert [ledger.apply(event) for event in promised] == [None] * len(promised)
-    told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.books))
+    told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
     other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
-    assert other.books.extra.promised == ledger.books.extra.promised == {"7.0": (0, 32, (2, 1))}
+    assert other.state.extra.promised == ledger.state.extra.promised == {"7.0": (0, 32, (2, 1))}
     for external, broken in ((32, None), (16, "GEOMETRY")):
         for judge in (ledger.copy(), other.copy()):
             found = judge.apply(Admit("7", 0, 0, external, 48 - external, 48))
@@ -127,7 +127,7 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize(
-    ("books", "known"),
+    ("state", "known"),
     [
         (Request, KnownRequest),
         (Op, KnownTransfer),
@@ -137,7 +137,7 @@ FORGOTTEN = {
     ],
 )
 def test_whatever_the_books_have_is_in_a_snapshot_or_follows_from_it(
-    books: type, known: type[msgspec.Struct]
+    state: type, known: type[msgspec.Struct]
 ) -> None:
-    has = set(books.__slots__)  # type: ignore[attr-defined]
-    assert has - set(known.__struct_fields__) == DERIVED[books] | FORGOTTEN.get(books, set())
+    has = set(state.__slots__)  # type: ignore[attr-defined]
+    assert has - set(known.__struct_fields__) == DERIVED[state] | FORGOTTEN.get(state, set())

@@ -116,7 +116,7 @@ anything: st.SearchStrategy[Event] = st.one_of(
 
 def state(ledger: Ledger) -> object:
     """All that a ledger knows about pools and requests, and what it counts as judged."""
-    books = ledger.books
+    state = ledger.state
     return (
         [
             (
@@ -130,11 +130,11 @@ def state(ledger: Ledger) -> object:
                 pool.stale,
                 {name: (holder.slots, holder.reaches()) for name, holder in pool.holders.items()},
             )
-            for pool in books.pools.values()
+            for pool in state.pools.values()
         ],
-        sorted(books.requests),
-        sorted(books.ops),
-        books.slots,
+        sorted(state.requests),
+        sorted(state.ops),
+        state.slots,
         ledger.checks_by_invariant(),
     )
 
@@ -212,9 +212,9 @@ def test_any_events_are_judged_alike(begun: int, events: list[tuple[Event, int]]
 
 def plausible(chance: random.Random, ledger: Ledger) -> Event:
     """An event that often goes through in the present state, and else often nearly does."""
-    books = ledger.books
+    state = ledger.state
     name = chance.choice(["gpu", "cpu"])
-    pool = books.pools[name]
+    pool = state.pools[name]
     some = [slot for slot in range(pool.total) if chance.random() < 0.3] or [1]
     holder = chance.choice(["req:1.0", "req:2.0", "hit:2.0", "op:0.0", "op:1.0", *pool.holders])
     held = pool.holders[holder].slots if holder in pool.holders else set(some)
@@ -224,10 +224,10 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
         some = [*some, *some[:1]]
         mine = [*mine, *mine[:1]]
         keys = [*keys, 10]
-    op = chance.choice(sorted(books.ops)) if books.ops else 0
-    gen = books.ops[op].event.gen if op in books.ops else 0
+    op = chance.choice(sorted(state.ops)) if state.ops else 0
+    gen = state.ops[op].event.gen if op in state.ops else 0
     gpu, cpu = (
-        [slot for slot in range(books.pools[side].total) if books.pools[side].holders_of(slot)] or [1]
+        [slot for slot in range(state.pools[side].total) if state.pools[side].holders_of(slot)] or [1]
         for side in ("gpu", "cpu")
     )
     count = chance.randrange(1, 3)
@@ -258,9 +258,9 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
             lambda: Queue(new_op, new_gen, "load", "cpu", dst, "gpu", src, moved, owner, at=blocks),
             lambda: Issue(op, gen),
             lambda: Report(op, gen, 0, chance.random() < 0.7),
-            lambda: Complete(op, gen, books.ops[op].failed == 0 if op in books.ops else True),
-            lambda: Dispatch((books.dispatched or 0) + 1, ["1"], [1]),
-            lambda: Process(books.steps[0].number if books.steps else 0),
+            lambda: Complete(op, gen, state.ops[op].failed == 0 if op in state.ops else True),
+            lambda: Dispatch((state.dispatched or 0) + 1, ["1"], [1]),
+            lambda: Process(state.steps[0].number if state.steps else 0),
             lambda: Reset(chance.random() < 0.2, ["gpu", "cpu"]),
             lambda: Lookup("2", 0, 0, len(cached), name, cached),
         ]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvfence.checker.order.graph import OrderGraph, explain
+from kvfence.checker.order.happens_before import OrderGraph, explain
 from kvfence.checker.order.races import Access, OrderChecker, Race
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import Run, exhaustive, in_order, seeded, witness

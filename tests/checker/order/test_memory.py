@@ -3,7 +3,7 @@
 import pytest
 
 from kvfence.checker.order.clocks import OrderTraceError
-from kvfence.checker.order.graph import FarApart, explain
+from kvfence.checker.order.happens_before import FarApart, explain
 from kvfence.checker.order.races import OrderChecker
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import witness

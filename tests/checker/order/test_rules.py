@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from kvfence.checker.order.graph import explain
+from kvfence.checker.order.happens_before import explain
 from kvfence.checker.order.missing import broken_by
 from kvfence.checker.order.races import INVARIANTS, OrderChecker, Race
 from kvfence.checker.order.ranges import What

@@ -132,12 +132,12 @@ def test_different_races_are_all_reported() -> None:
 
 
 def test_only_so_many_races_are_kept() -> None:
-    told: list[object] = []
-    checker = OrderChecker(header(1 << 10), keep=3, on_race=told.append)
+    emitted: list[object] = []
+    checker = OrderChecker(header(1 << 10), keep=3, on_race=emitted.append)
     checker(Kernel(0, 0, (), ((0, 0, SLOT),)))
     for number in range(5):
         checker(Kernel(0, 1, ((0, 0, SLOT),), (), f"reader {number}"))
-    assert len(checker.races) == len(told) == len(checker.times()) == 3
+    assert len(checker.races) == len(emitted) == len(checker.times()) == 3
     assert checker.found == 5
 
 

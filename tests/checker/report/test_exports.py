@@ -10,7 +10,7 @@ import pytest
 
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.cli.app import run
-from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.report.export.mermaid import labelled, moves, sequence_diagram, state_diagram
 from kvfence.checker.report.export.promela import promela
 from kvfence.checker.report.export.tla import camel, tla
@@ -94,7 +94,7 @@ def test_a_tla_module_defines_every_part_once(name: str) -> None:
     module, configuration = tla(machine)
     defined = re.findall(r"^(\w+)(?:\([^)]*\))? ==", module, re.MULTILINE)
     assert len(defined) == len(set(defined))
-    parts = {camel(n) for n in (*machine.actions, *machine.invariants, *machine.goals, *machine.promises)}
+    parts = {camel(n) for n in (*machine.actions, *machine.invariants, *machine.goals, *machine.liveness)}
     assert parts <= set(defined)
     assert module.count("(") == module.count(")")
     for invariant in machine.invariants:

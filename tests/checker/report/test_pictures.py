@@ -6,13 +6,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvfence.checker.analysis.recorded.holding import Holding
+from kvfence.checker.analysis.recorded.slot_holders import Holding
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.order.races import OrderChecker
-from kvfence.checker.report.diagrams import sequence, slots, timeline
-from kvfence.checker.report.diagrams.coverage import coverage
+from kvfence.checker.report.diagrams import sequence, timeline
+from kvfence.checker.report.diagrams import slot_history as slots
+from kvfence.checker.report.diagrams.action_coverage import coverage
 from kvfence.checker.report.diagrams.messages import OrderSpeaker, Speaker
 from kvfence.checker.report.diagrams.svg import Canvas, cut, palette
 from kvfence.spec import events as ev

@@ -12,8 +12,8 @@ import pytest
 from kvfence.checker.analysis.recorded.explain import Explained
 from kvfence.checker.analysis.review.compare import review
 from kvfence.checker.report.diagrams.svg import Canvas
-from kvfence.checker.report.html.explained import explained_html
-from kvfence.checker.report.html.html import review_html
+from kvfence.checker.report.html.explain_page import explained_html
+from kvfence.checker.report.html.page import review_html
 
 
 @pytest.fixture(scope="module", params=["review", "explain"])

@@ -11,13 +11,13 @@ import junitparser
 import pytest
 
 from kvfence.checker.analysis.review.compare import review
-from kvfence.checker.analysis.review.evidence import Proving
 from kvfence.checker.analysis.review.facts import Review
+from kvfence.checker.analysis.review.proofs import Proving
 from kvfence.checker.report.ci.annotations import github_annotations
 from kvfence.checker.report.ci.junit import review_junit
 from kvfence.checker.report.ci.markdown import review_markdown
 from kvfence.checker.report.ci.sarif import review_sarif
-from kvfence.checker.report.html.html import review_html
+from kvfence.checker.report.html.page import review_html
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.checker.report.text.reviewed import EXIT_CODES, review_text
 

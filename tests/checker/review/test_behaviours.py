@@ -7,7 +7,7 @@ import pytest
 from kvfence.checker.analysis.review import behaviours as module
 from kvfence.checker.analysis.review.behaviours import behaviours
 from kvfence.checker.analysis.review.facts import Behaviour
-from kvfence.checker.analysis.sides import side
+from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES

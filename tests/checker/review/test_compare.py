@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kvfence.checker.analysis.liveness import promise_sizes
+from kvfence.checker.analysis.liveness import liveness_sizes
 from kvfence.checker.analysis.review import compare
 from kvfence.checker.analysis.review.compare import effect_of, review, stopping
 from kvfence.checker.analysis.review.facts import Review
-from kvfence.checker.analysis.sides import side
+from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.native import Native
 from kvfence.spec.designs import DESIGNS, Design
 from kvfence.spec.errors import CannotRun
@@ -198,7 +198,7 @@ def test_what_a_change_of_a_verdict_means(base: Verdict | None, change: Verdict 
 def test_promises_are_judged_no_larger_than_the_machine_allows() -> None:
     machine = MACHINES["scheduling"](frozenset())
     sizes = {name: sort.default for name, sort in machine.sorts.items()}
-    assert all(promise_sizes(machine, sizes)[sort] <= size for sort, size in sizes.items())
+    assert all(liveness_sizes(machine, sizes)[sort] <= size for sort, size in sizes.items())
 
 
 @pytest.mark.parametrize(

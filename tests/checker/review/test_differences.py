@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.analysis.review import differences
-from kvfence.checker.analysis.sides import side
+from kvfence.checker.analysis.review_sides import side
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import ForAll, Implies, Int, Machine, Not
 from kvfence.spec.machines import MACHINES

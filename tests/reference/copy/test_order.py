@@ -38,15 +38,15 @@ def races(driver, name, kind, *, waits_before=True, waits_after=True):
     segment = Segment([View.of(sides[0])], blocks, [View.of(sides[1])], blocks[::-1].copy())
     everything = [(0, device.data_ptr(), device.numel())]
     for _ in range(2):
-        driver.tell(Kernel(0, compute.number, [], everything, "compute"))
-        driver.tell(Record(0, compute.number, ready))
+        driver.emit(Kernel(0, compute.number, [], everything, "compute"))
+        driver.emit(Record(0, compute.number, ready))
         if waits_before:
-            driver.tell(Wait(0, copies.number, ready))
+            driver.emit(Wait(0, copies.number, ready))
         engine.copy(kind, [segment], copies)
-        driver.tell(Record(0, copies.number, end))
+        driver.emit(Record(0, copies.number, end))
         if waits_after:
-            driver.tell(Wait(0, compute.number, end))
-    driver.tell(Kernel(0, compute.number, [], everything, "compute"))
+            driver.emit(Wait(0, compute.number, end))
+    driver.emit(Kernel(0, compute.number, [], everything, "compute"))
     streams = tuple(Stream(number) for number in driver.streams)
     checker = OrderChecker(Header(producer="test", streams=streams, regions=(Region(0, 0, 2**62),)))
     checker.apply_all(driver.events)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.ledger.state.reach import blocks_read, most_blocks_read
+from kvfence.checker.engines.explicit.numpy_search import Explore
+from kvfence.checker.ledger.state.attention_window import blocks_read, most_blocks_read
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.events import Group, GroupKind
 from kvfence.spec.language import View

@@ -6,8 +6,8 @@ import pytest
 from stories import assert_breaks_by, follow, refused_by_the_sound_twin
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES, loads, loads_verdicts
 

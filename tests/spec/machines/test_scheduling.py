@@ -6,8 +6,8 @@ import pytest
 
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.engines.base import Path, Result, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec.designs import DESIGNS

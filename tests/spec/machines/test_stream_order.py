@@ -6,8 +6,8 @@ import pytest
 
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import stream_order
 

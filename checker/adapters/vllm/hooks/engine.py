@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kvfence.checker.adapters.vllm.hooks.pool import TAP
-from kvfence.checker.adapters.vllm.notes.tape import Now
+from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
+from kvfence.checker.adapters.vllm.stream.known_parts import unseen_tiers
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
-from kvfence.checker.adapters.vllm.stream.seen import unseen_tiers
-from kvfence.checker.adapters.vllm.stream.stream import MakeTape, OpenSink, log
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, log
 from kvfence.checker.adapters.vllm.stream.tables import TableReader
 from kvfence.spec.events import Group
 
@@ -19,7 +19,7 @@ STREAM = "_kvfence_stream"
 """Attribute of a scheduler, table manager or connector under observation."""
 UNKNOWN = False
 """What it is of a scheduler that was not looked at yet."""
-TAPE = "_kvfence_tape"
+NOTE_QUEUE = "_kvfence_note_queue"
 """Attribute of a scheduler or table manager under observation."""
 TABLES = "_kvfence_tables"
 """Attribute of a table manager under observation."""
@@ -28,9 +28,11 @@ TABLES = "_kvfence_tables"
 class Engines:
     """Makes a stream for each engine, and knows those that are alive."""
 
-    def __init__(self, open_sink: OpenSink, producer: str, make_tape: MakeTape = Now) -> None:
+    def __init__(
+        self, open_sink: OpenSink, producer: str, make_note_queue: MakeNoteQueue = ImmediateNoteQueue
+    ) -> None:
         self.open_sink = open_sink
-        self.make_tape = make_tape
+        self.make_note_queue = make_note_queue
         self.producer = producer
         self.on = True
         self.not_seen: Callable[[str], None] = lambda _: None
@@ -49,7 +51,7 @@ class Engines:
         tap: PoolTap | None = getattr(gpu_pool, TAP, None)
         if tap is not None and isinstance(tap.stream, EngineStream):
             return tap.stream
-        stream = EngineStream(self.open_sink, gpu_pool, self.producer, self.make_tape)
+        stream = EngineStream(self.open_sink, gpu_pool, self.producer, self.make_note_queue)
         setattr(gpu_pool, TAP, stream.gpu)
         self._streams.append(weakref.ref(stream))
         return stream
@@ -65,7 +67,7 @@ class Engines:
             setattr(manager, TABLES, TableReader(manager))
             for thing in (scheduler, manager):
                 setattr(thing, STREAM, stream)
-                setattr(thing, TAPE, stream.tape)
+                setattr(thing, NOTE_QUEUE, stream.note_queue)
             connector = getattr(scheduler, "connector", None)
             if connector is not None:
                 unseen = unseen_tiers(connector, _bound)
@@ -81,7 +83,7 @@ class Engines:
         Then its pool was not used yet, and can be followed from the beginning.
         """
         setattr(scheduler, STREAM, None)
-        setattr(scheduler, TAPE, None)
+        setattr(scheduler, NOTE_QUEUE, None)
         manager = getattr(scheduler, "kv_cache_manager", None)
         pool = getattr(manager, "block_pool", None)
         if pool is None or not self.on:
@@ -118,7 +120,7 @@ class Engines:
         """Tell of each engine that is at rest that it is."""
         for stream in self.streams:
             if not stream.off:
-                stream.tape.append((stream.at_rest, busy(stream)))
+                stream.note_queue.append((stream.at_rest, busy(stream)))
 
 
 def _unused(pool: Any) -> bool:

@@ -17,9 +17,9 @@ from kvfence.checker.adapters.vllm.hooks.worker import (
     hook_steps,
     hook_worker,
 )
-from kvfence.checker.adapters.vllm.notes.coverage import Coverage
-from kvfence.checker.adapters.vllm.notes.tape import Now
-from kvfence.checker.adapters.vllm.stream.stream import MakeTape, OpenSink, Sink
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
+from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, Sink
 from kvfence.checker.order.races import Race
 from kvfence.spec.events import Header
 
@@ -58,8 +58,8 @@ class Instrumentation:
         self._engines.on = False
         self.workers.remove()
         for stream in self._engines.streams:
-            stream.tape.append((stream.tell_repeats,))
-            stream.tape.finish()
+            stream.note_queue.append((stream.emit_repeats,))
+            stream.note_queue.finish()
             stream.off = True
         self._patches.remove()
 
@@ -68,7 +68,7 @@ def instrument(
     sink: Callable[[Any], None] | None = None,
     *,
     open_sink: OpenSink | None = None,
-    make_tape: MakeTape | None = None,
+    make_note_queue: MakeNoteQueue | None = None,
     order_sink: Callable[[Any], None] | None = None,
     on_race: Callable[[Race], None] | None = None,
     not_checked: Callable[[str], None] = lambda _: None,
@@ -78,7 +78,7 @@ def instrument(
     ``sink`` gets the events of all engines, each engine's header before its first event. ``open_sink`` is
     called with each engine's header instead, and returns what gets its events. An InvariantViolation that the
     sink raises goes through to vLLM; no other exception of ours does. Events are told when they happen,
-    unless ``make_tape`` makes tapes that are told later.
+    unless ``make_note_queue`` makes note queues that are told later.
 
     Worker sides are observed if somebody asks for it: ``order_sink`` gets the order events of the first
     worker side, their header first; ``on_race`` gets the races of every one, judged as it goes, and
@@ -98,8 +98,8 @@ def instrument(
     vllm = importlib.import_module("vllm")
     release = str(getattr(vllm, "__version__", "unknown"))
     coverage = Coverage()
-    patches = Patches(coverage, compiled=make_tape is not None)
-    engines = Engines(open_sink, f"vllm {release}", make_tape or Now)
+    patches = Patches(coverage, compiled=make_note_queue is not None)
+    engines = Engines(open_sink, f"vllm {release}", make_note_queue or ImmediateNoteQueue)
     engines.not_seen = coverage.unseen
     workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)
     try:

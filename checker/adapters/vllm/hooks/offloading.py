@@ -22,8 +22,8 @@ from kvfence.checker.adapters.vllm.hooks.worker import (
     steps_in_flight,
     within,
 )
-from kvfence.checker.adapters.vllm.notes.coverage import CHECKED, Coverage
-from kvfence.checker.adapters.vllm.stream.seen import GAPS
+from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED, Coverage
+from kvfence.checker.adapters.vllm.stream.known_parts import GAPS
 from kvfence.checker.adapters.vllm.worker.observed_cuda import here, on_behalf_of, telling
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import NULL, Slots, group_kinds, widened_by
@@ -42,7 +42,7 @@ ASKED: Final = "_kvfence_asked"
 def hook_offloading(workers: Workers) -> Patches:
     """Observe all worker sides of OffloadingConnector that get their KV caches from here on.
 
-    All hooks are put in, or none: then :func:`kvfence.checker.adapters.vllm.stream.seen.unseen_orders`
+    All hooks are put in, or none: then :func:`kvfence.checker.adapters.vllm.stream.known_parts.unseen_orders`
     says what is missing, if the connector is used at all.
     """
     patches = Patches(Coverage())

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kvfence.checker.adapters.vllm.notes.coverage import Coverage
-from kvfence.checker.adapters.vllm.notes.quick import Compiled, hook
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled, hook
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 
 MARK: Final = "__kvfence_original__"
 

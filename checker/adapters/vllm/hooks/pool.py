@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
-from kvfence.checker.adapters.vllm.notes.quick import Compiled
-from kvfence.checker.adapters.vllm.notes.tape import LIVELY
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
+from kvfence.checker.adapters.vllm.notes.note_queue import LIVELY
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 
 TAP: Final = "_kvfence_tap"
@@ -99,18 +99,18 @@ def _get_new_blocks(original: Method) -> Method:
         tap: PoolTap | None = self._kvfence_tap
         if tap is None:
             return original(self, num_blocks)
-        tape = tap.tape
+        note_queue = tap.note_queue
         try:
             blocks = original(self, num_blocks)
         except ValueError:
-            tape.append((PoolTap.denied, tap, num_blocks, tap.queue.num_free_blocks))
+            note_queue.append((PoolTap.denied, tap, num_blocks, tap.queue.num_free_blocks))
             raise
         try:
-            tape.lively = LIVELY
+            note_queue.lively = LIVELY
             hashes = [block._block_hash for block in blocks]
-            tape.append((PoolTap.allocated, tap, blocks.copy(), tap.queue.num_free_blocks, hashes))
+            note_queue.append((PoolTap.allocated, tap, blocks.copy(), tap.queue.num_free_blocks, hashes))
         except Exception as error:
-            tape.trouble(error)
+            note_queue.trouble(error)
         return blocks
 
     return get_new_blocks
@@ -123,13 +123,13 @@ def _touch(original: Method) -> Method:
             return original(self, blocks)
         blocks = blocks.copy() if isinstance(blocks, list) else _once(blocks)
         original(self, blocks)
-        tape = tap.tape
+        note_queue = tap.note_queue
         try:
-            tape.lively = LIVELY
-            hashes = [block._block_hash for block in blocks] if tape.storing else None
-            tape.append((PoolTap.touched, tap, blocks, tap.queue.num_free_blocks, hashes))
+            note_queue.lively = LIVELY
+            hashes = [block._block_hash for block in blocks] if note_queue.storing else None
+            note_queue.append((PoolTap.touched, tap, blocks, tap.queue.num_free_blocks, hashes))
         except Exception as error:
-            tape.trouble(error)
+            note_queue.trouble(error)
         return None
 
     return touch
@@ -150,12 +150,12 @@ def _free_blocks(original: Method) -> Method:
             return original(self, ordered_blocks, *args, **named)
         blocks = list(ordered_blocks)
         original(self, blocks, *args, **named)
-        tape = tap.tape
+        note_queue = tap.note_queue
         try:
-            tape.lively = LIVELY
-            tape.append((PoolTap.freed, tap, blocks, tap.queue.num_free_blocks))
+            note_queue.lively = LIVELY
+            note_queue.append((PoolTap.freed, tap, blocks, tap.queue.num_free_blocks))
         except Exception as error:
-            tape.trouble(error)
+            note_queue.trouble(error)
         return None
 
     return free_blocks
@@ -175,13 +175,13 @@ def _cache_full_blocks(original: Method) -> Method:
         if tap is None or num_cached_blocks >= num_full_blocks:
             return original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         result = original(self, request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
-        tape = tap.tape
+        note_queue = tap.note_queue
         try:
-            tape.lively = LIVELY
+            note_queue.lively = LIVELY
             new = blocks[num_cached_blocks:num_full_blocks]
-            tape.append((PoolTap.labelled, tap, new, [block._block_hash for block in new]))
+            note_queue.append((PoolTap.labelled, tap, new, [block._block_hash for block in new]))
         except Exception as error:
-            tape.trouble(error)
+            note_queue.trouble(error)
         return result
 
     return cache_full_blocks
@@ -195,9 +195,9 @@ def _evict_blocks(original: Method) -> Method:
             try:
                 blocks = self.blocks
                 lost = [slot for slot in block_ids if blocks[slot]._block_hash is None]
-                tap.tape.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
+                tap.note_queue.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
             except Exception as error:
-                tap.tape.trouble(error)
+                tap.note_queue.trouble(error)
         return result
 
     return evict_blocks
@@ -208,7 +208,7 @@ def _reset_prefix_cache(original: Method) -> Method:
         tap: PoolTap | None = self._kvfence_tap
         done = original(self)
         if tap is not None and done:
-            tap.tape.append((tap.stream.pool_reset, tap))
+            tap.note_queue.append((tap.stream.pool_reset, tap))
         return done
 
     return reset_prefix_cache
@@ -221,7 +221,7 @@ def _unpin_blocks(original: Method) -> Method:
             return original(self, blocks, on_reuse)
         listed = list(blocks)
         result = original(self, listed, on_reuse)
-        tap.tape.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
+        tap.note_queue.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
         return result
 
     return unpin_blocks
@@ -246,12 +246,12 @@ def _relabels(
             tap: PoolTap | None = self._kvfence_tap
             if tap is None:
                 return original(self, *args, **named)
-            tape = tap.tape
+            note_queue = tap.note_queue
             try:
                 blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
                 before = [block._block_hash for block in blocks]
             except Exception as error:
-                tape.trouble(error)
+                note_queue.trouble(error)
                 blocks, before = [], []
             result = original(self, *args, **named)
             try:
@@ -262,16 +262,18 @@ def _relabels(
                     if was is not None and now is None
                 ]
                 if lost:
-                    tape.append((PoolTap.unlabelled, tap, lost, "moved"))
+                    note_queue.append((PoolTap.unlabelled, tap, lost, "moved"))
                 new = [
                     (block, now)
                     for block, was, now in zip(blocks, before, after, strict=True)
                     if now is not None and now != was
                 ]
                 if new:
-                    tape.append((PoolTap.labelled, tap, [block for block, _ in new], [now for _, now in new]))
+                    note_queue.append(
+                        (PoolTap.labelled, tap, [block for block, _ in new], [now for _, now in new])
+                    )
             except Exception as error:
-                tape.trouble(error)
+                note_queue.trouble(error)
             return result
 
         return relabel

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, Final, TypeAlias
 
-from kvfence.checker.adapters.vllm.hooks.engine import STREAM, TABLES, TAPE, UNKNOWN, Engines
+from kvfence.checker.adapters.vllm.hooks.engine import NOTE_QUEUE, STREAM, TABLES, UNKNOWN, Engines
 from kvfence.checker.adapters.vllm.hooks.patching import Method, NotSeenError, Patches, shaped
-from kvfence.checker.adapters.vllm.notes.quick import Compiled
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.stream.tables import Tables
 
 IN_FLIGHT: Final = "kvfence_in_flight"
-"""Attribute of the tape, or of a scheduler that is not observed: steps whose output the scheduler has not
-processed; of a step's output: how many there were before it. Workers cannot know from anyone else which steps
-are over."""
+"""Attribute of the note queue, or of a scheduler that is not observed: the steps whose output is not processed yet.
+
+Of a step's output: how many there were before it. Workers learn only from here which steps are over."""
 
 
 def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engines: Engines) -> None:
@@ -38,7 +38,7 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
 
     patches.mark(owner, IN_FLIGHT, 0)
     patches.mark(owner, STREAM, UNKNOWN)
-    patches.mark(owner, TAPE)
+    patches.mark(owner, NOTE_QUEUE)
     patches.wrap(owner, "__init__", init)
     patches.wrap(owner, "add_request", lambda original: _add_request(original, late), parameters=("request",))
     patches.wrap(
@@ -66,7 +66,7 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
         needed=False,
     )
     manager = kv_cache_manager.KVCacheManager
-    for name in (STREAM, TAPE, TABLES):
+    for name in (STREAM, NOTE_QUEUE, TABLES):
         patches.mark(manager, name)
     patches.wrap(
         manager,
@@ -97,7 +97,7 @@ def _add_request(original: Method, late: Late) -> Method:
     def add_request(self: Any, request: Any) -> Any:
         stream = late(self)
         if stream is not None:
-            stream.tape.append((stream.submit, request.request_id, request.num_tokens))
+            stream.note_queue.append((stream.submit, request.request_id, request.num_tokens))
         return original(self, request)
 
     return add_request
@@ -111,19 +111,19 @@ def hook(PARAMETERS):
     output = original(ARGUMENTS)
     try:
         tokens = output.num_scheduled_tokens
-        counter = self if stream is None else stream.tape
+        counter = self if stream is None else stream.note queue
         output.kvfence_in_flight = running = counter.kvfence_in_flight
         if tokens:
             counter.kvfence_in_flight = running + 1
             if stream is not None:
                 if output.scheduled_spec_decode_tokens:
                     uneven = list(output.scheduled_spec_decode_tokens)
-                    stream.tape.append((stream.dispatched, id(output), tokens.copy(), uneven))
+                    stream.note queue.append((stream.dispatched, id(output), tokens.copy(), uneven))
                 else:
-                    stream.tape.append((stream.dispatched, id(output), tokens.copy()))
+                    stream.note queue.append((stream.dispatched, id(output), tokens.copy()))
     except Exception as error:
         if stream is not None:
-            stream.tape.trouble(error)
+            stream.note queue.trouble(error)
     return output
 """
 
@@ -139,23 +139,23 @@ def _update_from_output(original: Method) -> Method:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         stream: EngineStream | None = self._kvfence_stream or None
         tokens = scheduler_output.num_scheduled_tokens
-        counter = self if stream is None else stream.tape
+        counter = self if stream is None else stream.note_queue
         if tokens and counter.kvfence_in_flight:
             counter.kvfence_in_flight -= 1
         if stream is None:
             return original(self, scheduler_output, model_runner_output)
-        tape = stream.tape
+        note_queue = stream.note_queue
         if tokens:
-            tape.append((stream.processed, id(scheduler_output)))
+            note_queue.append((stream.processed, id(scheduler_output)))
         outputs = original(self, scheduler_output, model_runner_output)
         if scheduler_output.scheduled_spec_decode_tokens:
             try:
                 _settle(self, scheduler_output)
             except Exception as error:
-                tape.trouble(error)
-        tape.done = done = tape.size()
-        if done > tape.full:
-            tape.turn()
+                note_queue.trouble(error)
+        note_queue.done = done = note_queue.size()
+        if done > note_queue.full:
+            note_queue.turn()
         return outputs
 
     return update_from_output
@@ -167,7 +167,7 @@ def _settle(scheduler: Any, output: Any) -> None:
     known = scheduler.requests
     drafted = output.scheduled_spec_decode_tokens
     computed = [(id_, int(known[id_].num_computed_tokens)) for id_ in drafted if id_ in known]
-    stream.tape.append((stream.settle_rejected, computed))
+    stream.note_queue.append((stream.settle_rejected, computed))
 
 
 def _preempt_request(original: Method) -> Method:
@@ -178,9 +178,9 @@ def _preempt_request(original: Method) -> Method:
         id_ = request.request_id
         for noted in stream.noted_cursors:
             noted.pop(id_, None)
-        stream.tape.append((stream.preempting, id_, int(request.num_computed_tokens)))
+        stream.note_queue.append((stream.preempting, id_, int(request.num_computed_tokens)))
         result = original(self, request, *args, **named)
-        stream.tape.append((stream.preempted, id_))
+        stream.note_queue.append((stream.preempted, id_))
         return result
 
     return _preempt_request
@@ -191,7 +191,7 @@ def _free_request(original: Method) -> Method:
         stream: EngineStream | None = self._kvfence_stream or None
         if stream is not None:
             computed = int(request.num_computed_tokens)
-            stream.tape.append((stream.finishing, request.request_id, request.status.name, computed))
+            stream.note_queue.append((stream.finishing, request.request_id, request.status.name, computed))
         return original(self, request, *args, **named)
 
     return _free_request
@@ -202,7 +202,7 @@ def _free_blocks(original: Method) -> Method:
         stream: EngineStream | None = self._kvfence_stream or None
         result = original(self, request, *args, **named)
         if stream is not None:
-            stream.tape.append((stream.gone, request.request_id))
+            stream.note_queue.append((stream.gone, request.request_id))
         return result
 
     return _free_blocks
@@ -213,13 +213,13 @@ def _reset_prefix_cache(original: Method) -> Method:
         stream: EngineStream | None = self._kvfence_stream or None
         if stream is None:
             return original(self, *args, **named)
-        stream.tape.append((stream.begin_reset,))
+        stream.note_queue.append((stream.begin_reset,))
         done = False
         try:
             done = original(self, *args, **named)
         finally:
             with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
-            stream.tape.append((stream.end_reset, bool(done), with_connector))
+            stream.note_queue.append((stream.end_reset, bool(done), with_connector))
         return done
 
     return reset_prefix_cache
@@ -229,7 +229,7 @@ def _handle_invalid_blocks(original: Method) -> Method:
     def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **named: Any) -> Any:
         stream: EngineStream | None = self._kvfence_stream or None
         if stream is not None:
-            stream.tape.append((stream.failed_blocks, set(invalid_block_ids)))
+            stream.note_queue.append((stream.failed_blocks, set(invalid_block_ids)))
         return original(self, invalid_block_ids, *args, **named)
 
     return _handle_invalid_blocks
@@ -237,16 +237,16 @@ def _handle_invalid_blocks(original: Method) -> Method:
 
 _ALLOCATE_SLOTS = """
 def hook(PARAMETERS):
-    tape = self._kvfence_tape
-    if tape is None:
+    note queue = self._kvfence_tape
+    if note queue is None:
         return original(ARGUMENTS)
-    mark = tape.begin()
+    mark = note queue.begin()
     try:
         blocks = original(ARGUMENTS)
     except BaseException:
         allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, False)
         raise
-    if tape.size() != mark:
+    if note queue.size() != mark:
         done = blocks is not None
         allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, done)
     return blocks
@@ -265,7 +265,7 @@ def _allocate_slots(original: Method) -> Method:
 def _allocated(manager: Any, request: Any, local: int, external: int, mark: int, done: bool) -> None:
     """Note that a request's tables were changed by ``allocate_slots``, which may have admitted it."""
     stream: EngineStream = manager._kvfence_stream
-    tape, reader = stream.tape, manager._kvfence_tables
+    note_queue, reader = stream.note_queue, manager._kvfence_tables
     id_ = request.request_id
     tables: Tables = ()
     admission = None
@@ -273,15 +273,15 @@ def _allocated(manager: Any, request: Any, local: int, external: int, mark: int,
         computed = int(request.num_computed_tokens)
         most = None
         if computed and reader.appending:
-            made = tape.since(mark)
+            made = note_queue.since(mark)
             if made is not None:
                 most = sum(_given(note) for note in made)
         tables = reader.read(id_, most)
         if done:
             admission = (int(local) + computed, int(external), int(request.num_tokens))
     except Exception as error:
-        tape.trouble(error)
-    tape.end(mark, (stream.table_changed, id_, tables, admission))
+        note_queue.trouble(error)
+    note_queue.end(mark, (stream.table_changed, id_, tables, admission))
 
 
 def _given(note: Any) -> int:
@@ -292,18 +292,18 @@ def _given(note: Any) -> int:
 def _in_table(original: Method, self: Any, id_: str, emptied: bool, *args: Any, **named: Any) -> Any:
     """Call ``original``, and note what it did as done by the tables of a request."""
     stream: EngineStream = self._kvfence_stream
-    tape = stream.tape
-    mark = tape.begin()
+    note_queue = stream.note_queue
+    mark = note_queue.begin()
     try:
         return original(self, *args, **named)
     finally:
-        if emptied or tape.size() != mark:
-            tape.end(mark, (stream.table_shrunk, id_, emptied))
+        if emptied or note_queue.size() != mark:
+            note_queue.end(mark, (stream.table_shrunk, id_, emptied))
 
 
 def _free_table(original: Method) -> Method:
     def free(self: Any, request: Any) -> Any:
-        if self._kvfence_tape is None:
+        if self._kvfence_note_queue is None:
             return original(self, request)
         return _in_table(original, self, request.request_id, True, request)
 
@@ -315,7 +315,7 @@ def _pop_blocks_for_free(original: Method) -> Method:
         stream: EngineStream | None = self._kvfence_stream or None
         blocks = original(self, request)
         if stream is not None:
-            stream.tape.append((stream.free_is_deferred, request.request_id, list(blocks)))
+            stream.note_queue.append((stream.free_is_deferred, request.request_id, list(blocks)))
         return blocks
 
     return pop_blocks_for_free
@@ -323,7 +323,7 @@ def _pop_blocks_for_free(original: Method) -> Method:
 
 def _remove_skipped_blocks(original: Method) -> Method:
     def remove_skipped_blocks(self: Any, request_id: Any, *args: Any, **named: Any) -> Any:
-        if self._kvfence_tape is None:
+        if self._kvfence_note_queue is None:
             return original(self, request_id, *args, **named)
         id_ = request_id if isinstance(request_id, str) else request_id.request_id
         return _in_table(original, self, id_, False, request_id, *args, **named)
@@ -333,7 +333,7 @@ def _remove_skipped_blocks(original: Method) -> Method:
 
 def _cache_blocks(original: Method) -> Method:
     def cache_blocks(self: Any, request: Any, num_computed_tokens: int) -> Any:
-        if self._kvfence_tape is None:
+        if self._kvfence_note_queue is None:
             return original(self, request, num_computed_tokens)
         return _in_table(original, self, request.request_id, False, request, num_computed_tokens)
 

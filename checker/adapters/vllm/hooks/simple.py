@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.hooks.engine import STREAM, Engines
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
-from kvfence.checker.adapters.vllm.notes.quick import Compiled
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.stream.decisions import (
     Load,
     account_finished,
@@ -118,7 +118,7 @@ def _find_hit(original: Method) -> Method:
                     else [block for group in groups for block in group if not block.is_null]
                 )
             except Exception as error:
-                _listening[-1].tape.trouble(error)
+                _listening[-1].note_queue.trouble(error)
         return found
 
     return find_longest_cache_hit
@@ -129,20 +129,20 @@ def _lookup(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, num_computed_tokens)
-        tape = tier.tape
+        note_queue = tier.note_queue
         tier.hits = None
-        mark = tape.begin()
+        mark = note_queue.begin()
         _listening.append(tier)
         try:
             result = original(self, request, num_computed_tokens)
         except BaseException:
-            tape.end(mark, (tier.stream.broken_off,))
+            note_queue.end(mark, (tier.stream.broken_off,))
             raise
         finally:
             _listening.pop()
         external = int(result[0] or 0)
         note = (looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
-        tape.end(mark, note)
+        note_queue.end(mark, note)
         return result
 
     return get_num_new_matched_tokens
@@ -153,12 +153,12 @@ def _after_alloc(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, request, blocks, num_external_tokens)
-        tape = tier.tape
-        mark = tape.begin()
+        note_queue = tier.note_queue
+        mark = note_queue.begin()
         try:
             result = original(self, request, blocks, num_external_tokens)
         except BaseException:
-            tape.end(mark, (tier.stream.broken_off,))
+            note_queue.end(mark, (tier.stream.broken_off,))
             raise
         id_ = request.request_id
         load = None
@@ -169,8 +169,8 @@ def _after_alloc(original: Method) -> Method:
                 cpu = list(meta.cpu_block_ids)
                 load = Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
         except Exception as error:
-            tape.trouble(error)
-        tape.end(mark, (load_decided, tier, id_, load))
+            note_queue.trouble(error)
+        note_queue.end(mark, (load_decided, tier, id_, load))
         return result
 
     return update_state_after_alloc
@@ -181,17 +181,17 @@ def _build_meta(original: Method) -> Method:
         tier = self._kvfence_tier or tier_of(self)
         if tier is None:
             return original(self, scheduler_output)
-        tape = tier.tape
-        mark = tape.begin()
-        tape.storing = True
+        note_queue = tier.note_queue
+        mark = note_queue.begin()
+        note_queue.storing = True
         try:
             meta = original(self, scheduler_output)
         except BaseException:
-            tape.storing = False
-            tape.end(mark, (tier.stream.broken_off,))
+            note_queue.storing = False
+            note_queue.end(mark, (tier.stream.broken_off,))
             raise
-        tape.storing = False
-        if tape.lively or tape.size() != mark or meta.store_event >= 0 or meta.load_event >= 0:
+        note_queue.storing = False
+        if note_queue.lively or note_queue.size() != mark or meta.store_event >= 0 or meta.load_event >= 0:
             _meta_built(tier, self, meta, scheduler_output, mark)
         return meta
 
@@ -201,26 +201,26 @@ def _build_meta(original: Method) -> Method:
 def _meta_built(tier: Tier, manager: Any, meta: Any, output: Any, mark: int) -> None:
     """Note that the call is over in which a step's metadata was made; None: it was not."""
     if meta is None:
-        tier.tape.end(mark, (tier.stream.broken_off,))
+        tier.note_queue.end(mark, (tier.stream.broken_off,))
         return
     step: tuple[Any, ...] = (-1, [], (), [], 0, 1)
     try:
         step = _step(tier, manager, meta, output)
     except Exception as error:
-        tier.tape.trouble(error)
-    tier.tape.end(mark, (step_decided, tier, *step))
+        tier.note_queue.trouble(error)
+    tier.note_queue.end(mark, (step_decided, tier, *step))
 
 
 def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> tuple[Any, ...]:
     """Copies what a step's metadata was made from: the fields of a :class:`Step`."""
-    tracked, tape = manager._reqs_to_store, tier.tape
+    tracked, note_queue = manager._reqs_to_store, tier.note_queue
     free = tier.tap.queue.num_free_blocks
     owners: list[str] = []
     if meta.store_event >= 0:
         owners = list(manager._store_event_to_reqs.get(meta.store_event, ()))
     cursors: list[tuple[str, list[int], int]] = []
-    if tape.lively and tracked:
-        tape.lively -= 1
+    if note_queue.lively and tracked:
+        note_queue.lively -= 1
         tokens = output.num_scheduled_tokens
         cursors = tier.moved(tracked, tokens, tier.seen)
         if free <= 0:  # What every request could have stored by now counts as well.
@@ -241,10 +241,10 @@ def _update_output(original: Method) -> Method:
             tier = tier_of(self)
             if tier is not None:
                 if received:
-                    tier.tape.append((loads_reported, tier, list(received)))
+                    tier.note_queue.append((loads_reported, tier, list(received)))
                 completed = getattr(meta, "completed_store_events", None)
                 if completed:
-                    tier.tape.append((stores_reported, tier, dict(completed)))
+                    tier.note_queue.append((stores_reported, tier, dict(completed)))
         return original(self, connector_output)
 
     return update_connector_output
@@ -255,13 +255,13 @@ def _process_store_event(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, event_idx)
-        tape = tier.tape
+        note_queue = tier.note_queue
         wanted = self._store_event_to_blocks.get(event_idx)
-        mark = tape.begin()
+        mark = note_queue.begin()
         try:
             result = original(self, event_idx)
         except BaseException:
-            tape.end(mark, (tier.stream.broken_off,))
+            note_queue.end(mark, (tier.stream.broken_off,))
             raise
         slots: list[int] = []
         hashes: list[bytes | None] = []
@@ -273,8 +273,8 @@ def _process_store_event(original: Method) -> Method:
                 hashes = [blocks[slot]._block_hash for slot in slots]
                 _only_found(pool.cached_block_hash_to_block, hashes)
         except Exception as error:
-            tape.trouble(error)
-        tape.end(mark, (store_over, tier, event_idx, slots, hashes))
+            note_queue.trouble(error)
+        note_queue.end(mark, (store_over, tier, event_idx, slots, hashes))
         return result
 
     return _process_store_event
@@ -296,18 +296,18 @@ def _cleanup_load(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self, req_id)
-        tape = tier.tape
+        note_queue = tier.note_queue
         known = self._reqs_to_load.get(req_id)
         if known is None:
             known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
         computed = None if known is None else int(known.request.num_computed_tokens)
-        mark = tape.begin()
+        mark = note_queue.begin()
         try:
             result = original(self, req_id)
         except BaseException:
-            tape.end(mark, (tier.stream.broken_off,))
+            note_queue.end(mark, (tier.stream.broken_off,))
             raise
-        tape.end(mark, (load_over, tier, req_id, computed))
+        note_queue.end(mark, (load_over, tier, req_id, computed))
         return result
 
     return _cleanup_load_request
@@ -327,15 +327,15 @@ def _until_ended(
     tier: Tier, original: Method, manager: Any, request: Any, block_ids: Any, withdraws: bool
 ) -> Any:
     """Call ``original``, which ends a request, and note what that takes."""
-    tape, id_ = tier.tape, request.request_id
+    note_queue, id_ = tier.note_queue, request.request_id
     tier.seen.pop(id_, None)
-    tape.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
-    storing, tape.storing = tape.storing, True
+    note_queue.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
+    storing, note_queue.storing = note_queue.storing, True
     try:
         return original(manager, request, block_ids)
     finally:
-        tape.storing = storing
-        tape.append((ending_over, tier, id_, _cursors(manager, id_)))
+        note_queue.storing = storing
+        note_queue.append((ending_over, tier, id_, _cursors(manager, id_)))
 
 
 def _cursors(manager: Any, id_: str) -> tuple[str, list[int], int] | None:
@@ -356,9 +356,9 @@ def _finished_all(original: Method) -> Method:
             computed, free = int(request.num_computed_tokens), tier.tap.queue.num_free_blocks
             tables = [list(table) for table in block_ids]
             known = (request.request_id, request.status.name, computed, free, tables)
-            tier.tape.append((account_finished, tier, *known))
+            tier.note_queue.append((account_finished, tier, *known))
         except Exception as error:
-            tier.tape.trouble(error)
+            tier.note_queue.trouble(error)
         return result
 
     return request_finished_all_groups
@@ -369,10 +369,10 @@ def _reset(original: Method) -> Method:
         tier = tier_of(self)
         if tier is None:
             return original(self)
-        tier.tape.append((resetting, tier))
+        tier.note_queue.append((resetting, tier))
         try:
             return original(self)
         finally:
-            tier.tape.append((tier.stream.leave,))
+            tier.note_queue.append((tier.stream.leave,))
 
     return reset

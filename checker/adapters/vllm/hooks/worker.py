@@ -12,14 +12,14 @@ import numpy as np
 
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
 from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
-from kvfence.checker.adapters.vllm.notes.coverage import Coverage
-from kvfence.checker.adapters.vllm.stream.seen import unseen_orders
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
+from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
 from kvfence.checker.adapters.vllm.worker.observed_cuda import Observed, here, on_behalf_of
-from kvfence.checker.adapters.vllm.worker.order_events import OrderTeller
+from kvfence.checker.adapters.vllm.worker.order_events import OrderEmitter
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import group_kinds, widened_by
 from kvfence.checker.order.races import Race
-from kvfence.checker.order.slots import SlotChecker
+from kvfence.checker.order.slot_races import SlotChecker
 
 ORDER: Final = "_kvfence_order"
 """Attribute of a worker side under observation."""
@@ -104,10 +104,10 @@ class Workers:
         if newest is not None and caches is not None and newest.caches is caches and not newest.off:
             return newest
         self.seen += 1
-        teller = None
+        emitter = None
         if self.order_sink is not None and self.seen == 1:
-            teller = OrderTeller(self.order_sink, self.producer)
-        order = WorkerOrder(on_race=self.on_race, teller=teller, not_checked=self.not_checked)
+            emitter = OrderEmitter(self.order_sink, self.producer)
+        order = WorkerOrder(on_race=self.on_race, emitter=emitter, not_checked=self.not_checked)
         order.caches = caches
         self._orders.append(order)
         if order.checker is not None:

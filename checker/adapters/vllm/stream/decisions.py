@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.numbers import packed
 from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, EVICT, FREE, TOUCH, Item
-from kvfence.checker.adapters.vllm.stream.request_state import RequestState
 from kvfence.checker.adapters.vllm.stream.transfers import Tier, Transfer, pairs
 from kvfence.spec.events import Cursor, Drop, DropReason, Lookup
 
@@ -64,7 +64,7 @@ def looked_up(tier: Tier, id_: str, local: int, external: int, hits: list[Any] |
         stream.withdraw(state)
     for item in items:
         if item.tap is tier.tap and item.kind in {TOUCH, FREE}:
-            stream.tell(item, state.hit)
+            stream.emit_item(item, state.hit)
             if item.kind == TOUCH:
                 tier.pins[state.id] = item.slots
             else:
@@ -132,7 +132,7 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
     for item in drops:
         if item.tap is tier.tap and item.kind == FREE:
             tier.pins.pop(id_, None)
-            stream.tell(item, state.hit)
+            stream.emit_item(item, state.hit)
         else:
             stream.nobody([item])
 
@@ -199,7 +199,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
     used = {id(item) for item in items if item.kind in {ALLOC, TOUCH}} if found else set()
     for item in items:
         if id(item) not in used:
-            stream.nobody([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.tell_label(item)
+            stream.nobody([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.emit_label(item)
     ids = step.owners
     transfers: list[Transfer] = []
     for number, (taken, read) in enumerate(found):

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
-from kvfence.checker.adapters.vllm.stream.request_state import RequestState
 from kvfence.checker.adapters.vllm.stream.steps import StepStream
-from kvfence.checker.adapters.vllm.stream.tables import Tables, tell_table
+from kvfence.checker.adapters.vllm.stream.tables import Tables, emit_table
 from kvfence.spec.events import (
     Admit,
     Failed,
@@ -49,7 +49,7 @@ class EngineStream(StepStream):
     def table_changed(self, id_: str, tables: Tables, admission: Admission | None) -> None:
         """Slots were allocated for a request, which may admit it; ``tables``: what it has now."""
         state = self.request(id_)
-        tell_table(self, state, self.gathered(), tables)
+        emit_table(self, state, self.gathered(), tables)
         if admission is not None and not state.admitted:
             self.admit(state, *admission)
 
@@ -64,7 +64,7 @@ class EngineStream(StepStream):
                 state.admission = local, external, total
                 return
             local, external = self.counted_at_once(state, local + external, total), 0
-        self.tell_admission(state, local, external, total)
+        self.emit_admission(state, local, external, total)
 
     def counted_at_once(self, state: RequestState, local: int, total: int) -> int:
         """Tokens that count as computed of ``local`` ones, some of which a tier loads that is not observed.
@@ -85,9 +85,9 @@ class EngineStream(StepStream):
         if not observed:
             self.withdraw(state)
             local, external = self.counted_at_once(state, local + external, total), 0
-        self.tell_admission(state, local, external, total)
+        self.emit_admission(state, local, external, total)
 
-    def tell_admission(self, state: RequestState, local: int, external: int, total: int) -> None:
+    def emit_admission(self, state: RequestState, local: int, external: int, total: int) -> None:
         """Tokens that are computed, those that an observed tier loads, and all."""
         self.emit(Admit(state.id, state.gen, local, external, total - local - external, total))
         if external <= 0:
@@ -95,7 +95,7 @@ class EngineStream(StepStream):
 
     def table_shrunk(self, id_: str, emptied: bool = False) -> None:
         """A call that concerns a request's tables is over; ``emptied``: all blocks were given back."""
-        tell_table(self, self.request(id_), self.gathered())
+        emit_table(self, self.request(id_), self.gathered())
         if emptied:
             self.request(id_).emptied()
 

@@ -63,11 +63,11 @@ class PoolTap:
         "known",
         "labels",
         "name",
+        "note_queue",
         "null",
         "pool",
         "queue",
         "stream",
-        "tape",
     )
 
     def __init__(self, name: str, pool: Any, stream: Stream) -> None:
@@ -75,7 +75,7 @@ class PoolTap:
         self.pool = pool
         self.queue = pool.free_block_queue
         self.stream = stream
-        self.tape = stream.tape
+        self.note_queue = stream.note_queue
         null = getattr(pool, "null_block", None)
         self.null: int = -1 if null is None else null.block_id
         self.labels: npt.NDArray[np.bool_] = np.zeros(len(pool.blocks), dtype=np.bool_)

@@ -28,7 +28,7 @@ class StepStream(Stream):
     def emit(self, event: Event) -> None:
         """Tell ``event``, after the steps that were put off."""
         if self.still is not None:
-            self.tell_repeats()
+            self.emit_repeats()
         super().emit(event)
 
     def dispatched(self, output: int, tokens: dict[str, int], uneven: Sequence[str] = ()) -> None:
@@ -45,7 +45,7 @@ class StepStream(Stream):
             if tokens == self.still and not uneven:
                 self.steps.append((-1, output, tokens))
                 return
-            self.tell_repeats()
+            self.emit_repeats()
         if self.loaded_whole:
             self.loaded_whole.difference_update(tokens)
         number = self.next_step
@@ -75,7 +75,7 @@ class StepStream(Stream):
         if not self.steps:
             self.still = tokens
 
-    def tell_repeats(self) -> None:
+    def emit_repeats(self) -> None:
         """Tell the steps that were put off."""
         tokens, repeats = self.still, self.repeats
         self.still, self.repeats = None, 0

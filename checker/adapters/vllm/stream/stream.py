@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from kvfence.checker.adapters.vllm.notes.tape import Now, Tape
+from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue, NoteQueue
+from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.numbers import keys_and_groups, packed, packed_keys
 from kvfence.checker.adapters.vllm.stream.pool_tap import (
     ALLOC,
@@ -22,13 +23,12 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     Item,
     PoolTap,
 )
-from kvfence.checker.adapters.vllm.stream.request_state import RequestState
 from kvfence.checker.ledger.state.violation import InvariantViolation
 from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Submit, Touch, Unlabel
 
 Sink: TypeAlias = Callable[[Event], None]
 OpenSink: TypeAlias = Callable[[Header], Sink]
-MakeTape: TypeAlias = Callable[[Any], Tape]
+MakeNoteQueue: TypeAlias = Callable[[Any], NoteQueue]
 Handler: TypeAlias = Callable[[list[Item]], None]
 
 MOST_STEPS_AHEAD: Final = 64
@@ -41,13 +41,19 @@ log = logging.getLogger("kvfence.vllm")
 
 
 class Stream:
-    """Tells the events of one engine to a sink, from what the hooks put on its tape."""
+    """Tells the events of one engine to a sink, from what the hooks put on its note queue."""
 
-    def __init__(self, open_sink: OpenSink, gpu_pool: Any, producer: str, make_tape: MakeTape = Now) -> None:
+    def __init__(
+        self,
+        open_sink: OpenSink,
+        gpu_pool: Any,
+        producer: str,
+        make_note_queue: MakeNoteQueue = ImmediateNoteQueue,
+    ) -> None:
         self.open_sink = open_sink
         self.producer = producer
         self.sink: Sink | None = None
-        self.tape = make_tape(self)
+        self.note_queue = make_note_queue(self)
         self.gpu = PoolTap("gpu", gpu_pool, self)
         self.taps = {id(gpu_pool): self.gpu}
         self.tiers: list[PoolTap] = []
@@ -111,7 +117,7 @@ class Stream:
             log.warning("kvfence could not follow vLLM: %s: %s", type(error).__name__, error, exc_info=error)
         if self.trouble_count >= MOST_TROUBLE and not self.off:
             self.off = True
-            self.tape.stop()
+            self.note_queue.stop()
             log.error("kvfence stops to observe this engine: it could not follow vLLM %d times", MOST_TROUBLE)
 
     # Whose doing it is.
@@ -161,7 +167,7 @@ class Stream:
         else:
             self.nobody([item])
 
-    def tell(self, item: Item, holder: str, group: int = 0, at: int = 0) -> None:
+    def emit_item(self, item: Item, holder: str, group: int = 0, at: int = 0) -> None:
         """Tell one item, which ``holder`` did."""
         kind = item.kind
         if kind == ALLOC:
@@ -171,9 +177,9 @@ class Stream:
         elif kind == FREE:
             self.emit(Free(item.tap.name, holder, item.pack, item.free))
         else:
-            self.tell_label(item)
+            self.emit_label(item)
 
-    def tell_label(self, item: Item, op: int = -1) -> None:
+    def emit_label(self, item: Item, op: int = -1) -> None:
         """Tell an item that has no holder: evict, label, unlabel."""
         tap, slots = item.tap, item.slots
         if item.kind == EVICT:
@@ -206,7 +212,7 @@ class Stream:
         """
         for item in items:
             if item.kind in {EVICT, LABEL, UNLABEL}:
-                self.tell_label(item)
+                self.emit_label(item)
             elif item.kind == FREE and self.leaving and self.free_later(item):
                 pass
             else:
@@ -216,7 +222,7 @@ class Stream:
         """Tell the free of a table that its request left before."""
         for holder, (id_, gen, slots) in self.leaving.items():
             if slots.issuperset(item.slots):
-                self.tell(item, holder)
+                self.emit_item(item, holder)
                 slots.difference_update(item.slots)
                 if not slots:
                     del self.leaving[holder]
@@ -246,7 +252,7 @@ class Stream:
         last = len(levels) - 1
         for place, (level, slots) in enumerate(levels.items()):
             free = item.free if place == last else -1
-            self.tell(Item(item.kind, item.tap, slots, free), f"ref:{level}.0")
+            self.emit_item(Item(item.kind, item.tap, slots, free), f"ref:{level}.0")
 
     # Requests.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, FREE, TOUCH, Item
-from kvfence.checker.adapters.vllm.stream.request_state import RequestState
 
 if TYPE_CHECKING:
     from kvfence.checker.adapters.vllm.stream.stream import Stream
@@ -39,17 +39,17 @@ class TableReader:
         return tuple(found)
 
 
-def tell_table(stream: Stream, state: RequestState, items: list[Item], tables: Tables = ()) -> None:
+def emit_table(stream: Stream, state: RequestState, items: list[Item], tables: Tables = ()) -> None:
     """Tell ``items`` as done by the block table of ``state``."""
     for item in items:
         if item.kind in {ALLOC, TOUCH} and item.tap is stream.gpu:
             group, at = place(state, item.slots, tables)
             state.enter(group, at, item.slots)
-            stream.tell(item, state.table, group, at)
+            stream.emit_item(item, state.table, group, at)
         else:
             if item.kind == FREE and item.tap is stream.gpu:
                 state.freed.update(item.slots)
-            stream.tell(item, state.table)
+            stream.emit_item(item, state.table)
 
 
 def place(state: RequestState, slots: list[int], tables: Tables) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def ending(tier: Tier, id_: str, withdraws: bool, known: tuple[str, list[int], i
         for item in items:
             if item.tap is tier.tap and item.kind == FREE and state is not None and id_ in tier.pins:
                 tier.pins.pop(id_)
-                stream.tell(item, state.hit)
+                stream.emit_item(item, state.hit)
             else:
                 stream.nobody([item])
 
@@ -89,7 +89,7 @@ def resetting(tier: Tier) -> None:
                     del pins[id_]
                 if tier.pins.pop(id_, None) is not None:
                     tier.stream.withdraw(state)
-                tier.stream.tell(item, state.hit)
+                tier.stream.emit_item(item, state.hit)
             else:
                 tier.release(given_up, [item])
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvfence.checker.adapters.vllm.notes.quick import quick
+from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
+from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.numbers import indexes, keys_and_groups, packed, packed_keys
 from kvfence.checker.adapters.vllm.stream.pool_tap import (
     ALLOC,
@@ -27,7 +28,6 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     Item,
     PoolTap,
 )
-from kvfence.checker.adapters.vllm.stream.request_state import RequestState
 from kvfence.spec.events import Alloc, Complete, Free, Issue, Kind, Label, Queue, Report, Touch
 
 
@@ -126,6 +126,7 @@ class Tier:
         "loads",
         "manager",
         "moved",
+        "note_queue",
         "ordered",
         "pins",
         "queued",
@@ -134,7 +135,6 @@ class Tier:
         "storing",
         "stream",
         "tap",
-        "tape",
         "tracked",
     )
 
@@ -143,7 +143,7 @@ class Tier:
         self.manager = manager
         """vLLM's: looked at in the engine's thread only."""
         self.tap = tap
-        self.tape = stream.tape
+        self.note_queue = stream.note_queue
         self.loads: dict[str, list[Transfer]] = {}
         """By request."""
         stream.loads.append(self.loads)
@@ -162,7 +162,7 @@ class Tier:
         """What left the tier's index to make room for stores, those of the last step or queued since."""
         self.tracked: dict[str, Any] = {}
         """Requests whose stores are under decision, each with its cursors: see :class:`decisions.Cursors`."""
-        made = quick()
+        made = compiled_hooks()
         self.moved = moved if made is None else made.moved
         self.seen: dict[str, int] = {}
         """See ``noted_cursors`` of the stream. A request that is preempted begins anew."""
@@ -300,7 +300,7 @@ class Tier:
         gpu_items = [item for item in items if item.kind == FREE and item.tap is self.stream.gpu]
         for item in items:
             if item.kind in {EVICT, LABEL, UNLABEL}:
-                self.stream.tell_label(item)
+                self.stream.emit_label(item)
         if not transfers:
             self.stream.nobody(cpu_items + gpu_items)
             return
@@ -370,7 +370,7 @@ class Tier:
                 continue
             some, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
             self.tap.remember(np.array(some, dtype=np.uint32), kept)
-            self.stream.tell_label(Item(LABEL, self.tap, some, extra=kept), transfer.op)
+            self.stream.emit_label(Item(LABEL, self.tap, some, extra=kept), transfer.op)
 
 
 def _slots(transfer: Transfer, tier: bool) -> list[int]:

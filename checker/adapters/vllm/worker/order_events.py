@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kvfence.checker.order.slots import Row
+from kvfence.checker.order.slot_races import Row
 from kvfence.spec.order import (
     Copy,
     Declare,
@@ -33,8 +33,8 @@ APART: Final = 48
 """Bits between the addresses of two pools: where they really are does not matter, only that they differ."""
 
 
-class OrderTeller:
-    """Has the methods of :class:`kvfence.checker.order.slots.SlotChecker`; ``sink`` gets the events."""
+class OrderEmitter:
+    """Has the methods of :class:`kvfence.checker.order.slot_races.SlotChecker`; ``sink`` gets the events."""
 
     def __init__(self, sink: Callable[[OrderEvent | Header], None], producer: str) -> None:
         self._sink = sink

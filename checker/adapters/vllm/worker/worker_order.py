@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.worker.order_events import OrderTeller
+from kvfence.checker.adapters.vllm.worker.order_events import OrderEmitter
 from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, GroupKind, Reader, Slots
 from kvfence.checker.order.races import Race
-from kvfence.checker.order.slots import Row, SlotChecker
+from kvfence.checker.order.slot_races import Row, SlotChecker
 from kvfence.spec.order import RegionKind, SourceOrder, Stream
 
 ENGINE: Final = 0
@@ -31,7 +31,7 @@ MOST_PARAMETERS: Final = 256
 
 
 class WorkerOrder:
-    """Observes one worker. ``on_race`` gets races; ``teller`` is told everything; either may be missing.
+    """Observes one worker. ``on_race`` gets races; ``emitter`` is told everything; either may be missing.
 
     ``not_checked`` gets, in words, what is not judged.
     """
@@ -40,12 +40,12 @@ class WorkerOrder:
         self,
         *,
         on_race: Callable[[Race], None] | None,
-        teller: OrderTeller | None,
+        emitter: OrderEmitter | None,
         not_checked: Callable[[str], None],
     ) -> None:
         self.checker = SlotChecker((ENGINE,), on_race=on_race) if on_race is not None else None
-        self._observers: list[Any] = [each for each in (self.checker, teller) if each is not None]
-        self._teller = teller
+        self._observers: list[Any] = [each for each in (self.checker, emitter) if each is not None]
+        self._emitter = emitter
         self._not_checked = not_checked
         self.off = False
         self.current: Callable[[], Any] = lambda: None
@@ -104,7 +104,7 @@ class WorkerOrder:
             self.off = True
             self._not_checked(f"the order of streams is not judged further: {why}")
 
-    def _tell(self, what: str, *args: Any) -> Any:
+    def _emit(self, what: str, *args: Any) -> Any:
         result = None
         for observer in self._observers:
             found = getattr(observer, what)(*args)
@@ -130,7 +130,7 @@ class WorkerOrder:
         given = self._given.pop(number, None)
         if given is not None:
             # Nobody else can take it any more, but what was put must be taken.
-            self._tell("get", given[0], HANDED, given[1])
+            self._emit("get", given[0], HANDED, given[1])
 
     def new_thread(self) -> int:
         """The number of a thread that is made now."""
@@ -157,7 +157,7 @@ class WorkerOrder:
             number = max([COMPUTE, *self._streams.values()]) + 1
             name = self.stream_names(stream) or f"stream {number}"
         self._streams[key] = number
-        self._tell("add_stream", Stream(number, name=name))
+        self._emit("add_stream", Stream(number, name=name))
         return number
 
     def pool(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
@@ -170,7 +170,7 @@ class WorkerOrder:
         known = self._pools.get(first)
         if known is None:
             size = sum(int(each.stride(0) * each.element_size()) for each in tensors)
-            known = self._tell("add_pool", name, int(tensors[0].shape[0]) * parts, kind, size // parts)
+            known = self._emit("add_pool", name, int(tensors[0].shape[0]) * parts, kind, size // parts)
             self._pools[first] = known
         return known
 
@@ -209,7 +209,7 @@ class WorkerOrder:
 
     def spawned(self, thread: int, child: int) -> None:
         """``thread`` starts ``child``."""
-        self._do(self._tell, "spawn", thread, child)
+        self._do(self._emit, "spawn", thread, child)
 
     def handed_over(self, thread: int) -> int:
         """``thread`` puts something into a queue; its number."""
@@ -217,33 +217,33 @@ class WorkerOrder:
 
     def _handed_over(self, thread: int) -> int:
         self._items += 1
-        self._tell("put", thread, QUEUE, self._items)
+        self._emit("put", thread, QUEUE, self._items)
         return self._items
 
     def taken(self, thread: int, item: int) -> None:
         """``thread`` took something out of a queue."""
-        self._do(self._tell, "get", thread, QUEUE, item)
+        self._do(self._emit, "get", thread, QUEUE, item)
 
     def recorded(self, thread: int, stream: Any, event: int) -> None:
         """``thread`` records ``event``."""
         self._do(self._recorded, thread, stream, event)
 
     def _recorded(self, thread: int, stream: Any, event: int) -> None:
-        self._tell("record", thread, self._stream_of(stream), event)
+        self._emit("record", thread, self._stream_of(stream), event)
         if thread != ENGINE:
             # Another thread can only get the event from this one, and it is given away once it is recorded.
             given = self._given.pop(event, None)
             if given is not None:
-                self._tell("get", given[0], HANDED, given[1])
+                self._emit("get", given[0], HANDED, given[1])
             self._items += 1
             self._given[event] = thread, self._items
-            self._tell("put", thread, HANDED, self._items)
+            self._emit("put", thread, HANDED, self._items)
 
     def _taken_event(self, thread: int, event: int) -> None:
         given = self._given.get(event)
         if given is not None and given[0] != thread:
             del self._given[event]
-            self._tell("get", thread, HANDED, given[1])
+            self._emit("get", thread, HANDED, given[1])
 
     def waited(self, thread: int, stream: int, event: Any) -> None:
         """``thread`` makes ``stream`` wait for ``event``."""
@@ -255,7 +255,7 @@ class WorkerOrder:
 
     def _waited(self, thread: int, stream: int, event: int) -> None:
         self._taken_event(thread, event)
-        self._tell("wait", thread, stream, event)
+        self._emit("wait", thread, stream, event)
 
     def waited_for_stream(self, thread: int, stream: int, other: int) -> None:
         """``thread`` makes ``stream`` wait for what is on ``other``."""
@@ -263,8 +263,8 @@ class WorkerOrder:
 
     def _waited_for_stream(self, thread: int, stream: int, other: int) -> None:
         self._events += 1
-        self._tell("record", thread, other, self._events)
-        self._tell("wait", thread, stream, self._events)
+        self._emit("record", thread, other, self._events)
+        self._emit("wait", thread, stream, self._events)
         self._forget(self._events)
 
     def queried(self, thread: int, event: int, done: bool) -> None:
@@ -274,7 +274,7 @@ class WorkerOrder:
     def _queried(self, thread: int, event: int, done: bool) -> None:
         self._taken_event(thread, event)
         if done:
-            self._tell("query", thread, event, done)
+            self._emit("query", thread, event, done)
 
     def synchronized(self, thread: int, event: int) -> None:
         """``thread`` waited for ``event``."""
@@ -282,11 +282,11 @@ class WorkerOrder:
 
     def _synchronized(self, thread: int, event: int) -> None:
         self._taken_event(thread, event)
-        self._tell("sync_event", thread, event)
+        self._emit("sync_event", thread, event)
 
     def synchronized_stream(self, thread: int, stream: int) -> None:
         """``thread`` waited for what is on ``stream``."""
-        self._do(self._tell, "sync_stream", thread, stream)
+        self._do(self._emit, "sync_stream", thread, stream)
 
     # Copies.
 
@@ -342,7 +342,7 @@ class WorkerOrder:
             name = "load" if dst[0] == self.gpu else "store"
         if dst[0] == self.gpu and self.tables is not None:
             self.tables.about_to_write(rows[1][1])
-        self._tell("copy", thread, stream, rows[0], rows[1], order, name, by)
+        self._emit("copy", thread, stream, rows[0], rows[1], order, name, by)
 
     def touched(self, thread: int, caches: Any, slots: Slots, read: bool) -> None:
         """``thread`` itself read (or wrote) ``slots`` of the memory ``caches``."""
@@ -350,7 +350,7 @@ class WorkerOrder:
 
     def _touched(self, thread: int, caches: Any, slots: Slots, read: bool) -> None:
         rows: list[Row] = [(self.pool(caches, "cpu", "pinned"), slots)]
-        self._tell("host", thread, rows if read else [], [] if read else rows, "disk")
+        self._emit("host", thread, rows if read else [], [] if read else rows, "disk")
 
     # Steps.
 
@@ -375,7 +375,7 @@ class WorkerOrder:
                 self._forget(over)
             over = self._running.popleft()
         if over >= 0:
-            self._tell("sync_event", ENGINE, over)
+            self._emit("sync_event", ENGINE, over)
             self._forget(over)
         self._steps += 1
         self.tables.follow(output)
@@ -395,10 +395,10 @@ class WorkerOrder:
         if self.checker is not None:
             rows = [(self.gpu, reads)], [(self.gpu, writes)]
             reader = self.checker.kernel(ENGINE, stream, *rows, "step", by)
-        if self._teller is not None:
+        if self._emitter is not None:
             everything = [(self.gpu, self.tables.all_reads())]
-            self._teller.kernel(ENGINE, stream, everything, [(self.gpu, np.unique(writes))], "step", by)
+            self._emitter.kernel(ENGINE, stream, everything, [(self.gpu, np.unique(writes))], "step", by)
         self.tables.launched(reader or (0, 0))
         self._events += 1
         self._running.append(self._events)
-        self._tell("record", ENGINE, stream, self._events)
+        self._emit("record", ENGINE, stream, self._events)

@@ -19,7 +19,14 @@ from kvfence.checker.core.c_build import (
     none_found,
     working,
 )
-from kvfence.checker.engines.gpu.device.device import KERNELS, Kernel, NoGpu, OutOfMemory, Params, Words
+from kvfence.checker.engines.gpu.device.search_device import (
+    KERNELS,
+    Kernel,
+    NoGpu,
+    OutOfMemory,
+    Params,
+    Words,
+)
 from kvfence.checker.engines.gpu.device.source import GpuSource, Program
 
 COMPILERS = ("c++", "g++", "clang++")

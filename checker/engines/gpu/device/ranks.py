@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kvfence.checker.engines.gpu.device.device import Words
+from kvfence.checker.engines.gpu.device.search_device import Words
 
 
 class Lost(Exception):  # noqa: N818 (a reason to stop)

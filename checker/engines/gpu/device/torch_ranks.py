@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kvfence.checker.core.shown import tell
-from kvfence.checker.engines.gpu.device.device import Words
+from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.engines.gpu.device.ranks import Lost
+from kvfence.checker.engines.gpu.device.search_device import Words
 from kvfence.spec.errors import CannotRun
 
 GRACE = 8.0  # seconds in which to end in good order
@@ -67,7 +67,7 @@ class TorchRanks:
                 if os.read(heard, 1)[0] == signal.SIGTERM:
                     time.sleep(GRACE)
                     if self.speaks() and self.last_words is not None:
-                        tell(self.last_words())
+                        print_err(self.last_words())
                     os._exit(3)
 
         threading.Thread(target=watch, daemon=True).start()

@@ -9,9 +9,9 @@ import pytest
 
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device import host
-from kvfence.checker.engines.gpu.device.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device import host
-from kvfence.checker.engines.gpu.device.cuda import CudaDevice
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.torch_ranks import TorchRanks
 from kvfence.checker.engines.gpu.expansion import Limits

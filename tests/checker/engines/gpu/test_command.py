@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kvfence.checker.cli.app import run
-from kvfence.checker.engines.gpu.device import cuda
-from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device import cuda_kernels as cuda
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 
 LOOKUP = ["--machine", "lookup"]
 

@@ -5,11 +5,11 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.cli.commands.progress import room_left
+from kvfence.checker.cli.commands.progress_line import room_left
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu, expansion
-from kvfence.checker.engines.gpu.device.device import NoGpu
 from kvfence.checker.engines.gpu.device.host import HostDevice
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.layout import Dense

@@ -9,9 +9,9 @@ import pytest
 
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.gpu import Gpu, state_table
-from kvfence.checker.engines.gpu.device.device import Table
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
+from kvfence.checker.engines.gpu.device.search_device import Table
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.levels import Memory

@@ -11,17 +11,18 @@ import pytest
 
 from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.gpu import Gpu, expansion, search, sums
+from kvfence.checker.engines.gpu import Gpu, expansion, search
+from kvfence.checker.engines.gpu import checksums as sums
 from kvfence.checker.engines.gpu.device import source
-from kvfence.checker.engines.gpu.device.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.ranks import Ranks
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
+from kvfence.checker.engines.gpu.host_levels import PlainStore
 from kvfence.checker.engines.gpu.levels import Levels, Piece
 from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
-from kvfence.checker.engines.gpu.store import PlainStore
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 

@@ -14,11 +14,11 @@ import pytest
 
 from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.gpu import Gpu
-from kvfence.checker.engines.gpu.device.cuda import CudaDevice
-from kvfence.checker.engines.gpu.device.device import NoGpu
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
 from kvfence.checker.engines.gpu.device.ranks import Alone
+from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.native import Native

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kvfence.checker.engines.base import Result
-from kvfence.checker.engines.gpu.device.device import Words
+from kvfence.checker.engines.gpu.device.search_device import Words
 
 
 class Meeting:

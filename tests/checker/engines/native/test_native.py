@@ -10,7 +10,7 @@ import pytest
 
 from kvfence.checker.core import c_build as build
 from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.native import Native

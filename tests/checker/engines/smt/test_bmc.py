@@ -5,8 +5,8 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES

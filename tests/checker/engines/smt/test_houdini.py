@@ -3,7 +3,7 @@
 from types import ModuleType
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.smt.houdini import candidates, infer, with_lemmas
 from kvfence.checker.engines.smt.unbounded import Unbounded
 from kvfence.spec.machines import MACHINES

@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.explore import Explore
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.smt.kinduction import KInduction
 from kvfence.spec.language import Expr, If, Int, Machine, State
 from kvfence.spec.machines import MACHINES

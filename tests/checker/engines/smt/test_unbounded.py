@@ -5,8 +5,8 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.base import Engine, Verdict
-from kvfence.checker.engines.explicit.explore import Explore
 from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.smt import solve, unbounded
 from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.solve import Answer, Outcome, ask

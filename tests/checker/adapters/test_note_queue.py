@@ -1,0 +1,105 @@
+"""What the hooks note is told later as it would have been told at once."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from kvfence.checker.adapters.vllm.notes.judge_thread import Judge
+from kvfence.checker.adapters.vllm.notes.note_queue import FULL, MOST_ROWS, DeferredNoteQueue
+
+
+class Emitted:
+    """A stream that remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.emitted: list[Any] = []
+        self.troubles: list[Exception] = []
+
+    def emit(self, what: Any) -> None:
+        self.emitted.append(what)
+
+    def gather(self) -> None:
+        self.emitted.append("gather")
+
+    def trouble(self, error: Exception) -> None:
+        self.troubles.append(error)
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    monkeypatch.setattr(Judge, "wanted", lambda _: None)
+    return Judge()
+
+
+def test_nothing_is_told_before_the_engine_says_that_no_call_is_under_way(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    note_queue.append((stream.emit, 1))
+    note_queue.play()
+    assert stream.emitted == []
+    note_queue.allow()
+    note_queue.play()
+    assert stream.emitted == [1]
+
+
+def test_a_call_is_told_to_begin_before_what_it_did(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    note_queue.append((stream.emit, "before"))
+    mark = note_queue.begin()
+    note_queue.append((stream.emit, "inside"))
+    note_queue.end(mark, (stream.emit, "end"))
+    note_queue.allow()
+    note_queue.play()
+    assert stream.emitted == ["before", "gather", "inside", "end"]
+
+
+def test_rows_are_told_in_their_order_and_are_not_kept(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    for number in range(3 * FULL):
+        note_queue.append((stream.emit, number))
+        note_queue.allow()
+        if note_queue.size() > note_queue.full:
+            note_queue.turn()
+    note_queue.play()
+    assert stream.emitted == list(range(3 * FULL))
+    assert len(note_queue.rows) == 1
+    assert note_queue.row.since(0) == []
+
+
+def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_told(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    for _ in range(MOST_ROWS + 1):
+        note_queue.append((stream.emit, 0))
+        note_queue.turn()
+    assert "left no time" in str(stream.troubles[0])
+    before = len(note_queue.row)
+    note_queue.append((stream.emit, 0))
+    assert len(note_queue.row) == before
+
+
+def test_notes_of_a_tape_that_is_stopped_are_not_kept(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    note_queue.append((stream.emit, 0))
+    note_queue.stop()
+    note_queue.append((stream.emit, 1))
+    note_queue.play()
+    assert stream.emitted == [0]
+    assert note_queue.row.since(0) == []
+
+
+def test_an_exception_while_telling_is_trouble_and_the_rest_is_told(judge: Judge) -> None:
+    stream = Emitted()
+    note_queue = DeferredNoteQueue(stream, judge)
+    note_queue.append((types.SimpleNamespace, 1, 2, 3))
+    note_queue.append((stream.emit, "after"))
+    note_queue.allow()
+    note_queue.play()
+    assert stream.emitted == ["after"]
+    assert len(stream.troubles) == 1

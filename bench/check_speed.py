@@ -21,37 +21,13 @@ from pathlib import Path
 from kvfence.checker.adapters.reference import replay
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.ledger import Ledger
+from kvfence.spec import events as ev
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Complete,
-    Cursor,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Process,
-    Queue,
-    Quiesce,
-    Report,
-    Retire,
-    Submit,
-    Touch,
-)
 from kvfence.spec.files.traces import TraceReader, TraceWriter
 
 SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 BLOCK = 16
-Observer = Callable[[Event], None]
+Observer = Callable[[ev.Event], None]
 
 
 class SmallPool:
@@ -78,9 +54,9 @@ class SmallPool:
         if cached:
             for slot in cached:
                 del self.slot[self.key.pop(slot)]
-            self.emit(Evict(self.name, cached))
+            self.emit(ev.Evict(self.name, cached))
         self.free_count -= n
-        self.emit(Alloc(self.name, holder, taken, self.free_count, at=at))
+        self.emit(ev.Alloc(self.name, holder, taken, self.free_count, at=at))
         return taken
 
     def touch(self, holder: str, slots: list[int], at: int = 0) -> None:
@@ -88,7 +64,7 @@ class SmallPool:
         for slot in slots:
             self.free_count -= self.refs[slot] == 0
             self.refs[slot] += 1
-        self.emit(Touch(self.name, holder, slots, self.free_count, at=at))
+        self.emit(ev.Touch(self.name, holder, slots, self.free_count, at=at))
 
     def free(self, holder: str, slots: list[int]) -> None:
         """Leave ``slots``."""
@@ -97,7 +73,7 @@ class SmallPool:
             if self.refs[slot] == 0:
                 self.free_count += 1
                 self.free_list.append(slot)
-        self.emit(Free(self.name, holder, slots, self.free_count))
+        self.emit(ev.Free(self.name, holder, slots, self.free_count))
 
     def label(self, slots: list[int], keys: list[int], op: int = -1) -> None:
         """Publish ``slots``, except those whose key is cached elsewhere in the pool."""
@@ -105,7 +81,7 @@ class SmallPool:
         if new:
             self.key.update(new)
             self.slot.update((key, slot) for slot, key in new)
-            self.emit(Label(self.name, [slot for slot, _ in new], [key for _, key in new], op=op))
+            self.emit(ev.Label(self.name, [slot for slot, _ in new], [key for _, key in new], op=op))
 
     def prefix(self, keys: list[int]) -> list[int]:
         """Slots of the longest cached prefix."""
@@ -145,10 +121,10 @@ class Serving:
         self.ops = 0
         self.steps = 0
 
-    def header(self) -> Header:
+    def header(self) -> ev.Header:
         """The header of the trace."""
-        pools = (Pool("gpu", len(self.gpu.refs), 0), Pool("cpu", len(self.cpu.refs)))
-        return Header(producer="bench", pools=pools, groups=(Group("gpu", BLOCK),))
+        pools = (ev.Pool("gpu", len(self.gpu.refs), 0), ev.Pool("cpu", len(self.cpu.refs)))
+        return ev.Header(producer="bench", pools=pools, groups=(ev.Group("gpu", BLOCK),))
 
     def need(self, request: Running) -> int:
         """Blocks for the whole request."""
@@ -157,16 +133,16 @@ class Serving:
     def admit(self, request: Running) -> None:
         """Look up, allocate and load."""
         name, emit = request.id, self.emit
-        emit(Submit(name, 0, request.prompt))
+        emit(ev.Submit(name, 0, request.prompt))
         keys = request.keys[: (request.prompt - 1) // BLOCK]
         local = self.gpu.prefix(keys)
         promised = self.cpu.prefix(keys[len(local) :])
         if promised:
             self.cpu.touch(f"hit:{name}.0", promised)
-        emit(Lookup(name, 0, len(local) * BLOCK, len(promised) * BLOCK, "cpu", promised))
+        emit(ev.Lookup(name, 0, len(local) * BLOCK, len(promised) * BLOCK, "cpu", promised))
         external = len(promised) * BLOCK
         computed = len(local) * BLOCK + external
-        emit(Admit(name, 0, len(local) * BLOCK, external, request.prompt - computed, request.prompt))
+        emit(ev.Admit(name, 0, len(local) * BLOCK, external, request.prompt - computed, request.prompt))
         if local:
             self.gpu.touch(f"req:{name}.0", local)
         missing = -(-request.prompt // BLOCK) - len(local)
@@ -180,19 +156,19 @@ class Serving:
             dst = request.table[len(local) : request.stored]
             self.cpu.touch(f"op:{op}.0", promised)
             moved = request.keys[len(local) : request.stored]
-            emit(Queue(op, 0, "load", "cpu", promised, "gpu", dst, moved, name, 0, at))
+            emit(ev.Queue(op, 0, "load", "cpu", promised, "gpu", dst, moved, name, 0, at))
             self.cpu.free(f"hit:{name}.0", promised)
             self.land(op)
             self.cpu.free(f"op:{op}.0", promised)
             self.gpu.label(dst, moved, op)
         if request.stored:
-            emit(Drop(name, 0, 0, request.stored, "resident"))
-            emit(Cursor(name, 0, request.stored))
+            emit(ev.Drop(name, 0, 0, request.stored, "resident"))
+            emit(ev.Cursor(name, 0, request.stored))
         self.running.append(request)
 
     def land(self, op: int) -> None:
         """The transfer goes through."""
-        for event in (Issue(op, 0), Report(op, 0, 0), Complete(op, 0)):
+        for event in (ev.Issue(op, 0), ev.Report(op, 0, 0), ev.Complete(op, 0)):
             self.emit(event)
 
     def store(self, request: Running) -> None:
@@ -209,19 +185,19 @@ class Serving:
         name = request.id
         for _, key, i in wanted if len(new) < len(wanted) else ():
             if not any(key == row[1] for row in new):
-                self.emit(Drop(name, 0, i, 1, "resident" if key in self.cpu.slot else "tier_full"))
+                self.emit(ev.Drop(name, 0, i, 1, "resident" if key in self.cpu.slot else "tier_full"))
         if new:
             op = self.ops
             self.ops += 1
             src, moved, at = [row[0] for row in new], [row[1] for row in new], [row[2] for row in new]
             self.gpu.touch(f"op:{op}.0", src)
             dst = self.cpu.alloc(f"op:{op}.0", len(new))
-            self.emit(Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, at))
+            self.emit(ev.Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, at))
             self.land(op)
             self.cpu.label(dst, moved, op)
             self.cpu.free(f"op:{op}.0", dst)
             self.gpu.free(f"op:{op}.0", src)
-        self.emit(Cursor(name, 0, full))
+        self.emit(ev.Cursor(name, 0, full))
         request.stored = full
 
     def step(self) -> None:
@@ -234,17 +210,17 @@ class Serving:
                 at = len(request.table)
                 request.table += self.gpu.alloc(f"req:{request.id}.0", missing, at)
             tokens.append(count)
-        self.emit(Dispatch(self.steps, [request.id for request in self.running], tokens))
-        self.emit(Process(self.steps))
+        self.emit(ev.Dispatch(self.steps, [request.id for request in self.running], tokens))
+        self.emit(ev.Process(self.steps))
         self.steps += 1
         for request, count in zip(self.running, tokens, strict=True):
             request.computed += count
             self.store(request)
         for request in [one for one in self.running if one.computed >= one.length]:
             self.running.remove(request)
-            self.emit(Finish(request.id, 0, "length", request.computed))
+            self.emit(ev.Finish(request.id, 0, "length", request.computed))
             self.gpu.free(f"req:{request.id}.0", request.table[::-1])
-            self.emit(Retire(request.id, 0))
+            self.emit(ev.Retire(request.id, 0))
 
     def serve(self, requests: int, *, longest: int, documents: int = 40, most_running: int = 32) -> None:
         """Serve ``requests`` made-up requests and come to rest."""
@@ -265,14 +241,14 @@ class Serving:
                 room -= self.need(waiting[0])
                 self.admit(waiting.popleft())
             self.step()
-        self.emit(Quiesce())
+        self.emit(ev.Quiesce())
 
 
 def serving_trace(
     requests: int, seed: int, *, gpu: int, cpu: int, longest: int
-) -> tuple[Header, list[Event]]:
+) -> tuple[ev.Header, list[ev.Event]]:
     """Header and events of a made-up, sound run. ``longest``: tokens of the longest prompt."""
-    events: list[Event] = []
+    events: list[ev.Event] = []
     serving = Serving(events.append, gpu=gpu, cpu=cpu, seed=seed)
     serving.serve(requests, longest=longest)
     return serving.header(), events
@@ -317,7 +293,7 @@ def record_replay(path: Path, given: argparse.Namespace) -> Path | None:
     return path
 
 
-def record(path: Path, header: Header, events: list[Event]) -> tuple[int, int]:
+def record(path: Path, header: ev.Header, events: list[ev.Event]) -> tuple[int, int]:
     """Write ``events`` to ``path``; the counts that :func:`measure` wants."""
     with TraceWriter(path, header) as write:
         for event in events:
@@ -364,7 +340,7 @@ def measure(what: str, rounds: int, work: Callable[[], tuple[int, int]]) -> None
     print(f"  {what}: {count:,} events in {best:.2f} s of CPU, {count / best:,.0f} events a second{named}")
 
 
-def sizes(events: list[Event]) -> Iterator[tuple[str, str]]:
+def sizes(events: list[ev.Event]) -> Iterator[tuple[str, str]]:
     """How many events of each kind there are, and how many slots they name."""
     kinds = Counter(type(event).__name__ for event in events)
     slots: Counter[str] = Counter()

@@ -28,14 +28,14 @@ from kvfence.reference.copy.kernel import DEFAULT_SHAPES, KernelCopy, Kernels, S
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.driver.driver import Driver
 from kvfence.reference.driver.host_pool import HostPool
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
-KINDS: Final[tuple[Kind, ...]] = ("store", "load")
+KINDS: Final[tuple[ev.Kind, ...]] = ("store", "load")
 SIZES: Final = (4096, 16384, 65536, 262144, 2**20, 2**22)
 COUNTS: Final = (64, 512, 8192)
 PIECE: Final = 16384
 """Block size of the measurements beside a matrix product."""
-OTHER_SHAPES: Final[Mapping[Kind, tuple[Shape, ...]]] = {
+OTHER_SHAPES: Final[Mapping[ev.Kind, tuple[Shape, ...]]] = {
     "store": (Shape(2, 1024), Shape(2, 512), Shape(3, 768)),
     "load": (Shape(3, 1024), Shape(2, 1024), Shape(8, 1024)),
 }
@@ -66,7 +66,7 @@ class Pools:
         self.compute = torch.cuda.Stream(0, -1)
         torch.cuda.synchronize()
 
-    def segment(self, kind: Kind, size: int, count: int, half: int | None = None) -> Segment:
+    def segment(self, kind: ev.Kind, size: int, count: int, half: int | None = None) -> Segment:
         """``count`` scattered blocks of ``size`` bytes; ``half`` 0 or 1: from that half of the pools only."""
         total = self.nbytes // size
         low, high = (0, total) if half is None else (half * total // 2, (half + 1) * total // 2)
@@ -78,7 +78,7 @@ class Pools:
             return Segment(device, on_device, host, on_host)
         return Segment(host, on_host, device, on_device)
 
-    def check(self, engine: CopyEngine, kind: Kind, size: int, count: int) -> None:
+    def check(self, engine: CopyEngine, kind: ev.Kind, size: int, count: int) -> None:
         """Raises SystemExit unless the engine moves what it should."""
         segment = self.segment(kind, size, count)
         (src,), (dst,) = segment.src_views, segment.dst_views
@@ -208,7 +208,7 @@ class Product:
 
 
 def beside(
-    products: Product, pools: Pools, engine: CopyEngine, kind: Kind, size: int, rate: float | None
+    products: Product, pools: Pools, engine: CopyEngine, kind: ev.Kind, size: int, rate: float | None
 ) -> tuple[float, float]:
     """Milliseconds of the products while ``engine`` copies, and the GB/s that it moved meanwhile.
 

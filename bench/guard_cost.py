@@ -24,30 +24,7 @@ from typing import Final
 
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.guard.recorder import Recorder
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Complete,
-    Cursor,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Process,
-    Queue,
-    Report,
-    Retire,
-    Submit,
-    Touch,
-)
+from kvfence.spec import events as ev
 
 BLOCK: Final = 16
 CHUNK: Final = 512
@@ -81,44 +58,47 @@ class Engine:
         self.gpu, self.cpu = Cycle(GPU, 1), Cycle(CPU, 0)
         self.step = self.op = self.key = self.number = 0
 
-    def header(self) -> Header:
+    def header(self) -> ev.Header:
         """The header of its trace."""
-        pools = (Pool("gpu", GPU, null=0), Pool("cpu", CPU))
-        return Header(producer="bench", pools=pools, groups=(Group("gpu", BLOCK),))
+        pools = (ev.Pool("gpu", GPU, null=0), ev.Pool("cpu", CPU))
+        return ev.Header(producer="bench", pools=pools, groups=(ev.Group("gpu", BLOCK),))
 
-    def alloc(self, pool: str, holder: str, count: int, at: int = 0) -> tuple[list[int], list[Event]]:
+    def alloc(self, pool: str, holder: str, count: int, at: int = 0) -> tuple[list[int], list[ev.Event]]:
         """Slots of a full pool: what they had is evicted."""
         cycle = self.gpu if pool == "gpu" else self.cpu
         slots = cycle.take(count)
         old = [slot for slot in slots if slot in cycle.cached]
         cycle.cached.difference_update(old)
-        events: list[Event] = [Evict(pool, array("I", old))] if old else []
-        return slots, [*events, Alloc(pool, holder, array("I", slots), at=at)]
+        events: list[ev.Event] = [ev.Evict(pool, array("I", old))] if old else []
+        return slots, [*events, ev.Alloc(pool, holder, array("I", slots), at=at)]
 
     def keys(self, count: int) -> list[int]:
         """New content keys."""
         self.key += count
         return [(key * 0x9E3779B97F4A7C15) & (2**64 - 1) for key in range(self.key - count, self.key)]
 
-    def model_step(self, name: str, tokens: int) -> list[Event]:
+    def model_step(self, name: str, tokens: int) -> list[ev.Event]:
         """A step is dispatched and over."""
         self.step += 1
-        return [Dispatch(self.step, [name], [tokens]), Process(self.step)]
+        return [ev.Dispatch(self.step, [name], [tokens]), ev.Process(self.step)]
 
-    def serve(self) -> Iterator[tuple[str, list[Event]]]:
+    def serve(self) -> Iterator[tuple[str, list[ev.Event]]]:
         """The steps of a request that is computed and stored, and decodes."""
         name, held = f"cmpl-{self.number}", f"req:cmpl-{self.number}.0"
         self.number += 1
         chunks = LOADED // CHUNK
         prompt = chunks * CHUNK * BLOCK
-        yield "", [Submit(name, 0, prompt), Lookup(name, 0, 0, 0), Admit(name, 0, 0, 0, prompt, prompt)]
+        yield (
+            "",
+            [ev.Submit(name, 0, prompt), ev.Lookup(name, 0, 0, 0), ev.Admit(name, 0, 0, 0, prompt, prompt)],
+        )
         table: list[int] = []
         stored: list[tuple[list[int], list[int]]] = []
-        open_store: list[Event] = []
+        open_store: list[ev.Event] = []
         for chunk in range(chunks):
             slots, events = self.alloc("gpu", held, CHUNK, chunk * CHUNK)
             keys = self.keys(CHUNK)
-            label: Event = Label("gpu", array("I", slots), array("Q", keys))
+            label: ev.Event = ev.Label("gpu", array("I", slots), array("Q", keys))
             self.gpu.cached.update(slots)
             if chunk:
                 store, ends = self.store(name, table[-CHUNK:], stored[-1][1], chunk - 1)
@@ -134,16 +114,16 @@ class Engine:
         yield (
             "",
             [
-                Drop(name, 0, (chunks - 1) * CHUNK, CHUNK, "tier_full"),
-                Finish(name, 0, "length", prompt + BLOCK - 1),
-                Free("gpu", held, array("I", table[::-1])),
-                Retire(name, 0),
+                ev.Drop(name, 0, (chunks - 1) * CHUNK, CHUNK, "tier_full"),
+                ev.Finish(name, 0, "length", prompt + BLOCK - 1),
+                ev.Free("gpu", held, array("I", table[::-1])),
+                ev.Retire(name, 0),
             ],
         )
 
     def store(
         self, name: str, slots: list[int], keys: list[int], chunk: int
-    ) -> tuple[list[Event], list[Event]]:
+    ) -> tuple[list[ev.Event], list[ev.Event]]:
         """What begins and what ends the store of a chunk."""
         self.op += 1
         op, holder = self.op, f"op:{self.op}.0"
@@ -154,21 +134,21 @@ class Engine:
         self.cpu.cached.update(there)
         begin = [
             *events,
-            Touch("gpu", holder, src),
-            Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, array("I", at)),
-            Cursor(name, 0, at.stop),
-            Issue(op, 0),
+            ev.Touch("gpu", holder, src),
+            ev.Queue(op, 0, "store", "gpu", src, "cpu", dst, moved, name, 0, array("I", at)),
+            ev.Cursor(name, 0, at.stop),
+            ev.Issue(op, 0),
         ]
-        end: list[Event] = [
-            Report(op, 0, 0),
-            Complete(op, 0),
-            Label("cpu", dst, moved, 0, op),
-            Free("cpu", holder, dst),
-            Free("gpu", holder, src),
+        end: list[ev.Event] = [
+            ev.Report(op, 0, 0),
+            ev.Complete(op, 0),
+            ev.Label("cpu", dst, moved, 0, op),
+            ev.Free("cpu", holder, dst),
+            ev.Free("gpu", holder, src),
         ]
         return begin, end
 
-    def load(self) -> Iterator[tuple[str, list[Event]]]:
+    def load(self) -> Iterator[tuple[str, list[ev.Event]]]:
         """A request all of whose blocks are in the CPU pool: found, promised, loaded."""
         name, held, hit = f"cmpl-{self.number}", f"req:cmpl-{self.number}.0", f"hit:cmpl-{self.number}.0"
         self.number += 1
@@ -176,7 +156,7 @@ class Engine:
         there, events = self.alloc("cpu", "op:fill.0", LOADED)
         cpu, moved = array("I", there), array("Q", keys)
         self.cpu.cached.update(there)
-        yield "", [*events, Label("cpu", cpu, moved), Free("cpu", "op:fill.0", cpu)]
+        yield "", [*events, ev.Label("cpu", cpu, moved), ev.Free("cpu", "op:fill.0", cpu)]
         self.op += 1
         op, holder = self.op, f"op:{self.op}.0"
         tokens = LOADED * BLOCK
@@ -186,30 +166,30 @@ class Engine:
         yield (
             "load",
             [
-                Submit(name, 0, tokens + 1),
-                Touch("cpu", hit, cpu),
-                Lookup(name, 0, 0, tokens, "cpu", cpu),
+                ev.Submit(name, 0, tokens + 1),
+                ev.Touch("cpu", hit, cpu),
+                ev.Lookup(name, 0, 0, tokens, "cpu", cpu),
                 *evicted,
-                Admit(name, 0, 0, tokens, 1, tokens + 1),
-                Touch("cpu", holder, cpu),
-                Touch("gpu", holder, gpu),
-                Queue(op, 0, "load", "cpu", cpu, "gpu", gpu, moved, name, 0, array("I", range(LOADED))),
-                Free("cpu", hit, cpu),
-                Issue(op, 0),
-                Report(op, 0, 0),
-                Complete(op, 0),
-                Label("gpu", gpu, moved, 0, op),
-                Free("gpu", holder, gpu),
-                Free("cpu", holder, cpu),
+                ev.Admit(name, 0, 0, tokens, 1, tokens + 1),
+                ev.Touch("cpu", holder, cpu),
+                ev.Touch("gpu", holder, gpu),
+                ev.Queue(op, 0, "load", "cpu", cpu, "gpu", gpu, moved, name, 0, array("I", range(LOADED))),
+                ev.Free("cpu", hit, cpu),
+                ev.Issue(op, 0),
+                ev.Report(op, 0, 0),
+                ev.Complete(op, 0),
+                ev.Label("gpu", gpu, moved, 0, op),
+                ev.Free("gpu", holder, gpu),
+                ev.Free("cpu", holder, cpu),
             ],
         )
         yield (
             "",
             [
-                Drop(name, 0, 0, LOADED, "resident"),
-                Finish(name, 0, "abort", tokens),
-                Free("gpu", held, gpu),
-                Retire(name, 0),
+                ev.Drop(name, 0, 0, LOADED, "resident"),
+                ev.Finish(name, 0, "abort", tokens),
+                ev.Free("gpu", held, gpu),
+                ev.Retire(name, 0),
             ],
         )
 

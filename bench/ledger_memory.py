@@ -21,15 +21,7 @@ from pathlib import Path
 
 from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.guard.recorder import Recorder
-from kvfence.spec.events import (
-    Finish,
-    Lookup,
-    Preempt,
-    Reset,
-    Retire,
-    Submit,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 
 sys.path.insert(0, str(Path(__file__).parent))
 from check_speed import BLOCK, Observer, Running, Serving
@@ -53,32 +45,32 @@ class Day(Serving):
     def preempt(self, request: Running) -> None:
         """The request loses its blocks, and goes away instead of coming back."""
         self.running.remove(request)
-        self.emit(Preempt(request.id, 0))
+        self.emit(ev.Preempt(request.id, 0))
         self.gpu.free(f"req:{request.id}.0", request.table[::-1])
-        self.emit(Retire(request.id, 0))
-        self.emit(Finish(request.id, 1, "abort", 0))
-        self.emit(Retire(request.id, 1))
+        self.emit(ev.Retire(request.id, 0))
+        self.emit(ev.Finish(request.id, 1, "abort", 0))
+        self.emit(ev.Retire(request.id, 1))
 
     def change_its_mind(self) -> None:
         """A request is promised a hit, and its client goes away."""
         request = self.arrive()
         name, keys = request.id, request.keys[: (request.prompt - 1) // BLOCK]
         promised = self.cpu.prefix(keys)
-        self.emit(Submit(name, 0, request.prompt))
+        self.emit(ev.Submit(name, 0, request.prompt))
         if promised:
             self.cpu.touch(f"hit:{name}.0", promised)
-            self.emit(Lookup(name, 0, 0, len(promised) * BLOCK, "cpu", promised))
-            self.emit(Withdraw(name, 0))
+            self.emit(ev.Lookup(name, 0, 0, len(promised) * BLOCK, "cpu", promised))
+            self.emit(ev.Withdraw(name, 0))
             self.cpu.free(f"hit:{name}.0", promised)
-        self.emit(Finish(name, 0, "abort", 0))
-        self.emit(Retire(name, 0))
+        self.emit(ev.Finish(name, 0, "abort", 0))
+        self.emit(ev.Retire(name, 0))
 
     def reset(self) -> None:
         """Nothing runs: the prefix caches are cleared."""
         for pool in (self.gpu, self.cpu):
             pool.key.clear()
             pool.slot.clear()
-        self.emit(Reset(True, ("gpu", "cpu")))
+        self.emit(ev.Reset(True, ("gpu", "cpu")))
 
     def tidy(self) -> None:
         """Drop what the free lists name in vain, so that it is not this connector that grows."""

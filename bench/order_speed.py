@@ -19,21 +19,8 @@ from pathlib import Path
 
 from kvfence.checker.order.race_check import check_order_trace
 from kvfence.checker.order.races import OrderChecker
+from kvfence.spec import order as od
 from kvfence.spec.files.order_traces import OrderTraceWriter
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Kernel,
-    OrderEvent,
-    Put,
-    Range,
-    Record,
-    Region,
-    Stream,
-    SyncEvent,
-    Wait,
-)
 
 SLOT = 1 << 16
 SLOTS = 1 << 16
@@ -41,36 +28,36 @@ COMPUTE, STORE = 0, 1
 READY, DONE = 0, 1
 JOBS, LAUNCHED = 0, 1
 
-HEADER = Header(
+HEADER = od.Header(
     producer="bench",
     threads=(0, 1),
-    streams=(Stream(COMPUTE), Stream(STORE)),
+    streams=(od.Stream(COMPUTE), od.Stream(STORE)),
     regions=(
-        Region(0, 0, SLOT * SLOTS, slot=SLOT, name="gpu"),
-        Region(1, 1 << 48, SLOT * SLOTS, "pinned", slot=SLOT, name="cpu"),
+        od.Region(0, 0, SLOT * SLOTS, slot=SLOT, name="gpu"),
+        od.Region(1, 1 << 48, SLOT * SLOTS, "pinned", slot=SLOT, name="cpu"),
     ),
 )
 
 
-def serving() -> Iterator[OrderEvent]:
+def serving() -> Iterator[od.OrderEvent]:
     """Steps without end."""
     draw = random.Random(0)
     job = 0
     while True:
         one, two, three, to = (draw.randrange(SLOTS) * SLOT for _ in range(4))
-        first: Range = (0, one, SLOT)
-        second: Range = (0, two, SLOT)
-        yield Kernel(0, COMPUTE, (first,), (second,), "attention", "req:1.0")
-        yield Kernel(0, COMPUTE, (second,), ((0, three, SLOT),), "mlp", "req:1.0")
-        yield Record(0, COMPUTE, READY)
-        yield Put(0, JOBS, job)
-        yield Get(1, JOBS, job)
-        yield Wait(1, STORE, READY)
-        yield Copy(1, STORE, (second,), ((1, to, SLOT),), "stream", "store", "op:1.0")
-        yield Record(1, STORE, DONE)
-        yield Put(1, LAUNCHED, job)
-        yield Get(0, LAUNCHED, job)
-        yield SyncEvent(0, DONE)
+        first: od.Range = (0, one, SLOT)
+        second: od.Range = (0, two, SLOT)
+        yield od.Kernel(0, COMPUTE, (first,), (second,), "attention", "req:1.0")
+        yield od.Kernel(0, COMPUTE, (second,), ((0, three, SLOT),), "mlp", "req:1.0")
+        yield od.Record(0, COMPUTE, READY)
+        yield od.Put(0, JOBS, job)
+        yield od.Get(1, JOBS, job)
+        yield od.Wait(1, STORE, READY)
+        yield od.Copy(1, STORE, (second,), ((1, to, SLOT),), "stream", "store", "op:1.0")
+        yield od.Record(1, STORE, DONE)
+        yield od.Put(1, LAUNCHED, job)
+        yield od.Get(0, LAUNCHED, job)
+        yield od.SyncEvent(0, DONE)
         job += 1
 
 

@@ -20,21 +20,21 @@ from kvfence.reference.device.platform import open_platform
 from kvfence.reference.scheduler.options import Options
 from kvfence.reference.scheduler.scheduler import StepOutput
 from kvfence.reference.worker import OffloadWorker
-from kvfence.spec.events import Group, Header, Pool
-from kvfence.spec.order import OrderEvent
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 PATIENCE = 10_000
 """Rounds without any progress after which the engine is stalled."""
 
 
-def header(options: Options) -> Header:
+def header(options: Options) -> ev.Header:
     """The trace header for a run with ``options``."""
-    disk = (Pool("disk", options.disk_blocks),) if options.tiers > 2 else ()
-    return Header(
+    disk = (ev.Pool("disk", options.disk_blocks),) if options.tiers > 2 else ()
+    return ev.Header(
         producer="kvfence.reference",
-        pools=(Pool("gpu", options.gpu_blocks, null=0), Pool("cpu", options.cpu_blocks), *disk),
+        pools=(ev.Pool("gpu", options.gpu_blocks, null=0), ev.Pool("cpu", options.cpu_blocks), *disk),
         groups=tuple(
-            Group("gpu", spec.block_size, spec.window or None, spec.kind if spec.forgets else None)
+            ev.Group("gpu", spec.block_size, spec.window or None, spec.kind if spec.forgets else None)
             for spec in options.group_specs
         ),
         ranks=options.ranks,
@@ -62,7 +62,7 @@ class Engine:
         workload: Iterator[RequestSpec],
         design: Design = SOUND,
         observer: Observer | None = None,
-        order: Callable[[OrderEvent], None] | None = None,
+        order: Callable[[od.OrderEvent], None] | None = None,
     ) -> None:
         self.options = options
         self.stats = Stats()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvfence.reference.blocks.pool import BlockPool
 from kvfence.reference.device.metrics import PoolLevel, Prometheus
 from kvfence.reference.engine import Engine
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -26,5 +26,5 @@ def _level(pool: BlockPool) -> PoolLevel:
     return PoolLevel(pool.usable, pool.num_free)
 
 
-def _pending(engine: Engine, kind: Kind) -> int:
+def _pending(engine: Engine, kind: ev.Kind) -> int:
     return sum(1 for one in engine.connector.transfers.open.values() if one.kind == kind)

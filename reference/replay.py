@@ -16,8 +16,8 @@ from kvfence.reference.designs.faulty import design_named
 from kvfence.reference.device.metrics import Moved
 from kvfence.reference.engine import Engine
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.events import Kind
-from kvfence.spec.order import OrderEvent
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 Progress = Callable[[int, float], None]
 """Called now and then with the requests finished and the seconds passed."""
@@ -34,7 +34,7 @@ class ReplayReport:
     options: Options
     stats: Stats = field(default_factory=Stats)
     oracle: OracleReads = field(default_factory=OracleReads)
-    moved: dict[Kind, Moved] = field(default_factory=dict)
+    moved: dict[ev.Kind, Moved] = field(default_factory=dict)
     """Per direction, what the device copied; seconds only on a device that measures them."""
     evicted: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -61,7 +61,7 @@ def replay(
     options: Options | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
-    order: Callable[[OrderEvent], None] | None = None,
+    order: Callable[[od.OrderEvent], None] | None = None,
     watch: Callable[[Engine], object] | None = None,
 ) -> ReplayReport:
     """Replay a Mooncake trace file. Raises WorkloadError, OptionsError, and what :func:`run` raises.
@@ -77,7 +77,7 @@ def run(
     options: Options | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
-    order: Callable[[OrderEvent], None] | None = None,
+    order: Callable[[od.OrderEvent], None] | None = None,
     watch: Callable[[Engine], object] | None = None,
 ) -> ReplayReport:
     """Serve ``workload``. Raises GarbledBlock when attention reads what it should not, Stalled, and what

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from kvfence.spec.events import UNNUMBERED, Complete, Event, Preempt, StepNumbers
+from kvfence.spec import events as ev
 
-NOW: Final = UNNUMBERED
+NOW: Final = ev.UNNUMBERED
 """Generation of an event that is about the present one; in the name of a holder, ``req:7.now``."""
 BEFORE: Final = -2
 """The generation before the present one; in the name of a holder, ``req:7.before``."""
@@ -17,7 +17,7 @@ BEFORE: Final = -2
 _WORDS: Final = {"now": 0, "before": 1}
 
 
-class Numbering(StepNumbers):
+class Numbering(ev.StepNumbers):
     """Numbers the events of a path: steps in order, and generations from 0.
 
     That of a request grows after its ``preempt``, that of a transfer after its ``complete``. Numbers that an
@@ -34,20 +34,20 @@ class Numbering(StepNumbers):
         """The same count, to go on from independently."""
         return Numbering(self.dispatched, self.processed, self.generations)
 
-    def __call__(self, events: Iterable[Event]) -> Iterator[Event]:
+    def __call__(self, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         """The events, with the numbers filled in where they are missing."""
         for event in super().__call__(events):
             yield self._with_generations(event)
             match event:
-                case Preempt(gen=gen) if gen == NOW:
+                case ev.Preempt(gen=gen) if gen == NOW:
                     self._grow(f"req:{event.req}")
-                case Complete(gen=gen) if gen == NOW:
+                case ev.Complete(gen=gen) if gen == NOW:
                     self._grow(f"op:{event.op}")
 
     def _grow(self, whose: str) -> None:
         self.generations[whose] = self.generations.get(whose, 0) + 1
 
-    def _with_generations(self, event: Event) -> Event:
+    def _with_generations(self, event: ev.Event) -> ev.Event:
         of_op, of_req = f"op:{getattr(event, 'op', '')}", f"req:{getattr(event, 'req', '')}"
         owners = {"rgen": of_req, "gen": of_op if hasattr(event, "op") else of_req}
         changes: dict[str, Any] = {}

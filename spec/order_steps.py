@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from kvfence.spec.order import Copy, Declare, Kernel, OrderEvent, Own
+from kvfence.spec import order as od
 
 Part: TypeAlias = Literal["call", "run", "read", "write"]
 
@@ -45,20 +45,20 @@ def step_named(name: str) -> Step:
     return Step(int(match[1]), int(match[2]), kind, int(match[5] or 0))
 
 
-def steps_of(call: OrderEvent, thread: int, number: int) -> list[Step]:
+def steps_of(call: od.OrderEvent, thread: int, number: int) -> list[Step]:
     """What a device does on its own for ``call``, which is call ``number`` of ``thread``."""
-    if isinstance(call, Kernel):
+    if isinstance(call, od.Kernel):
         return [Step(thread, number, "run")]
-    if isinstance(call, Copy):
+    if isinstance(call, od.Copy):
         parts = range(len(call.src))
         return [Step(thread, number, kind, part) for kind in _HALVES for part in parts]
     return []
 
 
-def calls_by_thread(events: Iterable[OrderEvent]) -> dict[int, list[OrderEvent]]:
+def calls_by_thread(events: Iterable[od.OrderEvent]) -> dict[int, list[od.OrderEvent]]:
     """The calls of each thread in their order, as a schedule counts them: declarations are no calls."""
-    calls: dict[int, list[OrderEvent]] = {}
+    calls: dict[int, list[od.OrderEvent]] = {}
     for event in events:
-        if not isinstance(event, Declare | Own):
+        if not isinstance(event, od.Declare | od.Own):
             calls.setdefault(event.thread, []).append(event)
     return calls

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.checker.ledger.state.ledger_state import LedgerState
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what is in its background like that
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +51,7 @@ def _what_is_raised_is_counted() -> Iterator[None]:
         noted(state, *(f"not {id_}" for id_ in ids))
         not_judged(state, *ids)
 
-    def look(ledger: Ledger, kind: type[Event], invariant: str) -> None:
+    def look(ledger: Ledger, kind: type[ev.Event], invariant: str) -> None:
         names = counted(ledger.state)
         assert not any(name.startswith("not ") for name in names), (kind, invariant, names)
         assert invariant in {*RULES[kind].each, *names} or invariant not in RULES[kind].ids, (kind, invariant)

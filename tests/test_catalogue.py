@@ -10,9 +10,9 @@ from kvfence.checker.engines.smt.conditions import conditions
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.reference.designs.faulty import FAULTS
+from kvfence.spec import events as ev
 from kvfence.spec.catalog import INVARIANTS, Invariant
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import Header, Pool
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
@@ -63,7 +63,7 @@ def test_it_is_asserted_in_the_reference_which_has_a_fault_that_breaks_it(row: I
 def test_it_is_monitored_by_rules_of_the_ledger(row: Invariant) -> None:
     """Examples: tests/test_trace_examples.py. Rules raise what they declare: tests/checker/monitor."""
     assert row.monitored
-    assert Ledger(Header(producer="test", pools=(Pool("gpu", 2),))).kinds == RULES.keys()
+    assert Ledger(ev.Header(producer="test", pools=(ev.Pool("gpu", 2),))).kinds == RULES.keys()
     assert row.id in {id_ for declared in RULES.values() for id_ in declared.ids}
 
 

@@ -16,13 +16,12 @@ import msgspec
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import Violation
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import Event
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.outputs import check_outputs, write_text
 from kvfence.spec.files.traces import TraceWriter
-from kvfence.spec.order import Header as OrderHeader
-from kvfence.spec.order import OrderEvent
 
 Progress = Callable[[int, float], None]
 Verdict = Literal["holds", "violated", "undetermined"]
@@ -186,16 +185,16 @@ def needs(package: str | None) -> CannotRun:
 
 
 def _observer(
-    apply: Callable[[Event], Violation | None] | None,
+    apply: Callable[[ev.Event], Violation | None] | None,
     writer: TraceWriter | None,
     found: dict[str, Violation],
     expected: str,
-) -> Callable[[Event], None] | None:
+) -> Callable[[ev.Event], None] | None:
     """What the engine tells its events to: records first, so that the event judged is on the trace."""
     if apply is None:
         return writer
 
-    def observe(event: Event) -> None:
+    def observe(event: ev.Event) -> None:
         if writer is not None:
             writer(event)
         violation = apply(event)
@@ -207,7 +206,7 @@ def _observer(
     return observe
 
 
-def execute(header: OrderHeader, events: Sequence[OrderEvent], steps: Sequence[str]) -> list[str]:
+def execute(header: od.Header, events: Sequence[od.OrderEvent], steps: Sequence[str]) -> list[str]:
     """Executes an order program on the virtual device in the order ``steps``; needs no torch.
 
     Returns what was read, or left in memory, other than in the order in which the program is written: a line

@@ -15,8 +15,8 @@ from kvfence.checker.analysis.results import Change, Counterexample, Step, Value
 from kvfence.checker.engines.base import Path
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
 from kvfence.checker.engines.explicit.minimise import ends_in, shorten
+from kvfence.spec import events as ev
 from kvfence.spec.catalog import INVARIANTS
-from kvfence.spec.events import Event, Header
 from kvfence.spec.language import Expr, Grounded, Instance, Machine, SpecError, changes, flat
 from kvfence.spec.language.evaluate import Env
 from kvfence.spec.language.ground import LivenessInstance
@@ -89,7 +89,7 @@ def counterexample(
 
 def _as_trace(
     interpreter: Interpreter, run: list[tuple[Values, Instance, Values]], steps: list[Step], idles: bool
-) -> tuple[list[Step], Header | None, tuple[Event, ...], str]:
+) -> tuple[list[Step], ev.Header | None, tuple[ev.Event, ...], str]:
     """The steps with the events they stand for, the header, and the events of idling.
 
     What the machine says of them is code of its own. If that fails, the last value is the reason, and the
@@ -99,13 +99,13 @@ def _as_trace(
     try:
         told = []
         for step, (before, instance, after) in zip(steps, run, strict=True):
-            observed = numbered(cast("list[Event]", interpreter.events(before, instance, after)))
+            observed = numbered(cast("list[ev.Event]", interpreter.events(before, instance, after)))
             told.append(msgspec.structs.replace(step, observed=tuple(observed)))
-        idle: list[Event] = []
+        idle: list[ev.Event] = []
         if idles and machine.idle_events is not None:
             last = run[-1][2] if run else interpreter.initial()
-            idle += numbered(cast("list[Event]", machine.idle_events(interpreter.view(last))))
-        header = cast("Header", machine.header_of(interpreter.sizes)) if machine.header_of else None
+            idle += numbered(cast("list[ev.Event]", machine.idle_events(interpreter.view(last))))
+        header = cast("ev.Header", machine.header_of(interpreter.sizes)) if machine.header_of else None
     except Exception as problem:
         why = str(problem) if isinstance(problem, SpecError) else f"{type(problem).__name__}: {problem}"
         return steps, None, (), " ".join(why.split())

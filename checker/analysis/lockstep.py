@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.ledger import Ledger
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceWriter
 from kvfence.spec.language import PREMISE, Instance, changes
 from kvfence.spec.language.view import FieldLayout, Shown
@@ -48,7 +48,7 @@ class CannotHere(Exception):  # noqa: N818 - an answer, not an error
 class Driver(Protocol):
     """The implementation's side."""
 
-    events: list[Event]
+    events: list[ev.Event]
     """What the implementation told so far; the ledger judges it."""
 
     @property
@@ -56,7 +56,7 @@ class Driver(Protocol):
         """Fields of the machine that the implementation has no equal of; the others are compared."""
 
     @property
-    def header(self) -> Header | None:
+    def header(self) -> ev.Header | None:
         """What the numbers in the events refer to; None while there is nothing yet that could tell events."""
 
     def perform(self, action: str, args: Args) -> Sequence[Step] | None:

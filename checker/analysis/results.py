@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from kvfence.checker.engines.base import Proof, Searched, Verdict
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 
 Value = bool | int | str
 
@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True):
     arguments: dict[str, Value]
     doc: str
     changes: tuple[Change, ...]
-    observed: tuple[Event, ...] = ()
+    observed: tuple[ev.Event, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -105,11 +105,11 @@ class Counterexample(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     values: dict[str, Value]
     read_before_last_step: bool = False
-    header: Header | None = None
+    header: ev.Header | None = None
     diagnosis: Diagnosis = Diagnosis()
     left_out: int = 0
     loop: int | None = None
-    idle: tuple[Event, ...] = ()
+    idle: tuple[ev.Event, ...] = ()
     untold: str = ""
 
     @property
@@ -119,7 +119,7 @@ class Counterexample(msgspec.Struct, frozen=True):
         return f"{count} event{'s' * (count != 1)}" if count else "in the initial state"
 
     @property
-    def trace(self) -> Iterator[Event]:
+    def trace(self) -> Iterator[ev.Event]:
         """The trace events of all steps, which follow ``header`` in a trace file."""
         return itertools.chain(*(step.observed for step in self.steps), self.idle)
 

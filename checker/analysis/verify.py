@@ -33,7 +33,7 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 if TYPE_CHECKING:
-    from kvfence.spec.events import Header
+    from kvfence.spec import events as ev
     from kvfence.spec.files.traces import LineWriter
 
 INTERRUPTED = "interrupted"
@@ -305,7 +305,7 @@ def _writer(path: FilePath, header: object, inputs: Iterable[FilePath]) -> LineW
 
     if isinstance(header, order.Header):
         return OrderTraceWriter(path, header, inputs=inputs)
-    return TraceWriter(path, cast("Header", header), inputs=inputs)
+    return TraceWriter(path, cast("ev.Header", header), inputs=inputs)
 
 
 def _breaks(result: Result, invariant: str) -> bool:

@@ -15,7 +15,7 @@ from kvfence.checker.adapters.reference import needs
 from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Step, Submit
 from kvfence.checker.audit.cases.judge import Judge
 from kvfence.checker.audit.cases.outcome import Outcome
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceWriter
 
 _PATIENCE: Final = 500
@@ -49,7 +49,7 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
     from kvfence.reference.engine import header
 
     options = _options(case, design)
-    kept: list[Event] = []
+    kept: list[ev.Event] = []
     judge = Judge(kept.append if record is not None else None)
     judge.begin(header(options))
     if options.tiers == 2:

@@ -12,7 +12,7 @@ import msgspec
 
 from kvfence.checker.ledger.ledger import KEPT_VIOLATIONS, Ledger
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Event, Header, Quiesce
+from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceCutError, TraceReader
 from kvfence.spec.files.wellformed import problem_of_event
 
@@ -28,7 +28,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace says about each invariant."""
 
     path: str
-    header: Header
+    header: ev.Header
     verdict: Verdict
     """``holds`` is for the events that were judged; without any, or if interrupted, ``undetermined``."""
     events: int
@@ -98,12 +98,12 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
             gc.enable()
         reader.close()
     seconds = time.perf_counter() - started
-    quiesced = ledger.events > 0 and type(ledger.state.ring[-1]) is Quiesce and not notes
+    quiesced = ledger.events > 0 and type(ledger.state.ring[-1]) is ev.Quiesce and not notes
     return _report(reader, ledger, violations, notes, seconds, quiesced=quiesced, interrupted=interrupted)
 
 
 def _judge(
-    reader: TraceReader, ledger: Ledger, batch: list[Event], violations: list[Violation], limit: int | None
+    reader: TraceReader, ledger: Ledger, batch: list[ev.Event], violations: list[Violation], limit: int | None
 ) -> bool:
     """Judge ``batch``; whether that is enough."""
     rest = iter(batch)

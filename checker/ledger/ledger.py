@@ -25,7 +25,7 @@ from kvfence.checker.ledger.rules.transfer import TransferRules
 from kvfence.checker.ledger.state.declared import RULES, Rule
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import problem_of_header
 
 Mode: TypeAlias = Literal["raise", "log", "count"]
@@ -67,7 +67,7 @@ class Ledger:
 
     def __init__(
         self,
-        header: Header,
+        header: ev.Header,
         mode: Mode = "raise",
         *,
         shortcuts: bool = True,
@@ -96,11 +96,11 @@ class Ledger:
         if header.snapshot is not None:
             restore(state, header.snapshot)
         self._take_over(state)
-        self._counts: dict[type[Event], int] = dict.fromkeys(self._rules, 0)
+        self._counts: dict[type[ev.Event], int] = dict.fromkeys(self._rules, 0)
 
     def _take_over(self, state: LedgerState) -> None:
         self.state = state
-        self._rules: dict[type[Event], Rule] = {}
+        self._rules: dict[type[ev.Event], Rule] = {}
         pools, transfers = self._kinds
         for part in (pools(state), RequestRules(state), transfers(state), StepRules(state)):
             self._rules.update(part.rules())
@@ -113,7 +113,7 @@ class Ledger:
         self.state.remember(events, slots)
         self._remember = self.state.ring.append
 
-    def apply(self, event: Event) -> Violation | None:
+    def apply(self, event: ev.Event) -> Violation | None:
         """Judge ``event``; the first thing that is wrong with it, or None.
 
         Raises ``KeyError`` for a pool that the header does not name, ``TypeError`` for what is no event.
@@ -131,7 +131,7 @@ class Ledger:
             self._violated(kind, violation.invariant)
         return violation
 
-    def apply_until_violation(self, events: Iterator[Event]) -> Violation | None:
+    def apply_until_violation(self, events: Iterator[ev.Event]) -> Violation | None:
         """Judge ``events`` up to and including the first that violates something; None if none does.
 
         The same as :meth:`apply` in a loop, and faster. Raises what it raises.
@@ -149,7 +149,7 @@ class Ledger:
                 return violation
         return None
 
-    def _violated(self, kind: type[Event], invariant: str) -> None:
+    def _violated(self, kind: type[ev.Event], invariant: str) -> None:
         """Count a violation. The rule may have stopped there, so the event counts for that invariant alone,
         and for those that the rule itself counted it for.
         """
@@ -159,7 +159,7 @@ class Ledger:
         if invariant not in declared.ids:
             self.state.judge(invariant)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ev.Event) -> None:
         """Judge ``event`` as the mode says."""
         violation = self.apply(event)
         if violation is None or self.mode == "count":
@@ -182,7 +182,7 @@ class Ledger:
         return other
 
     @property
-    def kinds(self) -> Collection[type[Event]]:
+    def kinds(self) -> Collection[type[ev.Event]]:
         """The kinds of events that it judges."""
         return self._rules.keys()
 

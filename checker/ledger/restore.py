@@ -22,7 +22,7 @@ from kvfence.checker.ledger.state.ledger_state import Closed, LedgerState, Op, S
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
-from kvfence.spec.events import Queue, Round
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 from kvfence.spec.snapshot import (
     KnownEnd,
@@ -84,7 +84,7 @@ def _restore(state: LedgerState, snapshot: Snapshot) -> None:
     state.saw_retire = snapshot.saw_retire
     if snapshot.rarer.idle is not None:
         running, ready, parked, waiting, needed, name = snapshot.rarer.idle
-        last = Round(0, running, ready, parked, waiting, needed, name)
+        last = ev.Round(0, running, ready, parked, waiting, needed, name)
         state.extra.round, state.extra.rounds = round_seen(state, last), snapshot.rarer.rounds
 
 
@@ -147,7 +147,7 @@ def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> No
 
 def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Request]) -> None:
     src, dst = state.pools[known.src_pool], state.pools[known.dst_pool]
-    event = Queue(
+    event = ev.Queue(
         known.op,
         known.gen,
         known.kind,

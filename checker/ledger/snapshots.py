@@ -15,7 +15,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag
-from kvfence.spec.events import Round
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 from kvfence.spec.snapshot import (
     KnownCover,
@@ -217,7 +217,7 @@ def _rarer(state: LedgerState) -> Rarer:
     extra = state.extra
     last = extra.round[2] if isinstance(extra.round, tuple) else None
     idle = None
-    if isinstance(last, Round) and extra.round == round_seen(state, last):
+    if isinstance(last, ev.Round) and extra.round == round_seen(state, last):
         idle = (last.running, last.ready, last.parked, last.waiting, last.needed, last.pool)
     return Rarer(
         idle=idle,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, TypeAlias
 
-from kvfence.spec.order import Stream, StreamKind
+from kvfence.spec import order as od
 
 Clock: TypeAlias = list[int]
 
@@ -50,7 +50,7 @@ class Lane:
 
     __slots__ = ("clock", "history", "index", "last", "limit", "others", "seen", "stream", "thread")
 
-    def __init__(self, stream: Stream, thread: Thread, index: int, clock: Clock) -> None:
+    def __init__(self, stream: od.Stream, thread: Thread, index: int, clock: Clock) -> None:
         self.stream = stream
         self.thread = thread
         self.index = index
@@ -97,7 +97,7 @@ class Clocks:
         """The lane of each position in a clock; None for those of threads."""
         self.owners: list[Thread] = []
         """The thread of each position in a clock."""
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, od.Stream] = {}
         self.guessed = 0
         """How often a clock was asked for that had been forgotten, so that a race may have been missed."""
         self._on_stream: dict[int, list[Lane]] = {}
@@ -120,7 +120,7 @@ class Clocks:
         self.threads[id_] = thread
         return thread
 
-    def add_stream(self, stream: Stream) -> None:
+    def add_stream(self, stream: od.Stream) -> None:
         """A stream that may be used from here on."""
         if self.streams.setdefault(stream.id, stream) != stream:
             raise OrderTraceError(f"stream {stream.id} was declared before, and differently")
@@ -375,9 +375,9 @@ class Clocks:
         return [min(column) for column in zip(*clocks, strict=True)]
 
 
-def _before(earlier: Stream, later: Stream) -> bool:
+def _before(earlier: od.Stream, later: od.Stream) -> bool:
     """Whether operations of ``earlier`` come before those launched later on ``later``."""
     if earlier.id == later.id:
         return True
-    kinds: set[StreamKind] = {earlier.kind, later.kind}
+    kinds: set[od.StreamKind] = {earlier.kind, later.kind}
     return earlier.device == later.device and kinds == {"legacy", "blocking"}

@@ -13,28 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from kvfence.checker.order.races import Race
+from kvfence.spec import order as od
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Get,
-    Header,
-    Join,
-    Kernel,
-    OrderEvent,
-    Own,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    Spawn,
-    Stream,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
 from kvfence.spec.order_steps import step_named
 
 Node = str
@@ -61,8 +41,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     common: str | None
     to_first: tuple[str, ...]
     to_second: tuple[str, ...]
-    header: Header
-    program: tuple[OrderEvent, ...]
+    header: od.Header
+    program: tuple[od.OrderEvent, ...]
     witnesses: tuple[tuple[str, ...], tuple[str, ...]]
 
 
@@ -73,7 +53,9 @@ class OrderGraph:
     before what if the calls are made in just this order.
     """
 
-    def __init__(self, header: Header, events: Sequence[OrderEvent], *, as_called: bool = False) -> None:
+    def __init__(
+        self, header: od.Header, events: Sequence[od.OrderEvent], *, as_called: bool = False
+    ) -> None:
         self._header = header
         self._as_called = as_called
         self.graph: Any = _networkx().DiGraph()
@@ -81,8 +63,8 @@ class OrderGraph:
         self.number: dict[Node, int] = {}
         """The event that each node belongs to."""
         self.events = events
-        self._streams: dict[int, Stream] = {}
-        self._regions: dict[int, Region] = {}
+        self._streams: dict[int, od.Stream] = {}
+        self._regions: dict[int, od.Region] = {}
         self._before: dict[Node, int] = {}
         """All nodes that come before a node, and itself, as a set of bits."""
         self._bit: dict[Node, int] = {}
@@ -99,7 +81,7 @@ class OrderGraph:
 
     # Building.
 
-    def _declare(self, what: Header | Declare) -> None:
+    def _declare(self, what: od.Header | od.Declare) -> None:
         self._streams.update({stream.id: stream for stream in what.streams})
         self._regions.update({region.id: region for region in what.regions})
 
@@ -122,34 +104,34 @@ class OrderGraph:
         """Whether the one call surely comes before the other, later one."""
         return self._as_called or self.comes_before(launch, call)
 
-    def _add(self, number: int, event: OrderEvent) -> None:
-        if isinstance(event, Declare):
+    def _add(self, number: int, event: od.OrderEvent) -> None:
+        if isinstance(event, od.Declare):
             self._declare(event)
-        if isinstance(event, Declare | Own):
+        if isinstance(event, od.Declare | od.Own):
             return
         thread = event.thread
         at = self._calls.get(thread, 0)
         self._calls[thread] = at + 1
         before = self._next.get(thread, [])
-        if isinstance(event, Get) and (event.queue, event.item) in self._items:
+        if isinstance(event, od.Get) and (event.queue, event.item) in self._items:
             before = [*before, self._items.pop((event.queue, event.item))]
-        if isinstance(event, Join):
+        if isinstance(event, od.Join):
             before = [*before, *self._next.get(event.child, [])]
         call = self._node(f"t{thread}.{at}", number, before)
         self._next[thread] = [call]
         match event:
-            case Kernel() | Copy() | Record() | Wait():
+            case od.Kernel() | od.Copy() | od.Record() | od.Wait():
                 self._launch(event, call, number)
-            case Put():
+            case od.Put():
                 self._items[event.queue, event.item] = call
-            case Spawn():
+            case od.Spawn():
                 self._next[event.child] = [call]
-            case SyncEvent() | Query():
-                if not isinstance(event, Query) or event.done:
+            case od.SyncEvent() | od.Query():
+                if not isinstance(event, od.Query) or event.done:
                     self._next[thread] += self._bound(event.event, call)
-            case SyncStream():
+            case od.SyncStream():
                 self._next[thread] += self._known(event.stream, call)
-            case SyncDevice():
+            case od.SyncDevice():
                 for stream in self._streams.values():
                     if stream.device == event.device:
                         self._next[thread] += self._known(stream.id, call)
@@ -176,27 +158,27 @@ class OrderGraph:
             common &= self._before[end]
         return [node for node, bit in self._bit.items() if common & bit]
 
-    def _launch(self, event: Kernel | Copy | Record | Wait, call: Node, number: int) -> None:
+    def _launch(self, event: od.Kernel | od.Copy | od.Record | od.Wait, call: Node, number: int) -> None:
         before = [call]
         mine = self._streams[event.stream]
         for stream in self._streams.values():
             legacy = stream.device == mine.device and {stream.kind, mine.kind} == {"legacy", "blocking"}
             if stream.id == mine.id or legacy:
                 before += self._known(stream.id, call)
-        if isinstance(event, Wait):
+        if isinstance(event, od.Wait):
             before += self._bound(event.event, call)
         end = f"{call}:end"
-        if isinstance(event, Kernel):
+        if isinstance(event, od.Kernel):
             end = self._node(f"{call}:run", number, before)
-        elif isinstance(event, Copy):
+        elif isinstance(event, od.Copy):
             self._copy(event, call, number, before)
         else:
             self._node(end, number, before)
         self._launched.setdefault(event.stream, {}).setdefault(event.thread, []).append((call, end))
-        if isinstance(event, Record):
+        if isinstance(event, od.Record):
             self._records.setdefault(event.event, []).append((call, end))
 
-    def _copy(self, event: Copy, call: Node, number: int, before: list[Node]) -> None:
+    def _copy(self, event: od.Copy, call: Node, number: int, before: list[Node]) -> None:
         begin = self._node(f"{call}:begin", number, before)
         parts = range(len(event.src))
         start = begin if event.order == "stream" else call
@@ -212,15 +194,15 @@ class OrderGraph:
         """The node that accesses some of the addresses ``span`` in event ``number``."""
         nodes = [node for node, of in self.number.items() if of == number]
         event = self.events[number]
-        if isinstance(event, Kernel):
+        if isinstance(event, od.Kernel):
             return next(node for node in nodes if node.endswith(":run"))
-        if isinstance(event, Copy):
+        if isinstance(event, od.Copy):
             ranges, kind = (event.dst, "write") if write else (event.src, "read")
             part = next(part for part, where in enumerate(ranges) if self._overlap(where, span))
             return next(node for node in nodes if node.endswith(f":{kind}{part}"))
         return nodes[0]
 
-    def _overlap(self, where: Range, span: tuple[int, int]) -> bool:
+    def _overlap(self, where: od.Range, span: tuple[int, int]) -> bool:
         start = self._regions[where[0]].at + where[1]
         return start < span[1] and span[0] < start + where[2]
 
@@ -240,7 +222,7 @@ class OrderGraph:
         order += [node for node in graph._bit if not graph._bit[node] & early]
         return tuple(node for node in order if _is_step(node))
 
-    def _declared(self) -> Header:
+    def _declared(self) -> od.Header:
         streams, regions = tuple(self._streams.values()), tuple(self._regions.values())
         return msgspec.structs.replace(self._header, streams=streams, regions=regions)
 
@@ -299,7 +281,7 @@ def _is_step(node: Node) -> bool:
     return True
 
 
-def explain(header: Header, events: Sequence[OrderEvent], race: Race, offset: int = 0) -> Explanation:
+def explain(header: od.Header, events: Sequence[od.OrderEvent], race: Race, offset: int = 0) -> Explanation:
     """Explain ``race``, found in a trace of which ``events`` are those from number ``offset`` on.
 
     Only the events up to the second access count. CannotRun if networkx is missing, FarApart if the first
@@ -338,29 +320,31 @@ def explain(header: Header, events: Sequence[OrderEvent], race: Race, offset: in
     )
 
 
-def excerpt(header: Header, events: Sequence[OrderEvent]) -> tuple[Header, list[OrderEvent], list[int]]:
+def excerpt(
+    header: od.Header, events: Sequence[od.OrderEvent]
+) -> tuple[od.Header, list[od.OrderEvent], list[int]]:
     """``events`` as a program of their own, with the numbers that they have in ``events``.
 
     What begins before them is left out: items that were put, threads that were started. All that is declared
     goes into the header.
     """
-    declared: list[Header | Declare] = [header]
-    declared += [event for event in events if isinstance(event, Declare)]
+    declared: list[od.Header | od.Declare] = [header]
+    declared += [event for event in events if isinstance(event, od.Declare)]
     put: set[tuple[int, int]] = set()
     spawned: set[int] = set()
-    kept: list[OrderEvent] = []
+    kept: list[od.OrderEvent] = []
     numbers: list[int] = []
     threads: dict[int, None] = {}
     for number, event in enumerate(events):
-        if isinstance(event, Declare | Own):
+        if isinstance(event, od.Declare | od.Own):
             continue
-        if isinstance(event, Get) and (event.queue, event.item) not in put:
+        if isinstance(event, od.Get) and (event.queue, event.item) not in put:
             continue
-        if isinstance(event, Join) and event.child not in spawned | threads.keys():
+        if isinstance(event, od.Join) and event.child not in spawned | threads.keys():
             continue
-        if isinstance(event, Put):
+        if isinstance(event, od.Put):
             put.add((event.queue, event.item))
-        if isinstance(event, Spawn):
+        if isinstance(event, od.Spawn):
             spawned.add(event.child)
         if event.thread not in spawned:
             threads[event.thread] = None

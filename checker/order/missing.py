@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from kvfence.checker.order.clocks import Clock, Clocks, Thread
 from kvfence.checker.order.ranges import Site, What
-from kvfence.spec.order import RegionKind
+from kvfence.spec import order as od
 
 
-def invariant_broken(first: Site, second: Site, memory: RegionKind) -> str:
+def invariant_broken(first: Site, second: Site, memory: od.RegionKind) -> str:
     """Id of the invariant that two accesses without order break; ``first`` was told first. "" : none."""
     return broken_by(first.what, first.write, second.what, second.write, memory)
 
 
-def broken_by(first: What, first_writes: bool, second: What, second_writes: bool, memory: RegionKind) -> str:
+def broken_by(
+    first: What, first_writes: bool, second: What, second_writes: bool, memory: od.RegionKind
+) -> str:
     """The same, of what the accesses are."""
     stored = memory == "device"
     if first == "copy" and first_writes:

@@ -14,14 +14,14 @@ from kvfence.checker.ledger.check import NOT_COMPARED
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.happens_before import AROUND, Explanation, FarApart, excerpt, explain
 from kvfence.checker.order.races import MOST_PIECES, OrderChecker, Race
+from kvfence.spec import order as od
 from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.files.traces import TraceCutError
-from kvfence.spec.order import Declare, Header, OrderEvent
 
 Verdict: TypeAlias = Literal["holds", "violated", "undetermined"]
 Progress: TypeAlias = Callable[[int], None]
 """Called now and then with the number of events judged so far."""
-Execute: TypeAlias = Callable[[Header, Sequence[OrderEvent], Sequence[str]], list[str]]
+Execute: TypeAlias = Callable[[od.Header, Sequence[od.OrderEvent], Sequence[str]], list[str]]
 LONGEST_EXCERPT: Final = 4000
 """Events of a trace that an explanation looks at, at most."""
 
@@ -193,16 +193,16 @@ def explain_race(path: str | Path, race: Race) -> Explanation:
     return explain(header, events, race, begin)
 
 
-def _between(path: str | Path, begin: int, end: int) -> tuple[Header, list[OrderEvent]]:
+def _between(path: str | Path, begin: int, end: int) -> tuple[od.Header, list[od.OrderEvent]]:
     """The events ``begin`` up to, not including, ``end``; what was declared before is in the header."""
     reader = OrderTraceReader(path)
-    earlier: list[OrderEvent] = []
-    kept: list[OrderEvent] = []
+    earlier: list[od.OrderEvent] = []
+    kept: list[od.OrderEvent] = []
     number = 0
     for batch in reader.batches():
         if number + len(batch) > begin:
             kept += batch[max(0, begin - number) : end - number]
-        earlier += [event for event in batch[: max(0, begin - number)] if isinstance(event, Declare)]
+        earlier += [event for event in batch[: max(0, begin - number)] if isinstance(event, od.Declare)]
         number += len(batch)
         if number >= end:
             break

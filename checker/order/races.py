@@ -12,31 +12,7 @@ import msgspec
 from kvfence.checker.order.clocks import Clock, Clocks, OrderTraceError
 from kvfence.checker.order.missing import broken_by, invariant_broken, missing_edge
 from kvfence.checker.order.ranges import Piece, Shadow, Site, What, owner_of
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Get,
-    Header,
-    Host,
-    Join,
-    Kernel,
-    OrderEvent,
-    Own,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    RegionKind,
-    Release,
-    SourceOrder,
-    Spawn,
-    Stack,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 
 MOST_PIECES: Final = 1 << 18
 """Pieces of memory that are remembered, at most."""
@@ -48,13 +24,13 @@ INVARIANTS: Final = ("FREEZE", "LOAD-ORDER", "STORE-READY", "USE-READY", "")
 _WHATS: Final[tuple[What, ...]] = get_args(What)
 _Pairs: TypeAlias = dict[What, int]
 """By what an earlier access was: pairs with it that were compared."""
-_Table: TypeAlias = dict[What, dict[RegionKind, tuple[_Pairs, _Pairs]]]
+_Table: TypeAlias = dict[What, dict[od.RegionKind, tuple[_Pairs, _Pairs]]]
 """By what the later access is, and where: pairs with earlier writes, and with earlier reads."""
 
 
 def _table() -> _Table:
     zeros = dict.fromkeys(_WHATS, 0)
-    kinds: tuple[RegionKind, ...] = get_args(RegionKind)
+    kinds: tuple[od.RegionKind, ...] = get_args(od.RegionKind)
     return {what: {kind: (dict(zeros), dict(zeros)) for kind in kinds} for what in _WHATS}
 
 
@@ -74,7 +50,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     stack: tuple[str, ...]
     """Frames of the call stack, innermost first."""
-    order: SourceOrder
+    order: od.SourceOrder
 
 
 class Race(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +88,7 @@ class OrderChecker:
 
     def __init__(
         self,
-        header: Header,
+        header: od.Header,
         *,
         keep: int = KEPT_RACES,
         most_pieces: int = MOST_PIECES,
@@ -131,41 +107,41 @@ class OrderChecker:
         self.clocks = Clocks()
         self.shadow = Shadow(most_pieces)
         self._alike: dict[tuple[object, ...], list[int]] = {}
-        self._regions: dict[int, Region] = {}
-        self._spans: dict[int, tuple[int, int, RegionKind]] = {}
+        self._regions: dict[int, od.Region] = {}
+        self._spans: dict[int, tuple[int, int, od.RegionKind]] = {}
         """First address, bytes and kind of each region."""
         self._read_pairs, self._write_pairs = _table(), _table()
         """Pairs that were compared, whose later access reads, or writes."""
         self._owned: dict[tuple[int, int], str] = {}
-        self._stacks: dict[int, Stack] = {}
-        self._handlers: dict[type[OrderEvent], Callable[[Any, int], None]] = {
-            Declare: self._declare,
-            Release: self._release,
-            Own: self._own,
-            Spawn: self._spawn,
-            Join: self._join,
-            Put: self._put,
-            Get: self._get,
-            Host: self._host,
-            Kernel: self._kernel,
-            Copy: self._copy,
-            Record: self._record,
-            Wait: self._wait,
-            SyncEvent: self._sync_event,
-            Query: self._query,
-            SyncStream: self._sync_stream,
-            SyncDevice: self._sync_device,
+        self._stacks: dict[int, od.Stack] = {}
+        self._handlers: dict[type[od.OrderEvent], Callable[[Any, int], None]] = {
+            od.Declare: self._declare,
+            od.Release: self._release,
+            od.Own: self._own,
+            od.Spawn: self._spawn,
+            od.Join: self._join,
+            od.Put: self._put,
+            od.Get: self._get,
+            od.Host: self._host,
+            od.Kernel: self._kernel,
+            od.Copy: self._copy,
+            od.Record: self._record,
+            od.Wait: self._wait,
+            od.SyncEvent: self._sync_event,
+            od.Query: self._query,
+            od.SyncStream: self._sync_stream,
+            od.SyncDevice: self._sync_device,
         }
         for thread in header.threads:
             self.clocks.add_thread(thread)
         self._declare(header, 0)
 
-    def __call__(self, event: OrderEvent) -> None:
+    def __call__(self, event: od.OrderEvent) -> None:
         """Judge ``event``."""
         self.events = number = self.events + 1
         self._handlers[type(event)](event, number)
 
-    def apply_all(self, events: Iterable[OrderEvent]) -> None:
+    def apply_all(self, events: Iterable[od.OrderEvent]) -> None:
         """Judge ``events`` in order."""
         handlers = self._handlers
         number = self.events
@@ -185,7 +161,7 @@ class OrderChecker:
         """For each of INVARIANTS, the pairs of accesses that were compared, and break it without order."""
         counts = dict.fromkeys(INVARIANTS, 0)
         for writes, table in ((False, self._read_pairs), (True, self._write_pairs)):
-            for what, kind in product(_WHATS, get_args(RegionKind)):
+            for what, kind in product(_WHATS, get_args(od.RegionKind)):
                 for wrote, pairs in zip((True, False), table[what][kind], strict=True):
                     for first, count in pairs.items():
                         counts[broken_by(first, wrote, what, writes, kind)] += count
@@ -197,7 +173,7 @@ class OrderChecker:
 
     # What exists.
 
-    def _declare(self, event: Declare | Header, _number: int) -> None:
+    def _declare(self, event: od.Declare | od.Header, _number: int) -> None:
         for stream in event.streams:
             self.clocks.add_stream(stream)
         for region in event.regions:
@@ -209,7 +185,7 @@ class OrderChecker:
         for stack in event.stacks:
             self._stacks[stack.id] = stack
 
-    def _own(self, event: Own, _number: int) -> None:
+    def _own(self, event: od.Own, _number: int) -> None:
         for region, offset, nbytes in event.ranges:
             start, end = self._span(region, offset, nbytes)
             self._owned.pop((start, end), None)
@@ -218,7 +194,7 @@ class OrderChecker:
         while len(self._owned) > _MOST_OWNED:
             del self._owned[next(iter(self._owned))]
 
-    def _release(self, event: Release, number: int) -> None:
+    def _release(self, event: od.Release, number: int) -> None:
         self._span(event.region, 0, 1)
         nbytes = self._spans[event.region][1]
         thread = self.clocks.thread(event.thread)
@@ -229,40 +205,40 @@ class OrderChecker:
 
     # Calls that only order.
 
-    def _spawn(self, event: Spawn, number: int) -> None:
+    def _spawn(self, event: od.Spawn, number: int) -> None:
         self.clocks.spawn(self.clocks.thread(event.thread), event.child, number)
 
-    def _join(self, event: Join, number: int) -> None:
+    def _join(self, event: od.Join, number: int) -> None:
         self.clocks.join(self.clocks.thread(event.thread), event.child, number)
 
-    def _put(self, event: Put, number: int) -> None:
+    def _put(self, event: od.Put, number: int) -> None:
         self.clocks.put(self.clocks.thread(event.thread), event.queue, event.item, number)
 
-    def _get(self, event: Get, number: int) -> None:
+    def _get(self, event: od.Get, number: int) -> None:
         self.clocks.get(self.clocks.thread(event.thread), event.queue, event.item, number)
 
-    def _record(self, event: Record, number: int) -> None:
+    def _record(self, event: od.Record, number: int) -> None:
         self.clocks.record(self.clocks.thread(event.thread), event.stream, event.event, number)
 
-    def _wait(self, event: Wait, number: int) -> None:
+    def _wait(self, event: od.Wait, number: int) -> None:
         self.clocks.wait(self.clocks.thread(event.thread), event.stream, event.event, number)
 
-    def _sync_event(self, event: SyncEvent, number: int) -> None:
+    def _sync_event(self, event: od.SyncEvent, number: int) -> None:
         self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
 
-    def _query(self, event: Query, number: int) -> None:
+    def _query(self, event: od.Query, number: int) -> None:
         if event.done:
             self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
 
-    def _sync_stream(self, event: SyncStream, number: int) -> None:
+    def _sync_stream(self, event: od.SyncStream, number: int) -> None:
         self.clocks.sync_stream(self.clocks.thread(event.thread), event.stream, number)
 
-    def _sync_device(self, event: SyncDevice, number: int) -> None:
+    def _sync_device(self, event: od.SyncDevice, number: int) -> None:
         self.clocks.sync_device(self.clocks.thread(event.thread), event.device, number)
 
     # Accesses.
 
-    def _host(self, event: Host, number: int) -> None:
+    def _host(self, event: od.Host, number: int) -> None:
         thread = self.clocks.thread(event.thread)
         clock = thread.clock
         clock[thread.index] = number
@@ -273,7 +249,7 @@ class OrderChecker:
                 )
                 (self._write if write else self._read)(site, clock, ranges)
 
-    def _kernel(self, event: Kernel, number: int) -> None:
+    def _kernel(self, event: od.Kernel, number: int) -> None:
         clocks = self.clocks
         lane = clocks.launch(clocks.thread(event.thread), event.stream, number)
         clocks.launched(lane, number)
@@ -297,7 +273,7 @@ class OrderChecker:
             )
             self._write(site, clock, event.writes)
 
-    def _copy(self, event: Copy, number: int) -> None:
+    def _copy(self, event: od.Copy, number: int) -> None:
         src, dst = event.src, event.dst
         if len(src) != len(dst):
             raise OrderTraceError(f"the copy has {len(src)} sources and {len(dst)} destinations")
@@ -350,7 +326,7 @@ class OrderChecker:
             )
         return span[0] + offset, span[0] + offset + nbytes
 
-    def _read(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
+    def _read(self, site: Site, clock: Clock, ranges: Sequence[od.Range]) -> None:
         shadow = self.shadow
         by_start, spans = shadow.by_start, self._spans
         lane, table = site.lane, self._read_pairs[site.what]
@@ -385,7 +361,7 @@ class OrderChecker:
         if len(by_start) > shadow.threshold:
             shadow.prune(self.clocks.everywhere())
 
-    def _write(self, site: Site, clock: Clock, ranges: Sequence[Range]) -> None:
+    def _write(self, site: Site, clock: Clock, ranges: Sequence[od.Range]) -> None:
         shadow = self.shadow
         by_start, spans, table = shadow.by_start, self._spans, self._write_pairs[site.what]
         self.accesses += len(ranges)

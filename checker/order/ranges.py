@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from kvfence.checker.order.clocks import Clock
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import order as od
 
 What: TypeAlias = Literal["kernel", "copy", "host", "release"]
 
@@ -37,7 +37,7 @@ class Site(msgspec.Struct, gc=False):
     name: str
     by: str
     stack: int
-    order: SourceOrder = "stream"
+    order: od.SourceOrder = "stream"
     """Of a copy's read."""
 
 

@@ -17,7 +17,7 @@ from kvfence.checker.order.clocks import Clock, Clocks
 from kvfence.checker.order.missing import invariant_broken, missing_edge
 from kvfence.checker.order.races import Access, Race
 from kvfence.checker.order.ranges import Site, What
-from kvfence.spec.order import RegionKind, SourceOrder, Stream
+from kvfence.spec import order as od
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Row: TypeAlias = tuple[int, Slots]
@@ -33,7 +33,7 @@ _UNKNOWN: Final = "an operation long ago"
 class Pool:
     """A memory of equal slots: for each, its last write and the last read of each lane since then."""
 
-    def __init__(self, name: str, count: int, kind: RegionKind, slot_bytes: int) -> None:
+    def __init__(self, name: str, count: int, kind: od.RegionKind, slot_bytes: int) -> None:
         self.name, self.count, self.kind, self.slot_bytes = name, count, kind, slot_bytes
         self.write_lane: npt.NDArray[np.int64] = np.zeros(count, np.int64)
         self.written: npt.NDArray[np.int64] = np.zeros(count, np.int64)
@@ -75,12 +75,12 @@ class SlotChecker:
 
     # What exists.
 
-    def add_pool(self, name: str, count: int, kind: RegionKind, slot_bytes: int = 1) -> int:
+    def add_pool(self, name: str, count: int, kind: od.RegionKind, slot_bytes: int = 1) -> int:
         """A pool of ``count`` slots; returns its number."""
         self.pools.append(Pool(name, count, kind, slot_bytes))
         return len(self.pools) - 1
 
-    def add_stream(self, stream: Stream) -> None:
+    def add_stream(self, stream: od.Stream) -> None:
         """A stream that may be used from here on."""
         self.clocks.add_stream(stream)
 
@@ -166,7 +166,7 @@ class SlotChecker:
         stream: int,
         src: Row,
         dst: Row,
-        order: SourceOrder = "stream",
+        order: od.SourceOrder = "stream",
         name: str = "",
         by: str = "",
     ) -> None:

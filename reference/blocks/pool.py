@@ -11,23 +11,10 @@ import numpy.typing as npt
 
 from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
 from kvfence.reference.blocks.free_queue import FreeQueue, Slots
-from kvfence.spec.events import (
-    Alloc,
-    Cleared,
-    Deny,
-    Event,
-    Evict,
-    Free,
-    Label,
-    Published,
-    Removed,
-    Stored,
-    Touch,
-    Unlabel,
-)
+from kvfence.spec import events as ev
 
 Keys: TypeAlias = npt.NDArray[np.int64]
-Observer: TypeAlias = Callable[[Event], None]
+Observer: TypeAlias = Callable[[ev.Event], None]
 
 
 def unshared(numbers: Slots) -> Slots:
@@ -61,7 +48,7 @@ class BlockPool:
         """
         self.publishes = False
         """Whether it is published which keys can be looked up."""
-        self._gone_keys: list[Removed] = []
+        self._gone_keys: list[ev.Removed] = []
         self.holders: dict[str, set[int]] = {}
         self.evicted = 0
         self.free_queue = FreeQueue(slots)
@@ -93,14 +80,14 @@ class BlockPool:
         if self.observer is not None:
             told = unshared(slots)
             self.observer(
-                Alloc(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
+                ev.Alloc(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
             )
         return slots
 
     def refuse(self, holder: str, asked: int) -> NoReturn:
         """Tell that ``asked`` slots are not to be had, and raise OutOfBlocks."""
         if self.observer is not None:
-            self.observer(Deny(pool=self.name, holder=holder, asked=asked, free=self.num_free))
+            self.observer(ev.Deny(pool=self.name, holder=holder, asked=asked, free=self.num_free))
         raise OutOfBlocks(self.name, asked, self.num_free, self.holders)
 
     def touch(self, holder: str, slots: Slots, group: int = 0, at: int = 0) -> None:
@@ -113,7 +100,7 @@ class BlockPool:
         if self.observer is not None:
             told = unshared(slots)
             self.observer(
-                Touch(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
+                ev.Touch(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
             )
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
@@ -127,7 +114,7 @@ class BlockPool:
         if idle.size:
             self.free_queue.push(idle)
         if self.observer is not None:
-            self.observer(Free(pool=self.name, holder=holder, slots=unshared(slots), free=self.num_free))
+            self.observer(ev.Free(pool=self.name, holder=holder, slots=unshared(slots), free=self.num_free))
 
     def held(self, holder: str) -> set[int]:
         """The slots of ``holder``."""
@@ -153,10 +140,10 @@ class BlockPool:
         if self.observer is not None:
             told, told_keys = unshared(slots), unshared(keys)
             self.observer(
-                Label(pool=self.name, slots=told, keys=told_keys, group=group, op=op, gen=generation)
+                ev.Label(pool=self.name, slots=told, keys=told_keys, group=group, op=op, gen=generation)
             )
             if new:
-                self._publish(Stored(pool=self.name, keys=new, group=group))
+                self._publish(ev.Stored(pool=self.name, keys=new, group=group))
 
     def get_cached_block(self, key: int, group: int = 0) -> int | None:
         """A slot with the content ``key``, or None."""
@@ -171,7 +158,7 @@ class BlockPool:
         """``slots``, held or not, are not to be found any more: their content is not to be trusted."""
         self._drop_labels(slots[self.group_of[slots] >= 0])
         if self.observer is not None:
-            self.observer(Unlabel(pool=self.name, slots=unshared(slots), why=why))
+            self.observer(ev.Unlabel(pool=self.name, slots=unshared(slots), why=why))
         self._publish_gone()
 
     def reset_prefix_cache(self) -> None:
@@ -186,7 +173,7 @@ class BlockPool:
     def _not_known(self, keys: list[int], group: int) -> list[int]:
         return [key for key in dict.fromkeys(keys) if key not in self.index[group]]
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: ev.Event) -> None:
         if self.publishes and self.observer is not None:
             self.observer(event)
 
@@ -197,11 +184,11 @@ class BlockPool:
 
     def publish_cleared(self) -> None:
         """The pool was reset."""
-        self._publish(Cleared(pool=self.name))
+        self._publish(ev.Cleared(pool=self.name))
 
     def publish_rest(self) -> None:
         """Everything is published by now."""
-        self._publish(Published(pool=self.name))
+        self._publish(ev.Published(pool=self.name))
 
     # Small steps, each of which a faulty design can get wrong.
 
@@ -231,7 +218,7 @@ class BlockPool:
             self.evicted += cached.size
             self._drop_labels(cached)
             if self.observer is not None:
-                self.observer(Evict(pool=self.name, slots=cached))
+                self.observer(ev.Evict(pool=self.name, slots=cached))
             self._publish_gone()
 
     def _drop_labels(self, slots: Slots) -> None:
@@ -261,4 +248,4 @@ class BlockPool:
     def _gone(self, keys: list[int], group: int) -> None:
         """``keys``, which had been there, are not any more."""
         if self.publishes and keys:
-            self._gone_keys.append(Removed(pool=self.name, keys=keys, group=group))
+            self._gone_keys.append(ev.Removed(pool=self.name, keys=keys, group=group))

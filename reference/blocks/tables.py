@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.request import Request
-from kvfence.spec.events import GroupKind
+from kvfence.spec import events as ev
 
 Rows = npt.NDArray[np.int64]
 
@@ -26,7 +26,7 @@ class GroupSpec:
 
     block_size: int
     window: int = 0
-    kind: GroupKind = "full"
+    kind: ev.GroupKind = "full"
 
     @property
     def forgets(self) -> bool:

@@ -16,7 +16,7 @@ from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.stats import Stats
 from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import Transfer, TransferTable
-from kvfence.spec.events import Answer, Ask, Kind
+from kvfence.spec import events as ev
 
 MOST_TRIES = 3
 """Times that blocks are fetched for one request generation: what is lost or evicted meanwhile is computed."""
@@ -154,7 +154,7 @@ class DiskTier:
         self._asked += 1
         if self.observer is not None:
             self.observer(
-                Ask(
+                ev.Ask(
                     ask=question.ask,
                     req=request.id,
                     gen=request.generation,
@@ -168,7 +168,7 @@ class DiskTier:
         """The answer reaches the request, a round after it asked."""
         to, hits = self._addressee(question), self._hits(question)
         if self.observer is not None:
-            self.observer(Answer(ask=to.ask, req=to.request.id, gen=to.generation, hits=hits))
+            self.observer(ev.Answer(ask=to.ask, req=to.request.id, gen=to.generation, hits=hits))
 
     def _addressee(self, question: Question) -> Question:
         return question
@@ -235,7 +235,7 @@ class DiskTier:
     def _transfer(
         self,
         owner: Owner,
-        kind: Kind,
+        kind: ev.Kind,
         src_pool: BlockPool,
         src: Slots,
         dst_pool: BlockPool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvfence.reference.blocks.pool import Observer
-from kvfence.spec.events import Describe, Hostmem, Register, Unregister
+from kvfence.spec import events as ev
 
 PIECES = 4
 """Pieces in which each rank registers a pool's memory: a driver may refuse one although it took others."""
@@ -27,7 +27,7 @@ class HostMemory:
             if not mine:
                 self._take_back(pool, rank, pieces)
             if self.observer is not None:
-                self.observer(Hostmem(pool=pool, rank=rank, pinned=mine))
+                self.observer(ev.Hostmem(pool=pool, rank=rank, pinned=mine))
         self.pinned[pool] = bool(pinned)
         return bool(pinned)
 
@@ -36,7 +36,7 @@ class HostMemory:
         for piece in range(PIECES):
             ok = not (rank in self.refusing and piece == PIECES - 1)
             if self.observer is not None:
-                self.observer(Register(pool=pool, rank=rank, piece=piece, ok=ok))
+                self.observer(ev.Register(pool=pool, rank=rank, piece=piece, ok=ok))
             if not ok:
                 return piece
         return PIECES
@@ -48,7 +48,7 @@ class HostMemory:
     def _take_back(self, pool: str, rank: int, pieces: int) -> None:
         for piece in range(pieces):
             if self.observer is not None:
-                self.observer(Unregister(pool=pool, rank=rank, piece=piece))
+                self.observer(ev.Unregister(pool=pool, rank=rank, piece=piece))
 
 
 class DescriptorBuffers:
@@ -66,7 +66,7 @@ class DescriptorBuffers:
         self._made = max(self._made, buffer + 1)
         self._used[op, generation] = buffer
         if self.observer is not None:
-            self.observer(Describe(op=op, gen=generation, buffer=buffer))
+            self.observer(ev.Describe(op=op, gen=generation, buffer=buffer))
         return buffer
 
     def reported(self, op: int, generation: int, rank: int) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import Literal
 
 from kvfence.reference.blocks.pool import Observer
-from kvfence.spec.events import Decide, Reserve
+from kvfence.spec import events as ev
 
 
 class RankVotes:
@@ -28,11 +28,11 @@ class RankVotes:
         refusing = self._random.randrange(self.ranks) if self._random.random() < self.refuse_rate else -1
         if self.observer is not None:
             for rank in range(self.ranks):
-                self.observer(Reserve(op=op, gen=generation, rank=rank, ok=rank != refusing))
+                self.observer(ev.Reserve(op=op, gen=generation, rank=rank, ok=rank != refusing))
         for rank in range(self.ranks):
             what = self._decision(rank, refusing)
             if self.observer is not None:
-                self.observer(Decide(op=op, gen=generation, rank=rank, what=what))
+                self.observer(ev.Decide(op=op, gen=generation, rank=rank, what=what))
         self.aborted += refusing >= 0
         return refusing < 0
 

@@ -20,7 +20,7 @@ from kvfence.reference.connector.disk_tier import DiskTier
 from kvfence.reference.connector.shared_loads import SharedLoads, Sharing
 from kvfence.reference.connector.stores import ConnectorMetadata, Mode, StorePlanner
 from kvfence.reference.connector.transfers import Transfer, TransferReport
-from kvfence.spec.events import Lookup, Rollback, Withdraw
+from kvfence.spec import events as ev
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class OffloadScheduler(StorePlanner):
         if self.observer is not None:
             by_group = hit.tokens and len(hit.parts) > 1
             self.observer(
-                Lookup(
+                ev.Lookup(
                     req=request.id,
                     gen=request.generation,
                     local=num_computed_tokens,
@@ -148,7 +148,7 @@ class OffloadScheduler(StorePlanner):
         hit = self.promises.pop(request.hit_holder, None)
         if hit is not None:
             if self.observer is not None:
-                self.observer(Withdraw(req=request.id, gen=request.generation))
+                self.observer(ev.Withdraw(req=request.id, gen=request.generation))
             self._unpin(request, hit)
 
     def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
@@ -264,7 +264,7 @@ class OffloadScheduler(StorePlanner):
     def _emit_rollback(self, request: Request, valid: int, loading: Loading) -> None:
         del loading
         if self.observer is not None:
-            self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
+            self.observer(ev.Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
 
     def _valid_tokens(self, loading: Loading) -> int:
         """The greatest number of tokens behind which everything that is read has landed."""
@@ -315,7 +315,7 @@ class OffloadScheduler(StorePlanner):
         tables.cached[request.row] = valid
         self.manager.truncate(request, valid)
         if self.observer is not None:
-            self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
+            self.observer(ev.Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
 
     def take_failure(self, request: Request) -> bool:
         """Whether the load of the request, which is over, failed. Told once."""

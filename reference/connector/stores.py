@@ -17,7 +17,7 @@ from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.stats import Stats
 from kvfence.reference.blocks.tables import Rows
 from kvfence.reference.connector.transfers import Transfer, TransferTable
-from kvfence.spec.events import Cursor, Drop, DropReason, Kind
+from kvfence.spec import events as ev
 
 Mode: TypeAlias = Literal["eager", "lazy"]
 
@@ -123,14 +123,16 @@ class StorePlanner:
         del request, group, upto
         return block
 
-    def _choose(self, keys: list[int], slots: Slots, group: int) -> tuple[list[int], list[DropReason | None]]:
+    def _choose(
+        self, keys: list[int], slots: Slots, group: int
+    ) -> tuple[list[int], list[ev.DropReason | None]]:
         """Which of the blocks to store, and for each block why not (None: store it)."""
         resident = self.tier.index[group]
         storing = self._being_stored(group)
         holes = slots == self.manager.tables.null
         if resident.keys().isdisjoint(keys) and storing.isdisjoint(keys) and not holes.any():
             return list(range(len(keys))), [None] * len(keys)
-        reasons: list[DropReason | None] = [
+        reasons: list[ev.DropReason | None] = [
             "window" if hole else "resident" if key in resident else "in_flight" if key in storing else None
             for key, hole in zip(keys, holes.tolist(), strict=True)
         ]
@@ -209,17 +211,19 @@ class StorePlanner:
                 offered.update(key_list[i] for i in chosen)
                 self._store(mine[which], keys[which], group, which[:0], None)
 
-    def _drop(self, request: Request, generation: int, group: int, at: int, n: int, why: DropReason) -> None:
+    def _drop(
+        self, request: Request, generation: int, group: int, at: int, n: int, why: ev.DropReason
+    ) -> None:
         self.stats.drops[why] += n
         if self.observer is not None:
-            self.observer(Drop(req=request.id, gen=generation, at=at, n=n, why=why, group=group))
+            self.observer(ev.Drop(req=request.id, gen=generation, at=at, n=n, why=why, group=group))
 
     def _move_cursor(self, request: Request, group: int, to: int) -> None:
         cursor = self.manager.tables.cursor
         if to != cursor[group, request.row]:
             cursor[group, request.row] = to
             if self.observer is not None:
-                self.observer(Cursor(req=request.id, gen=request.generation, to=to, group=group))
+                self.observer(ev.Cursor(req=request.id, gen=request.generation, to=to, group=group))
 
     def _settle(self, request: Request, group: int, full: int, aborted: bool) -> None:
         """Account for the blocks that the cursor has not passed: flush them, or drop them with a reason."""
@@ -228,12 +232,12 @@ class StorePlanner:
             self._store_blocks(request, group, full)
         left = full - int(cursor[group, request.row])
         if left > 0:
-            why: DropReason = "aborted" if aborted else "lazy" if self.mode == "lazy" else "tier_full"
+            why: ev.DropReason = "aborted" if aborted else "lazy" if self.mode == "lazy" else "tier_full"
             self._drop(request, request.generation, group, full - left, left, why)
 
     def _transfer(
         self,
-        kind: Kind,
+        kind: ev.Kind,
         src: Slots,
         dst: Slots,
         keys: Keys,

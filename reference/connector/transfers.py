@@ -9,7 +9,7 @@ import numpy as np
 from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.pool import Keys, Observer, unshared
 from kvfence.reference.blocks.request import Request
-from kvfence.spec.events import Complete, Failed, Issue, Kind, Queue, Report, Stale
+from kvfence.spec import events as ev
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Transfer:
 
     op: int
     generation: int
-    kind: Kind
+    kind: ev.Kind
     src_pool: str
     src: Slots
     dst_pool: str
@@ -92,7 +92,7 @@ class TransferTable:
         if self.observer is not None:
             request = transfer.request
             self.observer(
-                Queue(
+                ev.Queue(
                     op=transfer.op,
                     gen=transfer.generation,
                     kind=transfer.kind,
@@ -112,7 +112,7 @@ class TransferTable:
         """The transfer is handed to the workers."""
         transfer.issued = True
         if self.observer is not None:
-            self.observer(Issue(op=transfer.op, gen=transfer.generation))
+            self.observer(ev.Issue(op=transfer.op, gen=transfer.generation))
 
     def report(self, report: TransferReport) -> Transfer | None:
         """Take a report into account. Returns the transfer when this was the last rank it waited for."""
@@ -120,19 +120,19 @@ class TransferTable:
         if transfer is None or self._is_repeated(transfer, report):
             self.stale += 1
             if self.observer is not None:
-                self.observer(Stale(op=report.op, gen=report.generation, rank=report.rank))
+                self.observer(ev.Stale(op=report.op, gen=report.generation, rank=report.rank))
             return None
         transfer.reported.add(report.rank)
         transfer.ok &= report.ok
         if report.failed is not None and transfer.kind == "load":
             self._take_failure(transfer, report)
         if self.observer is not None:
-            self.observer(Report(op=report.op, gen=report.generation, rank=report.rank, ok=report.ok))
+            self.observer(ev.Report(op=report.op, gen=report.generation, rank=report.rank, ok=report.ok))
         if not self._is_over(transfer):
             return None
         del self.open[transfer.op]
         if self.observer is not None:
-            self.observer(Complete(op=transfer.op, gen=transfer.generation, ok=transfer.ok))
+            self.observer(ev.Complete(op=transfer.op, gen=transfer.generation, ok=transfer.ok))
         return transfer
 
     def _take_failure(self, transfer: Transfer, report: TransferReport) -> None:
@@ -143,7 +143,7 @@ class TransferTable:
         if self.observer is not None:
             slots = transfer.dst[report.failed]
             self.observer(
-                Failed(
+                ev.Failed(
                     op=report.op,
                     gen=report.generation,
                     rank=report.rank,

@@ -18,8 +18,8 @@ from kvfence.reference.copy.kernel import KernelCopy, Kernels, is_aligned
 from kvfence.reference.copy.plan import Plan, Segment
 from kvfence.reference.copy.staged import StagedCopy, host_order
 from kvfence.reference.driver.driver import Driver
-from kvfence.spec.events import Kind
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 LONG_RUN = 8
 """Blocks of a run on the host side, on average, from which the host side counts as contiguous."""
@@ -38,19 +38,19 @@ class AutoCopy(CopyEngine):
         self,
         engines: Mapping[str, CopyEngine],
         table: Crossover | None,
-        forced: Mapping[Kind, EngineName] | None = None,
+        forced: Mapping[ev.Kind, EngineName] | None = None,
     ) -> None:
         self._engines = engines
         self._table = table
         self._forced = dict(forced or {})
 
-    def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
+    def plan(self, kind: ev.Kind, segments: Sequence[Segment]) -> Plan:
         """The pieces, made for the engine that is to move them. Raises CopyError."""
         merged = self._engines["dma"].plan(kind, segments)
         name = self._choose(kind, merged, segments)
         return merged if name == "dma" else self._engines[name].plan(kind, segments)
 
-    def _choose(self, kind: Kind, merged: Plan, segments: Sequence[Segment]) -> str:
+    def _choose(self, kind: ev.Kind, merged: Plan, segments: Sequence[Segment]) -> str:
         if not merged.src.size or not is_aligned(merged):
             return "dma"
         forced = self._forced.get(kind, "auto")
@@ -69,7 +69,7 @@ class AutoCopy(CopyEngine):
                 return "staged"
         return self._table.engine(kind, "scattered", piece)
 
-    def source_order(self, work: Plan) -> SourceOrder:
+    def source_order(self, work: Plan) -> od.SourceOrder:
         """That of the engine that planned it."""
         return self._engines[work.engine].source_order(work)
 

@@ -11,7 +11,7 @@ import torch
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Plan
 from kvfence.reference.driver.driver import SRC_ANY, SRC_STREAM, Driver, NoDevice
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import order as od
 
 LANE_BYTES: Final = 32 * 2**20
 """Bytes worth a lane of their own: less moves in the time that it takes to fork and join."""
@@ -43,7 +43,7 @@ class BatchedDMA(CopyEngine):
         self._begun = driver.new_event()
         self._ended = [driver.new_event() for _ in self._streams]
 
-    def source_order(self, work: Plan) -> SourceOrder:
+    def source_order(self, work: Plan) -> od.SourceOrder:
         """ANY for loads unless told otherwise."""
         return "any" if work.kind == "load" and self.any_for_loads else "stream"
 

@@ -17,7 +17,7 @@ from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.driver.driver import Card, Driver
 from kvfence.reference.driver.host_pool import HostPool
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 EngineName: TypeAlias = Literal["auto", "dma", "kernel", "staged"]
 Layout: TypeAlias = Literal["scattered", "host runs"]
@@ -42,7 +42,7 @@ class Crossover(msgspec.Struct, frozen=True):
     fastest: dict[str, tuple[str, ...]]
     rates: dict[str, tuple[float, ...]]
 
-    def engine(self, kind: Kind, layout: Layout, nbytes: float) -> str:
+    def engine(self, kind: ev.Kind, layout: Layout, nbytes: float) -> str:
         """The engine for pieces of ``nbytes``: that of the nearest measured size, on a scale of doublings."""
         nearest = int(np.abs(np.log2(np.array(self.sizes, float)) - np.log2(max(nbytes, 1.0))).argmin())
         return self.fastest[f"{kind} {layout}"][nearest]
@@ -84,7 +84,7 @@ def measure(driver: Driver, engines: Mapping[str, CopyEngine], sizes: Sequence[i
         stream = torch.cuda.Stream(device, 0)
         torch.cuda.synchronize(device)
         rates: dict[str, list[float]] = {}
-        for kind in get_args(Kind):
+        for kind in get_args(ev.Kind):
             for layout in get_args(Layout):
                 for name, engine in engines.items():
                     if name == "staged" and layout == "scattered":
@@ -98,7 +98,7 @@ def measure(driver: Driver, engines: Mapping[str, CopyEngine], sizes: Sequence[i
         pool.close()
 
 
-def _segment(kind: Kind, layout: Layout, memory: Mapping[str, torch.Tensor], size: int) -> Segment:
+def _segment(kind: ev.Kind, layout: Layout, memory: Mapping[str, torch.Tensor], size: int) -> Segment:
     blocks = _MOVED // size
     draw = np.random.default_rng(0)
     on_host = np.arange(blocks) if layout == "host runs" else draw.permutation(blocks)
@@ -110,7 +110,7 @@ def _segment(kind: Kind, layout: Layout, memory: Mapping[str, torch.Tensor], siz
     return Segment(host, on_host, device, on_device)
 
 
-def _rate(engine: CopyEngine, segment: Segment, kind: Kind, stream: torch.cuda.Stream) -> float:
+def _rate(engine: CopyEngine, segment: Segment, kind: ev.Kind, stream: torch.cuda.Stream) -> float:
     """GB/s, the median of a few runs after one that does not count."""
     work = engine.plan(kind, [segment])
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -163,12 +163,12 @@ def _write(path: Path, known: Mapping[str, Crossover]) -> None:
         pass
 
 
-def overrides(text: str, origin: str = OVERRIDE) -> dict[Kind, EngineName]:
+def overrides(text: str, origin: str = OVERRIDE) -> dict[ev.Kind, EngineName]:
     """Engines by direction, from ``ENGINE`` or ``store=ENGINE,load=ENGINE``. Raises OptionsError."""
-    chosen: dict[Kind, EngineName] = {}
+    chosen: dict[ev.Kind, EngineName] = {}
     for part in filter(None, (word.strip() for word in text.split(","))):
         direction, equals, engine = part.rpartition("=")
-        kinds: tuple[Kind, ...] = get_args(Kind)
+        kinds: tuple[ev.Kind, ...] = get_args(ev.Kind)
         if (equals and direction not in kinds) or engine not in get_args(EngineName):
             raise OptionsError(
                 f"{origin} is {text!r}; give one of {', '.join(get_args(EngineName))}, "

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 
 from kvfence.reference.copy.plan import Plan, Segment, plan
-from kvfence.spec.events import Kind
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 
 class CopyEngine(ABC):
@@ -28,11 +28,11 @@ class CopyEngine(ABC):
     merges: ClassVar[bool] = True
     """Whether neighbouring blocks become one piece."""
 
-    def source_order(self, work: Plan) -> SourceOrder:  # noqa: ARG002 - some engines look at it
+    def source_order(self, work: Plan) -> od.SourceOrder:  # noqa: ARG002 - some engines look at it
         """When the source of ``work`` is read: in stream order, or at any time after the launch."""
         return "stream"
 
-    def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
+    def plan(self, kind: ev.Kind, segments: Sequence[Segment]) -> Plan:
         """The pieces of a transfer. Raises CopyError."""
         return plan(kind, self.name, segments, self.merges)
 
@@ -47,6 +47,6 @@ class CopyEngine(ABC):
         """Send ahead on ``stream`` what the launch needs. What is returned launches, on the same stream."""
         return partial(self.launch, work, stream)
 
-    def copy(self, kind: Kind, segments: Sequence[Segment], stream: torch.cuda.Stream) -> None:
+    def copy(self, kind: ev.Kind, segments: Sequence[Segment], stream: torch.cuda.Stream) -> None:
         """Plan and launch."""
         self.launch(self.plan(kind, segments), stream)

@@ -19,7 +19,7 @@ from kvfence.reference.copy.descriptors import Buffer, DescriptorPool
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import CopyError, Plan
 from kvfence.reference.driver.driver import Driver, NoDevice
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 SOURCE: Final = Path(__file__).with_name("kernels.cu")
 QUAD: Final = 16
@@ -40,7 +40,7 @@ class Shape:
     threads: int = 1024
 
 
-DEFAULT_SHAPES: Final[Mapping[Kind, Shape]] = {"store": Shape(2, 768), "load": Shape(4)}
+DEFAULT_SHAPES: Final[Mapping[ev.Kind, Shape]] = {"store": Shape(2, 768), "load": Shape(4)}
 """More threads store no faster, and their writes, queued for the link, hold up what compute writes."""
 
 
@@ -79,7 +79,7 @@ class KernelCopy(CopyEngine):
     name: ClassVar[str] = "kernel"
     merges: ClassVar[bool] = False
 
-    def __init__(self, kernels: Kernels, shapes: Mapping[Kind, Shape] = DEFAULT_SHAPES) -> None:
+    def __init__(self, kernels: Kernels, shapes: Mapping[ev.Kind, Shape] = DEFAULT_SHAPES) -> None:
         self._kernels = kernels
         self._shapes = shapes
 

@@ -12,7 +12,7 @@ import torch
 from kvfence.reference.blocks.errors import OffloadError
 from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.driver.driver import Addresses
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 
 class CopyError(OffloadError, ValueError):
@@ -87,7 +87,7 @@ class Segment:
 class Plan:
     """A transfer as addresses: ``nbytes[i]`` bytes from ``src[i]`` to ``dst[i]``, in contiguous arrays."""
 
-    kind: Kind
+    kind: ev.Kind
     engine: str
     """Who made the plan, and carries it out."""
     segments: Sequence[Segment]
@@ -107,7 +107,7 @@ class Plan:
         )
 
 
-def plan(kind: Kind, engine: str, segments: Sequence[Segment], merge: bool) -> Plan:
+def plan(kind: ev.Kind, engine: str, segments: Sequence[Segment], merge: bool) -> Plan:
     """The pieces of a transfer, one for each block and view. Raises CopyError.
 
     With ``merge``, blocks that are neighbours on both sides become one piece.

@@ -17,8 +17,8 @@ from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import Kernels, Shape, check_aligned
 from kvfence.reference.copy.plan import CopyError, Plan, Segment, plan
 from kvfence.reference.driver.driver import SRC_ANY, SRC_STREAM, Addresses
-from kvfence.spec.events import Kind
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 
 class StagedCopy(CopyEngine):
@@ -43,11 +43,11 @@ class StagedCopy(CopyEngine):
         self._ready = [self._driver.new_event() for _ in range(2)]
         self._edge = self._driver.new_event()
 
-    def source_order(self, work: Plan) -> SourceOrder:
+    def source_order(self, work: Plan) -> od.SourceOrder:
         """ANY for loads."""
         return "any" if work.kind == "load" else "stream"
 
-    def plan(self, kind: Kind, segments: Sequence[Segment]) -> Plan:
+    def plan(self, kind: ev.Kind, segments: Sequence[Segment]) -> Plan:
         """Pieces in the order of their host addresses, so that what is contiguous there moves as one."""
         work = plan(kind, self.name, segments, merge=False)
         order = host_order(work)

@@ -14,7 +14,7 @@ from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.connector.transfers import Transfer
 from kvfence.reference.designs.design import Design
 from kvfence.reference.scheduler.scheduler import Scheduler
-from kvfence.spec.events import Admit
+from kvfence.spec import events as ev
 
 # Pools.
 
@@ -133,7 +133,7 @@ class _CountsPromised(Scheduler):
         if self.observer is not None:
             total = request.total
             self.observer(
-                Admit(
+                ev.Admit(
                     req=request.id,
                     gen=request.generation,
                     local=local,

@@ -13,7 +13,7 @@ from kvfence.reference.connector.scheduler_side import Loading as LoadsOfRequest
 from kvfence.reference.connector.shared_loads import Sharing
 from kvfence.reference.connector.transfers import Transfer, TransferReport, TransferTable
 from kvfence.reference.designs.design import Design
-from kvfence.spec.events import Rollback
+from kvfence.spec import events as ev
 
 
 class _NamesBlocksWithoutGroup(TransferTable):
@@ -48,7 +48,7 @@ class _KeepsCountAhead(OffloadScheduler):
     def _emit_rollback(self, request: Request, valid: int, loading: LoadsOfRequest) -> None:
         if self.observer is not None:
             ahead = loading.local + loading.tokens - valid
-            self.observer(Rollback(req=request.id, gen=request.generation, computed=valid, ahead=ahead))
+            self.observer(ev.Rollback(req=request.id, gen=request.generation, computed=valid, ahead=ahead))
 
 
 class _KeepsVerdict(OffloadScheduler):

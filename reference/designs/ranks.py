@@ -10,7 +10,7 @@ from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
 from kvfence.reference.connector.transfers import Transfer, TransferReport, TransferTable
 from kvfence.reference.designs.design import Design
-from kvfence.spec.events import Failed
+from kvfence.spec import events as ev
 
 
 class _DecidesAlone(RankVotes):
@@ -60,7 +60,7 @@ class _TellsFailureLater(TransferTable):
             for one in self.__dict__.get("_late", {}).pop(over.holder, []):
                 slots = over.dst if one.failed is None else over.dst[one.failed]
                 self.observer(
-                    Failed(op=one.op, gen=one.generation, rank=one.rank, dst=slots, group=over.group)
+                    ev.Failed(op=one.op, gen=one.generation, rank=one.rank, dst=slots, group=over.group)
                 )
         return over
 

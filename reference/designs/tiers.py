@@ -13,7 +13,7 @@ from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import Transfer
 from kvfence.reference.designs.design import Design
 from kvfence.reference.scheduler.scheduler import Scheduler
-from kvfence.spec.events import Event, Removed, Stored
+from kvfence.spec import events as ev
 
 # What is published.
 
@@ -24,14 +24,14 @@ class _PublishesQueued(OffloadScheduler):
     def _queue_store(self, transfer: Transfer) -> None:
         super()._queue_store(transfer)
         if self.observer is not None:
-            self.observer(Stored(pool=self.tier.name, keys=transfer.keys.tolist(), group=transfer.group))
+            self.observer(ev.Stored(pool=self.tier.name, keys=transfer.keys.tolist(), group=transfer.group))
 
 
 class _PublishesNoRemoval(BlockPool):
     """Publishes what comes and not what goes."""
 
-    def _publish(self, event: Event) -> None:
-        if not isinstance(event, Removed):
+    def _publish(self, event: ev.Event) -> None:
+        if not isinstance(event, ev.Removed):
             super()._publish(event)
 
 

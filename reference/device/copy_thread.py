@@ -25,10 +25,10 @@ from kvfence.reference.device.order_tap import (
     OrderTap,
 )
 from kvfence.reference.device.protocol import CopyJob
+from kvfence.spec import events as ev
 from kvfence.spec import order
-from kvfence.spec.events import Kind
 
-KINDS: Final[Sequence[Kind]] = ("store", "load")
+KINDS: Final[Sequence[ev.Kind]] = ("store", "load")
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Copy:
     """A copy on its way: submitted when ``ready`` was recorded, on the GPU between ``begin`` and ``end``."""
 
     job: CopyJob
-    kind: Kind
+    kind: ev.Kind
     ready: torch.cuda.Event
     begin: torch.cuda.Event
     end: torch.cuda.Event
@@ -68,11 +68,13 @@ class CopyThread:
         self._tap = tap
         self._segment = segment
         self._device = device
-        self._streams: dict[Kind, torch.cuda.Stream] = {kind: torch.cuda.Stream(device, 0) for kind in KINDS}
+        self._streams: dict[ev.Kind, torch.cuda.Stream] = {
+            kind: torch.cuda.Stream(device, 0) for kind in KINDS
+        }
         self._ready = EventPool(timing=False, numbers=count(0, 2))
         self._timed = EventPool(timing=True, numbers=count(1, 2))
         self._queue: queue.Queue[Copy | None] = queue.Queue()
-        self._launched: dict[Kind, deque[Copy]] = {kind: deque() for kind in KINDS}
+        self._launched: dict[ev.Kind, deque[Copy]] = {kind: deque() for kind in KINDS}
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvfence-copy", daemon=True)
         if tap is not None:
@@ -86,7 +88,7 @@ class CopyThread:
 
     def submit(self, job: CopyJob, compute: torch.cuda.Stream) -> None:
         """Copy after everything that is on ``compute`` now."""
-        kind: Kind = "load" if job.load else "store"
+        kind: ev.Kind = "load" if job.load else "store"
         copy = Copy(job, kind, self._ready.take(), self._timed.take(), self._timed.take())
         if self._tap is not None:
             self._tap.emit(order.Record(ENGINE_THREAD, COMPUTE, self._ready.number(copy.ready)))

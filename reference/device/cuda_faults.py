@@ -21,7 +21,7 @@ from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.driver.driver import SRC_ANY, Driver
 from kvfence.reference.driver.host_pool import HostPool
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 BLOCK: Final = 65536
 BLOCKS: Final = 64
@@ -81,14 +81,14 @@ class Arena:
         with torch.cuda.stream(self.compute):
             self.blocks.fill_(value)
 
-    def segment(self, kind: Kind) -> Segment:
+    def segment(self, kind: ev.Kind) -> Segment:
         """The blocks that a trial moves."""
         device, host = self._views
         if kind == "store":
             return Segment(device, self.on_device, host, self.on_host)
         return Segment(host, self.on_host, device, self.on_device)
 
-    def copy(self, kind: Kind) -> None:
+    def copy(self, kind: ev.Kind) -> None:
         """Launch the copy and record its end."""
         self.engine.copy(kind, [self.segment(kind)], self.copies)
         self.end.record(self.copies)
@@ -216,7 +216,7 @@ def _end_polled_on_its_stream(arena: Arena, faulty: bool) -> bool:
 def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
     mine, next_owner = arena.fresh(), arena.fresh()
     arena.settle(mine, 0)
-    jobs: queue.Queue[Kind] = queue.Queue()
+    jobs: queue.Queue[ev.Kind] = queue.Queue()
     reused = threading.Event()
 
     def launch_later() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kvfence.spec.events import Kind
+from kvfence.spec import events as ev
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1e6, 5e6, 1e7, 2e7, 4e7, 6e7, 8e7, 1e8, 1.5e8, 2e8)
 """Upper bounds of the histogram of transfer sizes, in bytes."""
-DIRECTION: Final[Mapping[Kind, str]] = {"store": "GPU_to_CPU", "load": "CPU_to_GPU"}
+DIRECTION: Final[Mapping[ev.Kind, str]] = {"store": "GPU_to_CPU", "load": "CPU_to_GPU"}
 
-Sink = Callable[[Kind, int, float], None]
+Sink = Callable[[ev.Kind, int, float], None]
 """Told of each transfer: direction, bytes, and seconds on the device."""
 
 
@@ -57,10 +57,10 @@ class PoolLevel:
 class TransferMetrics:
     """Totals per direction. ``seconds`` bracket the copies alone, not their preparation or their waiting."""
 
-    moved: dict[Kind, Moved] = field(default_factory=lambda: {"store": Moved(), "load": Moved()})
+    moved: dict[ev.Kind, Moved] = field(default_factory=lambda: {"store": Moved(), "load": Moved()})
     sinks: list[Sink] = field(default_factory=list)
 
-    def transfer(self, kind: Kind, nbytes: int, seconds: float) -> None:
+    def transfer(self, kind: ev.Kind, nbytes: int, seconds: float) -> None:
         """A transfer is over."""
         total = self.moved[kind]
         total.transfers += 1
@@ -84,7 +84,7 @@ class Prometheus:
         model: str = "",
         engine: str = "0",
         pools: Mapping[str, Callable[[], PoolLevel]] | None = None,
-        pending: Callable[[Kind], int] | None = None,
+        pending: Callable[[ev.Kind], int] | None = None,
     ) -> None:
         from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
@@ -100,7 +100,7 @@ class Prometheus:
                 "vllm:kv_offload_size", "Bytes of a KV transfer.", labels, buckets=SIZES, registry=into
             ),
         )
-        self._told: dict[Kind, tuple[_Published, _Published]] = {}
+        self._told: dict[ev.Kind, tuple[_Published, _Published]] = {}
         for kind, way in DIRECTION.items():
             flat = (
                 Counter(f"vllm:kv_offload_{kind}_bytes", f"Bytes of {kind}s.", [*common], registry=into),
@@ -138,7 +138,7 @@ class Prometheus:
             for kind, way in DIRECTION.items():
                 waiting.labels(*common.values(), way).set_function(partial(pending, kind))
 
-    def transfer(self, kind: Kind, nbytes: int, seconds: float) -> None:
+    def transfer(self, kind: ev.Kind, nbytes: int, seconds: float) -> None:
         """A transfer is over."""
         for moved, took, size in self._told[kind]:
             moved.inc(nbytes)

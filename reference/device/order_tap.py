@@ -14,15 +14,15 @@ from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.runner import Cells
 from kvfence.reference.copy.plan import run_starts
 from kvfence.reference.device.protocol import CopyJob
-from kvfence.spec.events import Kind
-from kvfence.spec.order import Copy, Kernel, OrderEvent, Range, SourceOrder
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
-OrderObserver: TypeAlias = Callable[[OrderEvent], None]
+OrderObserver: TypeAlias = Callable[[od.OrderEvent], None]
 
 ENGINE_THREAD: Final = 0
 COPY_THREAD: Final = 1
 COMPUTE: Final = 0
-STREAMS: Final[Mapping[Kind, int]] = {"store": 1, "load": 2}
+STREAMS: Final[Mapping[ev.Kind, int]] = {"store": 1, "load": 2}
 JOBS: Final = 0
 """The queue of copies from the engine's thread to the copy thread."""
 LAUNCHED: Final = 1
@@ -40,19 +40,19 @@ class OrderTap:
         self._regions = {name: number for number, name in enumerate(memory)}
         self._slot = {name: tensor.stride(0) * CELL for name, tensor in memory.items()}
 
-    def emit(self, event: OrderEvent) -> None:
+    def emit(self, event: od.OrderEvent) -> None:
         """Pass ``event`` on."""
         with self._lock:
             self._observer(event)
 
-    def copy(self, job: CopyJob, kind: Kind, order: SourceOrder) -> None:
+    def copy(self, job: CopyJob, kind: ev.Kind, order: od.SourceOrder) -> None:
         """The copy thread launches ``job``: a part for each run of slots."""
         first = run_starts(job.src, job.dst) if job.src.size else np.zeros(0, np.intp)
         lengths = np.diff(first, append=job.src.size)
         by = f"op:{job.op}.{job.generation}"
         src = self._ranges(job.src_pool, job.src[first], lengths)
         dst = self._ranges(job.dst_pool, job.dst[first], lengths)
-        self.emit(Copy(COPY_THREAD, STREAMS[kind], src, dst, order, kind, by))
+        self.emit(od.Copy(COPY_THREAD, STREAMS[kind], src, dst, order, kind, by))
 
     def step(self, pool: str, written: Cells, read: Slots) -> None:
         """The engine's thread launches a step that writes tokens and reads slots of ``pool``."""
@@ -60,14 +60,14 @@ class OrderTap:
         cells, slots = np.unique(written), np.unique(read)
         reads = _runs(region, slots, slot)
         writes = _runs(region, cells, CELL)
-        self.emit(Kernel(ENGINE_THREAD, COMPUTE, reads, writes, "step"))
+        self.emit(od.Kernel(ENGINE_THREAD, COMPUTE, reads, writes, "step"))
 
-    def _ranges(self, pool: str, slots: Slots, lengths: Slots) -> list[Range]:
+    def _ranges(self, pool: str, slots: Slots, lengths: Slots) -> list[od.Range]:
         region, slot = self._regions[pool], self._slot[pool]
         return list(zip(repeat(region), (slots * slot).tolist(), (lengths * slot).tolist(), strict=False))
 
 
-def _runs(region: int, sorted_places: Slots, nbytes: int) -> list[Range]:
+def _runs(region: int, sorted_places: Slots, nbytes: int) -> list[od.Range]:
     """Ranges of neighbouring places of ``nbytes`` each."""
     if not sorted_places.size:
         return []

@@ -11,11 +11,11 @@ from kvfence.reference.device.protocol import Device
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.device.virtual_order import OrderedModelRunner, OrderedVirtualDevice
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.order import OrderEvent
+from kvfence.spec import order as od
 
 
 def open_platform(
-    options: Options, order: Callable[[OrderEvent], None] | None = None
+    options: Options, order: Callable[[od.OrderEvent], None] | None = None
 ) -> tuple[Device, ModelRunner]:
     """The device that ``options`` name, with the pools ``gpu`` and ``cpu``.
 

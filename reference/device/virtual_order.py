@@ -23,21 +23,9 @@ from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Header,
-    Kernel,
-    OrderEvent,
-    Query,
-    Range,
-    Record,
-    Region,
-    Stream,
-    SyncEvent,
-)
+from kvfence.spec import order as od
 
-OrderObserver = Callable[[OrderEvent], None]
+OrderObserver = Callable[[od.OrderEvent], None]
 
 ENGINE: Final = 0
 COMPUTE: Final = 0
@@ -50,15 +38,15 @@ POOLS: Final = ("gpu", "cpu")
 """Regions by number."""
 
 
-def replay_header(options: Options) -> Header:
+def replay_header(options: Options) -> od.Header:
     """First line of the order trace of a replay with ``options``, on any device. Addresses are made up."""
     slot = options.slot_tokens * CELL
     slots = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
-    return Header(
+    return od.Header(
         producer="kvfence.reference",
-        streams=(Stream(COMPUTE, name="compute"), Stream(1, name="store"), Stream(2, name="load")),
+        streams=(od.Stream(COMPUTE, name="compute"), od.Stream(1, name="store"), od.Stream(2, name="load")),
         regions=tuple(
-            Region(
+            od.Region(
                 number,
                 number << 48,
                 slots[pool] * slot,
@@ -102,8 +90,8 @@ class OrderedVirtualDevice(VirtualDevice):
         self._flying[job.op, job.generation] = stream, set()
         src, dst = self._ranges(job.src_pool, job.src), self._ranges(job.dst_pool, job.dst)
         name, by = "load" if job.load else "store", f"op:{job.op}.{job.generation}"
-        self._order(Copy(ENGINE, stream, src, dst, "stream", name, by))
-        self._order(Record(ENGINE, stream, stream))
+        self._order(od.Copy(ENGINE, stream, src, dst, "stream", name, by))
+        self._order(od.Record(ENGINE, stream, stream))
         super().submit(job)
 
     def poll(self) -> list[TransferReport]:
@@ -119,15 +107,15 @@ class OrderedVirtualDevice(VirtualDevice):
             if len(ranks) == self.ranks:
                 del self._flying[operation]
                 self._idle.append(stream)
-                self._order(Query(ENGINE, stream, done=True))
+                self._order(od.Query(ENGINE, stream, done=True))
         return reports
 
     def _new_stream(self) -> int:
         stream = next(self._streams)
-        self._order(Declare(streams=(Stream(stream, name=f"copy {stream - FIRST_COPY_STREAM}"),)))
+        self._order(od.Declare(streams=(od.Stream(stream, name=f"copy {stream - FIRST_COPY_STREAM}"),)))
         return stream
 
-    def _ranges(self, pool: str, slots: Slots) -> list[Range]:
+    def _ranges(self, pool: str, slots: Slots) -> list[od.Range]:
         size = self._slot
         return list(zip(repeat(POOLS.index(pool)), (slots * size).tolist(), repeat(size), strict=False))
 
@@ -170,12 +158,12 @@ class OrderedModelRunner(ModelRunner):
         for told in (self._slots_read, self._cells_written, self._slots_written):
             told.clear()
         if reads or writes:
-            self._order(Kernel(ENGINE, COMPUTE, reads, writes, "step"))
-            self._order(Record(ENGINE, COMPUTE, STEP))
-            self._order(SyncEvent(ENGINE, STEP))
+            self._order(od.Kernel(ENGINE, COMPUTE, reads, writes, "step"))
+            self._order(od.Record(ENGINE, COMPUTE, STEP))
+            self._order(od.SyncEvent(ENGINE, STEP))
 
 
-def _runs(parts: list[Slots], nbytes: int) -> list[Range]:
+def _runs(parts: list[Slots], nbytes: int) -> list[od.Range]:
     """Ranges of the GPU pool: the places of ``nbytes`` each that ``parts`` count, neighbours as one."""
     if not parts:
         return []

@@ -11,26 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvfence.reference.order_programs.program import Program
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Host,
-    Join,
-    Kernel,
-    OrderEvent,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    Spawn,
-    Stream,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 
 SLOT = 16
 COMPUTE, STORE, LOAD = 0, 1, 2
@@ -38,50 +19,50 @@ READY, DONE = 10, 11
 JOBS, BACK = 20, 21
 
 
-def gpu(slot: int, n: int = 1) -> Range:
+def gpu(slot: int, n: int = 1) -> od.Range:
     """``n`` slots of the GPU from ``slot`` on."""
     return (0, slot * SLOT, n * SLOT)
 
 
-def cpu(slot: int, n: int = 1) -> Range:
+def cpu(slot: int, n: int = 1) -> od.Range:
     """``n`` slots of the CPU from ``slot`` on."""
     return (1, slot * SLOT, n * SLOT)
 
 
-def header(kinds: str = "nnn", threads: tuple[int, ...] = (0,)) -> Header:
+def header(kinds: str = "nnn", threads: tuple[int, ...] = (0,)) -> od.Header:
     """Three streams, of the kinds n(onblocking), b(locking) or l(egacy), and the regions."""
     names = {"n": "nonblocking", "b": "blocking", "l": "legacy"}
     labels = ("compute", "store", "load")
-    return Header(
+    return od.Header(
         producer="test",
         threads=threads,
-        streams=tuple(Stream(i, 0, names[kind], labels[i]) for i, kind in enumerate(kinds)),  # type: ignore[arg-type]
+        streams=tuple(od.Stream(i, 0, names[kind], labels[i]) for i, kind in enumerate(kinds)),  # type: ignore[arg-type]
         regions=(
-            Region(0, 0, 8 * SLOT, "device", 0, "gpu", SLOT),
-            Region(1, 1 << 20, 8 * SLOT, "pinned", 0, "cpu", SLOT),
-            Region(2, 2 * SLOT, 2 * SLOT, "device", 0, "view", SLOT),
+            od.Region(0, 0, 8 * SLOT, "device", 0, "gpu", SLOT),
+            od.Region(1, 1 << 20, 8 * SLOT, "pinned", 0, "cpu", SLOT),
+            od.Region(2, 2 * SLOT, 2 * SLOT, "device", 0, "view", SLOT),
         ),
     )
 
 
-def compute(slot: int, thread: int = 0, stream: int = COMPUTE, by: str = "req:0.0") -> Kernel:
+def compute(slot: int, thread: int = 0, stream: int = COMPUTE, by: str = "req:0.0") -> od.Kernel:
     """A kernel that writes a slot."""
-    return Kernel(thread, stream, (), (gpu(slot),), "compute", by)
+    return od.Kernel(thread, stream, (), (gpu(slot),), "compute", by)
 
 
-def attend(slot: int, thread: int = 0) -> Kernel:
+def attend(slot: int, thread: int = 0) -> od.Kernel:
     """A kernel that reads a slot."""
-    return Kernel(thread, COMPUTE, (gpu(slot),), (gpu(7),), "attention", "req:1.0")
+    return od.Kernel(thread, COMPUTE, (gpu(slot),), (gpu(7),), "attention", "req:1.0")
 
 
-def store(slot: int, to: int, thread: int = 0, order: str = "stream", stream: int = STORE) -> Copy:
+def store(slot: int, to: int, thread: int = 0, order: str = "stream", stream: int = STORE) -> od.Copy:
     """A copy from the GPU to the CPU."""
-    return Copy(thread, stream, (gpu(slot),), (cpu(to),), order, "store", "op:0.0")  # type: ignore[arg-type]
+    return od.Copy(thread, stream, (gpu(slot),), (cpu(to),), order, "store", "op:0.0")  # type: ignore[arg-type]
 
 
-def load(frm: int, slot: int, thread: int = 0, order: str = "stream", stream: int = LOAD) -> Copy:
+def load(frm: int, slot: int, thread: int = 0, order: str = "stream", stream: int = LOAD) -> od.Copy:
     """A copy from the CPU to the GPU."""
-    return Copy(thread, stream, (cpu(frm),), (gpu(slot),), order, "load", "op:1.0")  # type: ignore[arg-type]
+    return od.Copy(thread, stream, (cpu(frm),), (gpu(slot),), order, "load", "op:1.0")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -89,14 +70,14 @@ class Twins:
     """A rule and its two programs."""
 
     rule: str
-    faulty: list[OrderEvent]
-    sound: list[OrderEvent]
+    faulty: list[od.OrderEvent]
+    sound: list[od.OrderEvent]
     invariant: str
     """What the race checker says is broken, when the faulty program runs in order; "" : no invariant."""
     says: str
     """Part of what it says is missing."""
-    header: Header = field(default_factory=header)
-    sound_header: Header | None = None
+    header: od.Header = field(default_factory=header)
+    sound_header: od.Header | None = None
     """If it is the streams that differ."""
 
     @property
@@ -110,28 +91,28 @@ class Twins:
         return Program(self.sound_header or self.header, self.sound)
 
 
-FILL = Host(0, (), (cpu(0),), "fill")
+FILL = od.Host(0, (), (cpu(0),), "fill")
 """Something to load."""
 
 RULES: Final = [
     Twins(
         "a store waits for the compute",
         [compute(1), store(1, 0)],
-        [compute(1), Record(0, COMPUTE, READY), Wait(0, STORE, READY), store(1, 0)],
+        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
         "STORE-READY",
         "record an event on stream 0 (compute) after it and make stream 1 (store) wait",
     ),
     Twins(
         "the barrier is recorded after the compute",
-        [Record(0, COMPUTE, READY), compute(1), Wait(0, STORE, READY), store(1, 0)],
-        [compute(1), Record(0, COMPUTE, READY), Wait(0, STORE, READY), store(1, 0)],
+        [od.Record(0, COMPUTE, READY), compute(1), od.Wait(0, STORE, READY), store(1, 0)],
+        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
         "STORE-READY",
         "ends with event 0, before the former",
     ),
     Twins(
         "a wait does not order the source of a copy in order ANY",
-        [compute(1), Record(0, COMPUTE, READY), Wait(0, STORE, READY), store(1, 0, order="any")],
-        [compute(1), Record(0, COMPUTE, READY), SyncEvent(0, READY), store(1, 0, order="any")],
+        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0, order="any")],
+        [compute(1), od.Record(0, COMPUTE, READY), od.SyncEvent(0, READY), store(1, 0, order="any")],
         "STORE-READY",
         "source access order ANY takes the read out of stream order",
     ),
@@ -144,32 +125,32 @@ RULES: Final = [
     ),
     Twins(
         "a copy that reads during its call does not wait for its stream",
-        [compute(1), Record(0, COMPUTE, READY), Wait(0, STORE, READY), store(1, 0, order="call")],
-        [compute(1), SyncStream(0, COMPUTE), store(1, 0, order="call")],
+        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0, order="call")],
+        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0, order="call")],
         "STORE-READY",
         "DURING_API_CALL",
     ),
     Twins(
         "the source may be written again once a copy that reads during its call returned",
-        [FILL, load(0, 1), Host(0, (), (cpu(0),), "refill")],
-        [FILL, load(0, 1, order="call"), Host(0, (), (cpu(0),), "refill")],
+        [FILL, load(0, 1), od.Host(0, (), (cpu(0),), "refill")],
+        [FILL, load(0, 1, order="call"), od.Host(0, (), (cpu(0),), "refill")],
         "FREEZE",
         "wait for the event on the host before the access",
     ),
     Twins(
         "a wait is for the last record when it is called",
         [
-            Record(0, COMPUTE, READY),
-            Wait(0, STORE, READY),
+            od.Record(0, COMPUTE, READY),
+            od.Wait(0, STORE, READY),
             compute(1),
-            Record(0, COMPUTE, READY),
+            od.Record(0, COMPUTE, READY),
             store(1, 0),
         ],
         [
-            Record(0, COMPUTE, READY),
+            od.Record(0, COMPUTE, READY),
             compute(1),
-            Record(0, COMPUTE, READY),
-            Wait(0, STORE, READY),
+            od.Record(0, COMPUTE, READY),
+            od.Wait(0, STORE, READY),
             store(1, 0),
         ],
         "STORE-READY",
@@ -177,8 +158,8 @@ RULES: Final = [
     ),
     Twins(
         "a wait for an event that was never recorded waits for nothing",
-        [compute(1), Wait(0, STORE, READY), Record(0, COMPUTE, READY), store(1, 0)],
-        [compute(1), Record(0, COMPUTE, READY), Wait(0, STORE, READY), store(1, 0)],
+        [compute(1), od.Wait(0, STORE, READY), od.Record(0, COMPUTE, READY), store(1, 0)],
+        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
         "STORE-READY",
         "record an event on stream 0",
     ),
@@ -186,16 +167,16 @@ RULES: Final = [
         "an event used again on another stream no longer stands for the first record",
         [
             compute(1),
-            Record(0, COMPUTE, READY),
-            Record(0, LOAD, READY),
-            Wait(0, STORE, READY),
+            od.Record(0, COMPUTE, READY),
+            od.Record(0, LOAD, READY),
+            od.Wait(0, STORE, READY),
             store(1, 0),
         ],
         [
             compute(1),
-            Record(0, COMPUTE, READY),
-            Record(0, LOAD, DONE),
-            Wait(0, STORE, READY),
+            od.Record(0, COMPUTE, READY),
+            od.Record(0, LOAD, DONE),
+            od.Wait(0, STORE, READY),
             store(1, 0),
         ],
         "STORE-READY",
@@ -204,18 +185,18 @@ RULES: Final = [
     Twins(
         "a load waits for the kernels of the previous owner",
         [FILL, attend(1), load(0, 1)],
-        [FILL, attend(1), Record(0, COMPUTE, READY), Wait(0, LOAD, READY), load(0, 1)],
+        [FILL, attend(1), od.Record(0, COMPUTE, READY), od.Wait(0, LOAD, READY), load(0, 1)],
         "LOAD-ORDER",
         "make stream 2 (load) wait",
     ),
     Twins(
         "zero-fill lands before a load",
-        [FILL, Kernel(0, COMPUTE, (), (gpu(1),), "zero"), load(0, 1)],
+        [FILL, od.Kernel(0, COMPUTE, (), (gpu(1),), "zero"), load(0, 1)],
         [
             FILL,
-            Kernel(0, COMPUTE, (), (gpu(1),), "zero"),
-            Record(0, COMPUTE, READY),
-            Wait(0, LOAD, READY),
+            od.Kernel(0, COMPUTE, (), (gpu(1),), "zero"),
+            od.Record(0, COMPUTE, READY),
+            od.Wait(0, LOAD, READY),
             load(0, 1),
         ],
         "LOAD-ORDER",
@@ -224,35 +205,41 @@ RULES: Final = [
     Twins(
         "a kernel reads a block when its load has landed",
         [FILL, load(0, 1), attend(1)],
-        [FILL, load(0, 1), Record(0, LOAD, DONE), Wait(0, COMPUTE, DONE), attend(1)],
+        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Wait(0, COMPUTE, DONE), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load) after it and make stream 0 (compute) wait",
     ),
     Twins(
         "completion is polled on the stream that copies",
-        [FILL, load(0, 1), Record(0, COMPUTE, DONE), Query(0, DONE, True), attend(1)],
-        [FILL, load(0, 1), Record(0, LOAD, DONE), Query(0, DONE, True), attend(1)],
+        [FILL, load(0, 1), od.Record(0, COMPUTE, DONE), od.Query(0, DONE, True), attend(1)],
+        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, True), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load)",
     ),
     Twins(
         "a query that is not answered yes orders nothing",
-        [FILL, load(0, 1), Record(0, LOAD, DONE), Query(0, DONE, False), attend(1)],
-        [FILL, load(0, 1), Record(0, LOAD, DONE), Query(0, DONE, True), attend(1)],
+        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, False), attend(1)],
+        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, True), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load)",
     ),
     Twins(
         "a slot is not used again while a store reads it",
-        [compute(1), SyncStream(0, COMPUTE), store(1, 0), compute(1, by="req:2.0")],
-        [compute(1), SyncStream(0, COMPUTE), store(1, 0), SyncStream(0, STORE), compute(1, by="req:2.0")],
+        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0), compute(1, by="req:2.0")],
+        [
+            compute(1),
+            od.SyncStream(0, COMPUTE),
+            store(1, 0),
+            od.SyncStream(0, STORE),
+            compute(1, by="req:2.0"),
+        ],
         "FREEZE",
         "make stream 0 (compute) wait",
     ),
     Twins(
         "synchronising a device waits for its streams only",
-        [compute(1), SyncDevice(0, 1), Host(0, (gpu(1),), (), "look")],
-        [compute(1), SyncDevice(0, 0), Host(0, (gpu(1),), (), "look")],
+        [compute(1), od.SyncDevice(0, 1), od.Host(0, (gpu(1),), (), "look")],
+        [compute(1), od.SyncDevice(0, 0), od.Host(0, (gpu(1),), (), "look")],
         "",
         "wait for the event on the host",
     ),
@@ -260,24 +247,24 @@ RULES: Final = [
         "a flush waits for copies that are still queued",
         [
             compute(1),
-            SyncStream(0, COMPUTE),
-            Put(0, JOBS, 0),
-            SyncStream(0, STORE),
+            od.SyncStream(0, COMPUTE),
+            od.Put(0, JOBS, 0),
+            od.SyncStream(0, STORE),
             compute(1, by="req:2.0"),
-            Get(1, JOBS, 0),
+            od.Get(1, JOBS, 0),
             store(1, 0, thread=1),
-            Put(1, BACK, 0),
+            od.Put(1, BACK, 0),
         ],
         [
             compute(1),
-            SyncStream(0, COMPUTE),
-            Put(0, JOBS, 0),
-            Get(0, BACK, 0),
-            SyncStream(0, STORE),
+            od.SyncStream(0, COMPUTE),
+            od.Put(0, JOBS, 0),
+            od.Get(0, BACK, 0),
+            od.SyncStream(0, STORE),
             compute(1, by="req:2.0"),
-            Get(1, JOBS, 0),
+            od.Get(1, JOBS, 0),
             store(1, 0, thread=1),
-            Put(1, BACK, 0),
+            od.Put(1, BACK, 0),
         ],
         "STORE-READY",
         "it is a matter of timing whether thread 0 launches the former",
@@ -287,18 +274,18 @@ RULES: Final = [
         "an event is recorded before the copy thread waits for it",
         [
             compute(1),
-            Put(0, JOBS, 0),
-            Record(0, COMPUTE, READY),
-            Get(1, JOBS, 0),
-            Wait(1, STORE, READY),
+            od.Put(0, JOBS, 0),
+            od.Record(0, COMPUTE, READY),
+            od.Get(1, JOBS, 0),
+            od.Wait(1, STORE, READY),
             store(1, 0, thread=1),
         ],
         [
             compute(1),
-            Record(0, COMPUTE, READY),
-            Put(0, JOBS, 0),
-            Get(1, JOBS, 0),
-            Wait(1, STORE, READY),
+            od.Record(0, COMPUTE, READY),
+            od.Put(0, JOBS, 0),
+            od.Get(1, JOBS, 0),
+            od.Wait(1, STORE, READY),
             store(1, 0, thread=1),
         ],
         "STORE-READY",
@@ -308,30 +295,30 @@ RULES: Final = [
     Twins(
         "two threads that share a stream do not share an order",
         [compute(1, stream=STORE), store(1, 0, thread=1)],
-        [compute(1, stream=STORE), Put(0, JOBS, 0), Get(1, JOBS, 0), store(1, 0, thread=1)],
+        [compute(1, stream=STORE), od.Put(0, JOBS, 0), od.Get(1, JOBS, 0), store(1, 0, thread=1)],
         "STORE-READY",
         "the stream keeps the order of the launches",
         header(threads=(0, 1)),
     ),
     Twins(
         "what a thread wrote is handed over with its queue item",
-        [Put(0, JOBS, 0), FILL, Get(1, JOBS, 0), load(0, 1, thread=1)],
-        [FILL, Put(0, JOBS, 0), Get(1, JOBS, 0), load(0, 1, thread=1)],
+        [od.Put(0, JOBS, 0), FILL, od.Get(1, JOBS, 0), load(0, 1, thread=1)],
+        [FILL, od.Put(0, JOBS, 0), od.Get(1, JOBS, 0), load(0, 1, thread=1)],
         "USE-READY",
         "hand something over to thread 1",
         header(threads=(0, 1)),
     ),
     Twins(
         "a spawned thread knows what came before its start",
-        [Spawn(0, 1), FILL, load(0, 1, thread=1)],
-        [FILL, Spawn(0, 1), load(0, 1, thread=1)],
+        [od.Spawn(0, 1), FILL, load(0, 1, thread=1)],
+        [FILL, od.Spawn(0, 1), load(0, 1, thread=1)],
         "USE-READY",
         "hand something over to thread 1",
     ),
     Twins(
         "a thread's calls come before its join",
-        [Spawn(0, 1), Host(1, (), (cpu(0),), "fill"), load(0, 1), Join(0, 1)],
-        [Spawn(0, 1), Host(1, (), (cpu(0),), "fill"), Join(0, 1), load(0, 1)],
+        [od.Spawn(0, 1), od.Host(1, (), (cpu(0),), "fill"), load(0, 1), od.Join(0, 1)],
+        [od.Spawn(0, 1), od.Host(1, (), (cpu(0),), "fill"), od.Join(0, 1), load(0, 1)],
         "FREEZE",
         "hand something over",
     ),
@@ -357,24 +344,28 @@ RULES: Final = [
         "the parts of one copy have no order",
         [
             compute(1),
-            SyncStream(0, COMPUTE),
-            Copy(0, STORE, (gpu(1), cpu(0)), (cpu(0), gpu(2)), "stream", "batch"),
+            od.SyncStream(0, COMPUTE),
+            od.Copy(0, STORE, (gpu(1), cpu(0)), (cpu(0), gpu(2)), "stream", "batch"),
         ],
-        [compute(1), SyncStream(0, COMPUTE), store(1, 0), load(0, 2, stream=STORE)],
+        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0), load(0, 2, stream=STORE)],
         "FREEZE",
         "the parts of one copy have no order",
     ),
     Twins(
         "a view is the memory that it is a view of",
-        [Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"), store(2, 0)],
-        [Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"), SyncStream(0, COMPUTE), store(2, 0)],
+        [od.Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"), store(2, 0)],
+        [
+            od.Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"),
+            od.SyncStream(0, COMPUTE),
+            store(2, 0),
+        ],
         "STORE-READY",
         "record an event",
     ),
     Twins(
         "ranges that overlap in one byte conflict",
-        [Kernel(0, COMPUTE, (), ((0, 0, 17),), "compute"), store(1, 0)],
-        [Kernel(0, COMPUTE, (), ((0, 0, 16),), "compute"), store(1, 0)],
+        [od.Kernel(0, COMPUTE, (), ((0, 0, 17),), "compute"), store(1, 0)],
+        [od.Kernel(0, COMPUTE, (), ((0, 0, 16),), "compute"), store(1, 0)],
         "STORE-READY",
         "record an event",
     ),

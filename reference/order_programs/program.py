@@ -14,32 +14,13 @@ from typing import Final
 
 from kvfence.reference.blocks.errors import OffloadError
 from kvfence.reference.order_programs.contents import Content, Memory, content, value_of, written
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Get,
-    Header,
-    Host,
-    Join,
-    Kernel,
-    OrderEvent,
-    Put,
-    Query,
-    Range,
-    Record,
-    Release,
-    Spawn,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 from kvfence.spec.order_steps import Step, calls_by_thread
 
 OLDEST: Final = -1
 """Item of a :class:`~kvfence.spec.order.Get` that takes whatever is first in the queue."""
 
-Launch = Kernel | Copy | Record | Wait
+Launch = od.Kernel | od.Copy | od.Record | od.Wait
 Operation = tuple[int, int]
 """Thread and number of the call that launched it."""
 Footprint = tuple[frozenset[object], frozenset[object]]
@@ -53,47 +34,47 @@ class ProgramError(OffloadError):
 class Program:
     """The calls of each thread over the streams and regions that ``header`` and the events declare."""
 
-    def __init__(self, header: Header, events: Iterable[OrderEvent]) -> None:
+    def __init__(self, header: od.Header, events: Iterable[od.OrderEvent]) -> None:
         events = list(events)
-        declared: list[Header | Declare] = [header]
-        declared += [event for event in events if isinstance(event, Declare)]
+        declared: list[od.Header | od.Declare] = [header]
+        declared += [event for event in events if isinstance(event, od.Declare)]
         self.header = header
         self.streams = {stream.id: stream for some in declared for stream in some.streams}
         self.regions = {region.id: region for some in declared for region in some.regions}
-        self.calls: dict[int, tuple[OrderEvent, ...]] = {
+        self.calls: dict[int, tuple[od.OrderEvent, ...]] = {
             thread: tuple(calls) for thread, calls in calls_by_thread(events).items()
         }
-        started = (*header.threads, *(event.child for event in events if isinstance(event, Spawn)))
+        started = (*header.threads, *(event.child for event in events if isinstance(event, od.Spawn)))
         for thread in started:
             self.calls.setdefault(thread, ())
         self._footprints: dict[Step, Footprint] = {}
         self._check()
 
     def _check(self) -> None:
-        spawned = [call.child for call in self._all() if isinstance(call, Spawn)]
+        spawned = [call.child for call in self._all() if isinstance(call, od.Spawn)]
         for thread in self.calls:
             if thread not in self.header.threads and spawned.count(thread) != 1:
                 raise ProgramError(f"thread {thread} is not started once: name it in the header, or spawn it")
         for call in self._all():
-            if isinstance(call, Launch | SyncStream) and call.stream not in self.streams:
+            if isinstance(call, Launch | od.SyncStream) and call.stream not in self.streams:
                 raise ProgramError(f"stream {call.stream} is not declared")
-            if isinstance(call, Copy) and [one[2] for one in call.src] != [one[2] for one in call.dst]:
+            if isinstance(call, od.Copy) and [one[2] for one in call.src] != [one[2] for one in call.dst]:
                 raise ProgramError("the sources and destinations of a copy differ in their bytes")
-            if isinstance(call, Join) and call.child not in self.calls:
+            if isinstance(call, od.Join) and call.child not in self.calls:
                 raise ProgramError(f"thread {call.child} is waited for and never started")
             for region, offset, nbytes in _ranges(call):
                 known = self.regions.get(region)
                 if known is None or offset < 0 or nbytes < 1 or offset + nbytes > known.bytes:
                     raise ProgramError(f"the range {region, offset, nbytes} is in no declared region")
 
-    def _all(self) -> Iterable[OrderEvent]:
+    def _all(self) -> Iterable[od.OrderEvent]:
         return (call for calls in self.calls.values() for call in calls)
 
-    def call(self, step: Step | Operation) -> OrderEvent:
+    def call(self, step: Step | Operation) -> od.OrderEvent:
         """The call that a step belongs to."""
         return self.calls[step[0]][step[1]]
 
-    def span(self, where: Range) -> tuple[int, int]:
+    def span(self, where: od.Range) -> tuple[int, int]:
         """First address of a range, and the one after its last."""
         start = self.regions[where[0]].at + where[1]
         return start, start + where[2]
@@ -105,7 +86,7 @@ class Program:
         """All addresses at which some access begins or ends."""
         return sorted({at for call in self._all() for where in _ranges(call) for at in self.span(where)})
 
-    def _memory(self, ranges: Sequence[Range]) -> frozenset[object]:
+    def _memory(self, ranges: Sequence[od.Range]) -> frozenset[object]:
         spans = [self.span(where) for where in ranges]
         return frozenset(cut for cut in self._cuts for start, end in spans if start <= cut < end)
 
@@ -120,30 +101,30 @@ class Program:
         call = self.call(step)
         nothing: frozenset[object] = frozenset()
         match step.kind, call:
-            case "run", Kernel():
+            case "run", od.Kernel():
                 return self._memory(call.reads), self._memory(call.writes)
-            case "read", Copy():
+            case "read", od.Copy():
                 return self._memory([call.src[step.part]]), nothing
-            case "write", Copy():
+            case "write", od.Copy():
                 return nothing, self._memory([call.dst[step.part]])
-            case "call", Host():
+            case "call", od.Host():
                 return self._memory(call.reads), self._memory(call.writes)
-            case "call", Release():
+            case "call", od.Release():
                 return nothing, self._memory([self._whole(call.region)])
-            case "call", Put() | Get():
+            case "call", od.Put() | od.Get():
                 return nothing, frozenset({("queue", call.queue)})
-            case "call", Kernel() | Copy() | Record() | Wait():
+            case "call", od.Kernel() | od.Copy() | od.Record() | od.Wait():
                 looks, changes = self._launching(call.stream)
-                if isinstance(call, Record):
+                if isinstance(call, od.Record):
                     changes |= {("event", call.event)}
-                if isinstance(call, Wait):
+                if isinstance(call, od.Wait):
                     looks |= {("event", call.event)}
                 return looks, changes
-            case "call", SyncEvent() | Query():
+            case "call", od.SyncEvent() | od.Query():
                 return frozenset({("event", call.event)}), nothing
-            case "call", SyncStream():
+            case "call", od.SyncStream():
                 return frozenset({("stream", call.stream)}), nothing
-            case "call", SyncDevice():
+            case "call", od.SyncDevice():
                 here = (stream.id for stream in self.streams.values() if stream.device == call.device)
                 return frozenset(("stream", stream) for stream in here), nothing
         return nothing, nothing
@@ -164,7 +145,7 @@ class Program:
             if other.device == mine.device and other.kind == other_kind
         ]
 
-    def _whole(self, region: int) -> Range:
+    def _whole(self, region: int) -> od.Range:
         return (region, 0, self.regions[region].bytes)
 
     def dependent(self, one: Step, other: Step) -> bool:
@@ -183,10 +164,10 @@ class Program:
         )
 
 
-def _ranges(call: OrderEvent) -> Sequence[Range]:
-    if isinstance(call, Kernel | Host):
+def _ranges(call: od.OrderEvent) -> Sequence[od.Range]:
+    if isinstance(call, od.Kernel | od.Host):
         return [*call.reads, *call.writes]
-    return [*call.src, *call.dst] if isinstance(call, Copy) else []
+    return [*call.src, *call.dst] if isinstance(call, od.Copy) else []
 
 
 class State:
@@ -215,7 +196,7 @@ class State:
         """Calls made so far, by thread."""
         self.seen: dict[Step, tuple[Content, ...]] = {}
         """What the steps so far read."""
-        self.trace: list[OrderEvent] = []
+        self.trace: list[od.OrderEvent] = []
         """The calls so far, in their order."""
         self._started = set(program.header.threads)
         self._waits: dict[int, frozenset[Operation]] = {}
@@ -262,10 +243,10 @@ class State:
         if at == len(calls) or thread not in self._started or self._is_waiting(thread):
             return False
         call = calls[at]
-        if isinstance(call, Get):
+        if isinstance(call, od.Get):
             queue = self._queues.get(call.queue, ())
             return bool(queue) and (call.item == OLDEST or call.item in queue)
-        if isinstance(call, Join):
+        if isinstance(call, od.Join):
             child = call.child
             return self.calls[child] == len(self.program.calls[child]) and not self._is_waiting(child)
         return True
@@ -283,13 +264,13 @@ class State:
 
     def _may_run(self, operation: Operation, step: Step) -> bool:
         call = self.program.call(operation)
-        if step.kind == "read" and isinstance(call, Copy) and call.order != "stream":
+        if step.kind == "read" and isinstance(call, od.Copy) and call.order != "stream":
             return True
         if step.kind == "write" and (operation, step.part) not in self._read:
             return False
         return self._may_start(operation, call)
 
-    def _may_start(self, operation: Operation, call: OrderEvent) -> bool:
+    def _may_start(self, operation: Operation, call: od.OrderEvent) -> bool:
         assert isinstance(call, Launch)
         first = self._streams[call.stream][0] == operation
         return first and self._after[operation].isdisjoint(self._pending)
@@ -316,36 +297,36 @@ class State:
                 self._end(operation, call)
         self._settle()
 
-    def _called(self, call: OrderEvent, step: Step) -> OrderEvent:
+    def _called(self, call: od.OrderEvent, step: Step) -> od.OrderEvent:
         match call:
-            case Host():
+            case od.Host():
                 self._access(step, call.reads, call.writes)
-            case Release():
+            case od.Release():
                 whole = self.program._whole(call.region)
                 self._access(step, (), (whole,))
-            case Kernel() | Copy() | Record() | Wait():
+            case od.Kernel() | od.Copy() | od.Record() | od.Wait():
                 self._launch(call, step)
-            case SyncEvent() | Query():
-                if not isinstance(call, Query) or call.done:
+            case od.SyncEvent() | od.Query():
+                if not isinstance(call, od.Query) or call.done:
                     record = self._events.get(call.event)
                     self._waits[step.thread] = frozenset() if record is None else frozenset({record})
-            case SyncStream():
+            case od.SyncStream():
                 self._waits[step.thread] = frozenset(self._streams[call.stream])
-            case SyncDevice():
+            case od.SyncDevice():
                 self._waits[step.thread] = frozenset(
                     operation
                     for stream, operations in self._streams.items()
                     if self.program.streams[stream].device == call.device
                     for operation in operations
                 )
-            case Put():
+            case od.Put():
                 self._queues[call.queue] = (*self._queues.get(call.queue, ()), call.item)
-            case Get():
+            case od.Get():
                 queue = self._queues[call.queue]
                 at = 0 if call.item == OLDEST else queue.index(call.item)
                 self._queues[call.queue] = queue[:at] + queue[at + 1 :]
-                return Get(call.thread, call.queue, queue[at])
-            case Spawn():
+                return od.Get(call.thread, call.queue, queue[at])
+            case od.Spawn():
                 self._started.add(call.child)
         return call
 
@@ -355,13 +336,13 @@ class State:
         after = {
             other for stream in self.program._ordered_with(call.stream) for other in self._streams[stream]
         }
-        if isinstance(call, Wait) and call.event in self._events:
+        if isinstance(call, od.Wait) and call.event in self._events:
             after.add(self._events[call.event])
-        if isinstance(call, Record):
+        if isinstance(call, od.Record):
             self._events[call.event] = operation
         self._after[operation] = frozenset(after)
         self._pending[operation] = frozenset(_device_steps(call, operation))
-        if isinstance(call, Copy) and call.order == "call":
+        if isinstance(call, od.Copy) and call.order == "call":
             self._waits[step.thread] = frozenset({operation})
 
     def _settle(self) -> None:
@@ -377,16 +358,16 @@ class State:
                     self._end(operations[0], call)
                     again = True
 
-    def _end(self, operation: Operation, call: OrderEvent) -> None:
+    def _end(self, operation: Operation, call: od.OrderEvent) -> None:
         assert isinstance(call, Launch)
         del self._pending[operation], self._after[operation]
         self._streams[call.stream] = self._streams[call.stream][1:]
 
-    def _run(self, call: OrderEvent, operation: Operation, step: Step) -> None:
-        if isinstance(call, Kernel):
+    def _run(self, call: od.OrderEvent, operation: Operation, step: Step) -> None:
+        if isinstance(call, od.Kernel):
             self._access(step, call.reads, call.writes)
             return
-        assert isinstance(call, Copy)
+        assert isinstance(call, od.Copy)
         if step.kind == "read":
             what = content(self.memory, *self.program.span(call.src[step.part]))
             self.seen[step] = (what,)
@@ -395,7 +376,7 @@ class State:
             what = self._read.pop((operation, step.part))
             self.memory = written(self.memory, self.program.span(call.dst[step.part])[0], what)
 
-    def _access(self, step: Step, reads: Sequence[Range], writes: Sequence[Range]) -> None:
+    def _access(self, step: Step, reads: Sequence[od.Range], writes: Sequence[od.Range]) -> None:
         """Read, then write what depends on what was read."""
         seen = tuple(content(self.memory, *self.program.span(where)) for where in reads)
         if reads:
@@ -407,9 +388,9 @@ class State:
 
 
 def _device_steps(call: Launch, operation: Operation) -> list[Step]:
-    if isinstance(call, Kernel):
+    if isinstance(call, od.Kernel):
         return [Step(*operation, "run")]
-    if isinstance(call, Copy):
+    if isinstance(call, od.Copy):
         parts = range(len(call.src))
         return [
             *(Step(*operation, "read", part) for part in parts),

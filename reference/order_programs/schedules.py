@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kvfence.reference.order_programs.contents import Content, content
 from kvfence.reference.order_programs.program import Program, ProgramError, State
-from kvfence.spec.order import Copy, Kernel, OrderEvent
+from kvfence.spec import order as od
 from kvfence.spec.order_steps import Step, step_named, steps_of
 
 Choice: TypeAlias = Callable[[State, list[Step]], Step]
@@ -40,7 +40,7 @@ class Run:
 
     steps: tuple[Step, ...]
     """The schedule; :func:`witness` runs it again."""
-    trace: tuple[OrderEvent, ...]
+    trace: tuple[od.OrderEvent, ...]
     """The calls in their order, as an order trace."""
     mismatches: tuple[Mismatch, ...]
     stuck: bool
@@ -264,7 +264,9 @@ def _follows(program: Program, step: Step, other: Step) -> bool:
     if step.call == other.call:
         return step.kind == "read" and other.kind == "write" and step.part == other.part
     one, two = program.call(step), program.call(other)
-    if other.kind == "call" or not (isinstance(one, Kernel | Copy) and isinstance(two, Kernel | Copy)):
+    if other.kind == "call" or not (
+        isinstance(one, od.Kernel | od.Copy) and isinstance(two, od.Kernel | od.Copy)
+    ):
         return False
-    loose = other.kind == "read" and isinstance(two, Copy) and two.order != "stream"
+    loose = other.kind == "read" and isinstance(two, od.Copy) and two.order != "stream"
     return one.stream == two.stream and step.call < other.call and not loose

@@ -11,7 +11,7 @@ from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
 from kvfence.reference.blocks.pool import Observer
 from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.tables import BlockTables, GroupSpec
-from kvfence.spec.events import Admit, Geometry, Round
+from kvfence.spec import events as ev
 
 
 class EmittingScheduler:
@@ -33,7 +33,7 @@ class EmittingScheduler:
         if needed and (self.running or self.parked or self.ready):
             needed += self.watermark
         observer(
-            Round(
+            ev.Round(
                 running=len(self.running),
                 ready=len(self.ready),
                 parked=len(self.parked),
@@ -48,7 +48,7 @@ class EmittingScheduler:
         if self.observer is not None:
             total = request.total
             self.observer(
-                Admit(
+                ev.Admit(
                     req=request.id,
                     gen=request.generation,
                     local=local,
@@ -64,7 +64,7 @@ class EmittingScheduler:
             first, last = self._first_told(spec, tokens), tokens // spec.block_size
             slots = self.tables.table(request.row, group)[first:last].copy()
             observer(
-                Geometry(
+                ev.Geometry(
                     req=request.id,
                     gen=request.generation,
                     group=group,

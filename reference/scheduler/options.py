@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast, get_args
 from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.blocks.tables import GroupSpec
 from kvfence.reference.connector.stores import Mode
-from kvfence.spec.events import GroupKind
+from kvfence.spec import events as ev
 
 Groups: TypeAlias = Literal[
     "full", "full+sliding", "full+chunked", "full+recurrent", "full+sliding+chunked+recurrent"
@@ -146,7 +146,7 @@ class Options:
         kinds = self.groups.split("+")
         sizes = self.block_sizes or (self.block_size,) * len(kinds)
         return tuple(
-            GroupSpec(size, self.window if kind in ("sliding", "chunked") else 0, cast("GroupKind", kind))
+            GroupSpec(size, self.window if kind in ("sliding", "chunked") else 0, cast("ev.GroupKind", kind))
             for kind, size in zip(kinds, sizes, strict=True)
         )
 

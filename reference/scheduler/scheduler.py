@@ -22,18 +22,7 @@ from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.scheduler.emitter import EmittingScheduler
 from kvfence.reference.scheduler.options import FailurePolicy
-from kvfence.spec.events import (
-    Dispatch,
-    Finish,
-    FinishReason,
-    Preempt,
-    Process,
-    Quiesce,
-    Reset,
-    Retire,
-    Submit,
-    Zero,
-)
+from kvfence.spec import events as ev
 
 PATIENCE = 8
 """Rounds that a preempted request's blocks are waited for before another one is preempted."""
@@ -118,7 +107,7 @@ class Scheduler(EmittingScheduler):
         request = Request.arriving(spec, *(group.block_size for group in self.manager.groups))
         self.stats.requests += 1
         if self.observer is not None:
-            self.observer(Submit(req=request.id, gen=0, prompt=spec.prompt))
+            self.observer(ev.Submit(req=request.id, gen=0, prompt=spec.prompt))
         if self.manager.fits(spec.prompt + spec.output + self.manager.depth):
             self.waiting.append(request)
         else:
@@ -215,7 +204,7 @@ class Scheduler(EmittingScheduler):
         self.stats.tokens_computed += int(tokens.sum())
         if self.observer is not None:
             names = [request.id for row in rows.tolist() if (request := tables.requests[row]) is not None]
-            self.observer(Dispatch(step=output.step, reqs=names, tokens=tokens.tolist()))
+            self.observer(ev.Dispatch(step=output.step, reqs=names, tokens=tokens.tolist()))
         if self.manager.zeroes:
             self._zero(output)
 
@@ -226,7 +215,7 @@ class Scheduler(EmittingScheduler):
         if fresh:
             output.zero = np.concatenate(fresh)
             if self.observer is not None:
-                self.observer(Zero(step=output.step, pool=self.manager.pool.name, slots=output.zero))
+                self.observer(ev.Zero(step=output.step, pool=self.manager.pool.name, slots=output.zero))
 
     # Admission.
 
@@ -336,7 +325,7 @@ class Scheduler(EmittingScheduler):
     def _process(self, output: StepOutput) -> None:
         tables = self.tables
         if self.observer is not None:
-            self.observer(Process(step=output.step))
+            self.observer(ev.Process(step=output.step))
         alive = tables.ticket[output.rows] == output.tickets
         rows, confirmed = output.rows[alive], (output.start + output.tokens)[alive]
         tables.confirmed[rows] = np.minimum(confirmed, tables.target[rows])
@@ -353,13 +342,13 @@ class Scheduler(EmittingScheduler):
 
     # Ends of generations.
 
-    def _end(self, request: Request, why: FinishReason) -> None:
+    def _end(self, request: Request, why: ev.FinishReason) -> None:
         """The request is over; whatever it holds goes as soon as nothing in flight uses it."""
         confirmed = int(self.tables.confirmed[request.row]) if request.row >= 0 else 0
         self.stats.finished[why] += 1
         request.state = State.ENDED
         if self.observer is not None:
-            self.observer(Finish(req=request.id, gen=request.generation, why=why, computed=confirmed))
+            self.observer(ev.Finish(req=request.id, gen=request.generation, why=why, computed=confirmed))
         self.connector.request_finished(request, aborted=why == "abort")
         self._release(request)
 
@@ -369,7 +358,7 @@ class Scheduler(EmittingScheduler):
         (self.running if request.state is State.RUNNING else self.ready).remove(request)
         self._rows = None
         if self.observer is not None:
-            self.observer(Preempt(req=request.id, gen=request.generation, why=why))
+            self.observer(ev.Preempt(req=request.id, gen=request.generation, why=why))
         self.connector.request_preempted(request)
         confirmed = int(self.tables.confirmed[request.row])
         self._release(request)
@@ -389,7 +378,7 @@ class Scheduler(EmittingScheduler):
                 del self._retiring[holder]
                 request.retired.add(generation)
                 if self.observer is not None:
-                    self.observer(Retire(req=request.id, gen=generation))
+                    self.observer(ev.Retire(req=request.id, gen=generation))
 
     def abort_request(self, request: Request) -> bool:
         """The client went away. False when the request has ended already."""
@@ -421,7 +410,7 @@ class Scheduler(EmittingScheduler):
         if holding and not preempt_running:
             self.stats.resets_refused += 1
             if self.observer is not None:
-                self.observer(Reset(ok=False))
+                self.observer(ev.Reset(ok=False))
             return False
         for request in reversed(holding):
             if request.state is State.PARKED:
@@ -434,7 +423,7 @@ class Scheduler(EmittingScheduler):
         self.stats.resets += 1
         pools = self._reset_tiers()
         if self.observer is not None:
-            self.observer(Reset(ok=True, pools=pools))
+            self.observer(ev.Reset(ok=True, pools=pools))
         for pool in (self.manager.pool, *self.connector.tiers):
             if pool.name in pools:
                 pool.publish_cleared()
@@ -462,4 +451,4 @@ class Scheduler(EmittingScheduler):
         for pool in (self.manager.pool, *self.connector.tiers):
             pool.publish_rest()
         if self.observer is not None:
-            self.observer(Quiesce())
+            self.observer(ev.Quiesce())

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
+from kvfence.spec import order as od
 from kvfence.spec.files.traces import Format, LineReader, LineWriter
-from kvfence.spec.order import FORMAT, VERSION, Header, OrderEvent
 
 
-def problem_of_header(header: Header) -> str | None:
+def problem_of_header(header: od.Header) -> str | None:
     """What is wrong with ``header``."""
     if not header.threads:
         return "the header names no threads"
@@ -29,18 +29,22 @@ def problem_of_header(header: Header) -> str | None:
     return None
 
 
-_ORDER: Final[Format[Header, OrderEvent]] = Format(
-    FORMAT, VERSION, msgspec.json.Decoder(Header), msgspec.json.Decoder(OrderEvent), problem_of_header
+_ORDER: Final[Format[od.Header, od.OrderEvent]] = Format(
+    od.FORMAT,
+    od.VERSION,
+    msgspec.json.Decoder(od.Header),
+    msgspec.json.Decoder(od.OrderEvent),
+    problem_of_header,
 )
 
 
-class OrderTraceWriter(LineWriter[Header, OrderEvent]):
+class OrderTraceWriter(LineWriter[od.Header, od.OrderEvent]):
     """Records order events in a file; an observer: call it with each event."""
 
     form = _ORDER
 
 
-class OrderTraceReader(LineReader[Header, OrderEvent]):
+class OrderTraceReader(LineReader[od.Header, od.OrderEvent]):
     """An order trace that is being read."""
 
     form = _ORDER

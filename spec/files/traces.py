@@ -16,13 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import FORMAT, OLDEST, VERSION, Event, Header, listed
 from kvfence.spec.files.outputs import Output, OutputError
 from kvfence.spec.files.packing import LONGEST_HEADER, LONGEST_LINE, packed
 from kvfence.spec.files.wellformed import problem_of_event, problem_of_header
 from kvfence.spec.files.zstd_frames import MAGIC, DamagedError, EndsEarlyError, unpacked
-from kvfence.spec.order import FORMAT as ORDER_FORMAT
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,8 +31,8 @@ STANDARD_INPUT: Final = Path("-")
 _CHUNK: Final = 2**16  # bytes read, decoded and judged at a time: few enough to stay in the cache
 _BUFFER: Final = 2**17  # bytes kept before they are written
 _JUDGES: Final = {
-    FORMAT: ("the trace of a connector", "kvfence check"),
-    ORDER_FORMAT: ("an order trace", "kvfence races"),
+    ev.FORMAT: ("the trace of a connector", "kvfence check"),
+    od.FORMAT: ("an order trace", "kvfence races"),
 }
 """What each format is, and the command for it."""
 
@@ -423,17 +423,17 @@ class LineReader(Generic[_H, _E]):
 
 
 _TRACE: Final = Format(
-    FORMAT,
-    VERSION,
-    msgspec.json.Decoder(Header),
-    msgspec.json.Decoder(Event),
+    ev.FORMAT,
+    ev.VERSION,
+    msgspec.json.Decoder(ev.Header),
+    msgspec.json.Decoder(ev.Event),
     problem_of_header,
     packed,
-    OLDEST,
+    ev.OLDEST,
 )
 
 
-class TraceWriter(LineWriter[Header, Event]):
+class TraceWriter(LineWriter[ev.Header, ev.Event]):
     """Records a connector's events. Long lists of numbers are packed.
 
     >>> with TraceWriter("run.jsonl", header) as record:   # doctest: +SKIP
@@ -443,13 +443,13 @@ class TraceWriter(LineWriter[Header, Event]):
     form = _TRACE
 
 
-class TraceReader(LineReader[Header, Event]):
+class TraceReader(LineReader[ev.Header, ev.Event]):
     """A connector's trace that is being read."""
 
     form = _TRACE
 
 
-def read_trace(path: str | Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
+def read_trace(path: str | Path) -> tuple[ev.Header, Iterator[tuple[int, ev.Event]]]:
     """The header of a trace file and its events, each with its number (from 0; it is on line number + 2).
 
     Packed numbers come as lists.
@@ -461,14 +461,14 @@ def read_trace(path: str | Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     return reader.header, _numbered(reader)
 
 
-def _numbered(reader: TraceReader) -> Iterator[tuple[int, Event]]:
+def _numbered(reader: TraceReader) -> Iterator[tuple[int, ev.Event]]:
     number = 0
     for batch in reader.batches():
         for event in batch:
             problem = problem_of_event(reader.header, event)
             if problem is not None:
                 raise reader.event_error(number, problem)
-            yield number, listed(event)
+            yield number, ev.listed(event)
             number += 1
 
 

@@ -9,38 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Answer,
-    Ask,
-    Cleared,
-    Cursor,
-    Deny,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Free,
-    Geometry,
-    Header,
-    Hostmem,
-    Label,
-    Lookup,
-    Published,
-    Queue,
-    Register,
-    Removed,
-    Reset,
-    Rollback,
-    Round,
-    Stored,
-    Touch,
-    Unlabel,
-    Unregister,
-    Zero,
-    listed,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
 MOST_SLOTS: Final = 1 << 28  # 268 million: a slot's word takes 8 bytes
@@ -49,7 +18,7 @@ MOST_TOKENS: Final = 1 << 40
 MOST_RANKS: Final = 1 << 14
 
 
-def problem_of_header(header: Header) -> str | None:
+def problem_of_header(header: ev.Header) -> str | None:
     """What is wrong with the sizes and names of ``header``."""
     if not header.pools:
         return "the header names no pools"
@@ -80,66 +49,66 @@ def problem_of_header(header: Header) -> str | None:
     return None
 
 
-def problem_of_event(header: Header, event: Event) -> str | None:
+def problem_of_event(header: ev.Header, event: ev.Event) -> str | None:
     """What is wrong with ``event`` in a trace that begins with ``header``."""
     try:
-        event = listed(event)
+        event = ev.listed(event)
     except ValueError as error:
         return str(error)
     sizes = {pool.name: pool.slots for pool in header.pools}
     problem: str | None = None
-    if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel):
+    if isinstance(event, ev.Alloc | ev.Touch | ev.Free | ev.Evict | ev.Label | ev.Unlabel):
         slots = ints(event.slots)
         problem = _slots_problem(sizes, event.pool, slots)
-        if problem is None and isinstance(event, Label):
+        if problem is None and isinstance(event, ev.Label):
             keys = ints(event.keys, WIDE)
             problem = _keys_problem(keys)
             if len(keys) != len(slots):
                 problem = f"{len(keys)} keys for {len(slots)} slots"
-        if problem is None and isinstance(event, Alloc | Touch) and event.at < 0:
+        if problem is None and isinstance(event, ev.Alloc | ev.Touch) and event.at < 0:
             problem = f"at is {event.at} (a block index is not negative)"
-    elif isinstance(event, Deny):
+    elif isinstance(event, ev.Deny):
         problem = _slots_problem(sizes, event.pool, ())
         if problem is None and event.asked < 0:
             problem = f"asked is {event.asked} (a number of slots is not negative)"
-    elif isinstance(event, Lookup):
+    elif isinstance(event, ev.Lookup):
         listed_slots = ints(event.slots)
         if listed_slots:
             problem = _slots_problem(sizes, event.pool, listed_slots)
         if problem is None and event.counts:
             problem = _counts_problem(len(header.groups), event.counts, len(listed_slots))
-    elif isinstance(event, Queue):
+    elif isinstance(event, ev.Queue):
         problem = _queue_problem(sizes, header.tier, event)
-    elif isinstance(event, Dispatch):
+    elif isinstance(event, ev.Dispatch):
         if len(event.reqs) != len(event.tokens):
             problem = f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
         elif event.tokens and min(event.tokens) < 0:
             problem = f"{min(event.tokens)} tokens (a number of tokens is not negative)"
         else:
             problem = _count_problem(event.step, *event.tokens)
-    elif isinstance(event, Admit):
+    elif isinstance(event, ev.Admit):
         problem = _count_problem(event.local, event.external)
-    elif isinstance(event, Rollback):
+    elif isinstance(event, ev.Rollback):
         problem = _count_problem(event.computed)
-    elif isinstance(event, Drop):
+    elif isinstance(event, ev.Drop):
         if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
             problem = f"blocks from {event.at}, {event.n} of them (a table has 0 to {MOST_BLOCKS})"
-    elif isinstance(event, Cursor):
+    elif isinstance(event, ev.Cursor):
         if not 0 <= event.to <= MOST_BLOCKS:
             problem = f"to is {event.to} (a table has 0 to {MOST_BLOCKS} blocks)"
-    elif isinstance(event, Reset):
+    elif isinstance(event, ev.Reset):
         unknown = [name for name in event.pools if name not in sizes]
         if unknown:
             problem = f"pool {unknown[0]!r} (the header names {', '.join(sizes)})"
-    elif isinstance(event, Zero):
+    elif isinstance(event, ev.Zero):
         problem = _slots_problem(sizes, event.pool, ints(event.slots))
-    elif isinstance(event, Ask | Stored | Removed):
+    elif isinstance(event, ev.Ask | ev.Stored | ev.Removed):
         problem = _slots_problem(sizes, event.pool, ()) or _keys_problem(ints(event.keys, WIDE))
-    elif isinstance(event, Cleared | Published | Register | Unregister | Hostmem | Round):
+    elif isinstance(event, ev.Cleared | ev.Published | ev.Register | ev.Unregister | ev.Hostmem | ev.Round):
         problem = _slots_problem(sizes, event.pool, ())
-    elif isinstance(event, Answer):
+    elif isinstance(event, ev.Answer):
         problem = _count_problem(event.hits)
-    elif isinstance(event, Geometry):
+    elif isinstance(event, ev.Geometry):
         problem = _geometry_problem(header, event)
     return problem
 
@@ -152,7 +121,7 @@ def _counts_problem(groups: int, counts: Sequence[int], slots: int) -> str | Non
     return None
 
 
-def _geometry_problem(header: Header, event: Geometry) -> str | None:
+def _geometry_problem(header: ev.Header, event: ev.Geometry) -> str | None:
     if not 0 <= event.group < len(header.groups):
         return f"group {event.group} (the header names {len(header.groups)})"
     if event.tokens < 0 or event.at < 0:
@@ -186,7 +155,7 @@ def _keys_problem(keys: Sequence[int]) -> str | None:
     return None
 
 
-def _queue_problem(sizes: dict[str, int], tier: str, event: Queue) -> str | None:
+def _queue_problem(sizes: dict[str, int], tier: str, event: ev.Queue) -> str | None:
     src, dst, at, keys = ints(event.src), ints(event.dst), ints(event.at), ints(event.keys, WIDE)
     problem = _slots_problem(sizes, event.src_pool, src) or _slots_problem(sizes, event.dst_pool, dst)
     if problem is not None:

@@ -13,7 +13,7 @@ first. A refused allocation changes nothing.
 
 from __future__ import annotations
 
-from kvfence.spec.events import Alloc, Deny, Evict, Free, Header, Label, Pool, Touch
+from kvfence.spec import events as ev
 from kvfence.spec.language import (
     And,
     Count,
@@ -54,9 +54,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("nfree", value=Int(0, lambda sizes: sizes["Block"] + 1), init=0)
     m.relation("label", Block, Key, init=False)
     m.header(
-        lambda sizes: Header(
+        lambda sizes: ev.Header(
             producer="kvfence machine block_pool",
-            pools=(Pool(name="gpu", slots=sizes["Block"], null=0),),
+            pools=(ev.Pool(name="gpu", slots=sizes["Block"], null=0),),
             tier="gpu",
         )
     )
@@ -91,7 +91,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         h=Holder,
         b=Block,
-        event=lambda pre, post, h, b: [Alloc("gpu", f"op:{h}.0", [slot(pre, b)], free=post.nfree)],
+        event=lambda pre, post, h, b: [ev.Alloc("gpu", f"op:{h}.0", [slot(pre, b)], free=post.nfree)],
     )
     def allocate(s: State, h: Elem, b: Elem) -> None:
         """h gets the free, unlabelled slot b."""
@@ -104,7 +104,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         b=Block,
         c=Block,
         event=lambda pre, post, h, b, c: [
-            Alloc("gpu", f"op:{h}.0", [slot(pre, b), slot(pre, c)], free=post.nfree)
+            ev.Alloc("gpu", f"op:{h}.0", [slot(pre, b), slot(pre, c)], free=post.nfree)
         ],
     )
     def allocate_for_two_groups(s: State, h: Elem, b: Elem, c: Elem) -> None:
@@ -122,7 +122,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         h=Holder,
         n=Int(1, 2),
-        event=lambda pre, post, h, n: [Deny("gpu", f"op:{h}.0", asked=n, free=pre.nfree)],
+        event=lambda pre, post, h, n: [ev.Deny("gpu", f"op:{h}.0", asked=n, free=pre.nfree)],
     )
     def deny(s: State, h: Elem, n: Expr) -> None:
         """h asks for n slots, fewer are free: it is told so, and nothing changes."""
@@ -132,7 +132,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         h=Holder,
         b=Block,
-        event=lambda pre, post, h, b: [Touch("gpu", f"op:{h}.0", [slot(pre, b)], free=post.nfree)],
+        event=lambda pre, post, h, b: [ev.Touch("gpu", f"op:{h}.0", [slot(pre, b)], free=post.nfree)],
     )
     def touch(s: State, h: Elem, b: Elem) -> None:
         """A prefix hit: h joins the holders of the cached or shared slot b."""
@@ -144,7 +144,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         b=Block,
         c=Block,
         event=lambda pre, post, h, b, c: [
-            Touch("gpu", f"op:{h}.0", [slot(pre, b), slot(pre, c)], free=post.nfree)
+            ev.Touch("gpu", f"op:{h}.0", [slot(pre, b), slot(pre, c)], free=post.nfree)
         ],
     )
     def touch_list(s: State, h: Elem, b: Elem, c: Elem) -> None:
@@ -160,7 +160,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         h=Holder,
         b=Block,
         event=lambda pre, post, h, b: [
-            Free("gpu", f"op:{h}.0", [slot(pre, b)] * (2 if post.entries[b] == 2 else 1), free=post.nfree)
+            ev.Free("gpu", f"op:{h}.0", [slot(pre, b)] * (2 if post.entries[b] == 2 else 1), free=post.nfree)
         ],
     )
     def release(s: State, h: Elem, b: Elem) -> None:
@@ -180,14 +180,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         h=Holder,
         b=Block,
         k=Key,
-        event=lambda pre, post, h, b, k: [Label("gpu", [slot(pre, b)], [k + 1])],
+        event=lambda pre, post, h, b, k: [ev.Label("gpu", [slot(pre, b)], [k + 1])],
     )
     def register(s: State, h: Elem, b: Elem, k: Elem) -> None:
         """The full slot b, held by h, enters the prefix index under key k; others may have it too."""
         s.require(s.holds[h, b], Not(cached(s, b)))
         s.label[b, k] = True
 
-    @m.action(b=Block, event=lambda pre, post, b: [Evict("gpu", [slot(pre, b)])])
+    @m.action(b=Block, event=lambda pre, post, b: [ev.Evict("gpu", [slot(pre, b)])])
     def evict(s: State, b: Elem) -> None:
         """The cached slot b loses its key, so that it can be given away."""
         s.require(ready(s), cached(s, b))

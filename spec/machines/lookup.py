@@ -16,28 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Complete,
-    Deny,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Preempt,
-    Queue,
-    Report,
-    Retire,
-    Submit,
-    Touch,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import (
     And,
     Bool,
@@ -110,9 +89,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("first", Block, init=False)  # the block has the prompt's first part, else its second
     m.function("ref", Block, value=Int(0, lambda sizes: 2 * sizes["Request"]), init=0)
     m.header(
-        lambda sizes: Header(
+        lambda sizes: ev.Header(
             producer="kvfence machine lookup",
-            pools=(Pool("cpu", sizes["Block"]), Pool("gpu", PROMPT * sizes["Request"])),
+            pools=(ev.Pool("cpu", sizes["Block"]), ev.Pool("gpu", PROMPT * sizes["Request"])),
         )
     )
 
@@ -138,13 +117,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The CPU tier, used by everybody else meanwhile.
 
-    def store_events(begin: bool) -> Callable[..., list[Event]]:
-        def events(pre: View, post: View, b: int, **_: object) -> list[Event]:
+    def store_events(begin: bool) -> Callable[..., list[ev.Event]]:
+        def events(pre: View, post: View, b: int, **_: object) -> list[ev.Event]:
             holder = f"op:{b}.0"
             if begin:
-                return [Alloc("cpu", holder, [b])]
+                return [ev.Alloc("cpu", holder, [b])]
             key = 1 if post.first[b] else 2
-            return [Label("cpu", [b], [key]), Free("cpu", holder, [b])]
+            return [ev.Label("cpu", [b], [key]), ev.Free("cpu", holder, [b])]
 
         return events
 
@@ -165,7 +144,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.slot[b] = Slot.cached
         s.ref[b] = s.ref[b] - 1
 
-    @m.action(b=Block, event=lambda pre, post, b: [Evict("cpu", [b])])
+    @m.action(b=Block, event=lambda pre, post, b: [ev.Evict("cpu", [b])])
     def evict(s: State, b: Elem) -> None:
         """The tier needs room: the cached block b loses its content."""
         s.require(cached(s, b), ForAll(Request, lambda r: Not(s.loading[r, b])))
@@ -176,21 +155,21 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # One request.
 
-    @m.action(r=Request, event=lambda pre, post, r: [Submit(f"{r}", 0, PROMPT)])
+    @m.action(r=Request, event=lambda pre, post, r: [ev.Submit(f"{r}", 0, PROMPT)])
     def submit(s: State, r: Elem) -> None:
         """The request arrives."""
         s.require(s.phase[r] == Phase.new)
         s.phase[r] = Phase.waiting
 
-    def lookup_events(pre: View, post: View, r: int, local: int) -> list[Event]:
+    def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
         was, now = Names(pre), Names(post)
         old, new = set(was.blocks("pin", r)), set(now.blocks("pin", r))
         promised = now.blocks("promise", r)
         return [
-            *([Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-            *([Free("cpu", was.hit(r), sorted(old - new))] if old - new else []),
-            *([Touch("cpu", now.hit(r), sorted(new - old))] if new - old else []),
-            Lookup(f"{r}", pre.gen[r], local, len(promised), "cpu", promised),
+            *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
+            *([ev.Free("cpu", was.hit(r), sorted(old - new))] if old - new else []),
+            *([ev.Touch("cpu", now.hit(r), sorted(new - old))] if new - old else []),
+            ev.Lookup(f"{r}", pre.gen[r], local, len(promised), "cpu", promised),
         ]
 
     @m.action(r=Request, local=Int(0, 1), event=lookup_events)
@@ -210,25 +189,25 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.pin.update(lambda q, b: If(q == r, hit(s, b, local), s.pin[q, b]))
             s.promise.update(lambda q, b: If(q == r, s.pin[q, b], s.promise[q, b]))
 
-    def admit_events(pre: View, post: View, r: int, **_: object) -> list[Event]:
+    def admit_events(pre: View, post: View, r: int, **_: object) -> list[ev.Event]:
         was, now = Names(pre), Names(post)
         local, gen = pre.local[r], pre.gen[r]
         sources, pins = now.blocks("loading", r), was.blocks("pin", r)
         gpu = was.gpu(r)
-        events: list[Event] = [
-            Alloc("gpu", was.req(r), gpu, at=0),
-            Admit(f"{r}", gen, local, post.external[r], post.compute[r], PROMPT),
+        events: list[ev.Event] = [
+            ev.Alloc("gpu", was.req(r), gpu, at=0),
+            ev.Admit(f"{r}", gen, local, post.external[r], post.compute[r], PROMPT),
         ]
         if sources:
             keys = [1 if pre.first[b] else 2 for b in sources]
             into = gpu[local : local + len(sources)]
             op = 100 + r
             events += [
-                Touch("cpu", was.op(r), sources),
-                Queue(op, gen, "load", "cpu", sources, "gpu", into, keys, f"{r}", gen),
+                ev.Touch("cpu", was.op(r), sources),
+                ev.Queue(op, gen, "load", "cpu", sources, "gpu", into, keys, f"{r}", gen),
             ]
         if pins:
-            events.append(Free("cpu", was.hit(r), pins))
+            events.append(ev.Free("cpu", was.hit(r), pins))
         return events
 
     @m.action(r=Request, accept=Int(0, 2), event=admit_events)
@@ -250,19 +229,19 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(
         r=Request,
-        event=lambda pre, post, r: [Deny("gpu", Names(pre).req(r), asked=PROMPT * len(pre.phase) + 1)],
+        event=lambda pre, post, r: [ev.Deny("gpu", Names(pre).req(r), asked=PROMPT * len(pre.phase) + 1)],
     )
     def find_no_room(s: State, r: Elem) -> None:
         """The allocation fails: the request waits on, its promise and its pins stay."""
         s.require(s.phase[r] == Phase.waiting)
 
-    def landed_events(pre: View, post: View, r: int) -> list[Event]:
+    def landed_events(pre: View, post: View, r: int) -> list[ev.Event]:
         names, op, gen = Names(pre), 100 + r, pre.gen[r]
         return [
-            Issue(op, gen),
-            Report(op, gen, 0),
-            Complete(op, gen),
-            Free("cpu", names.op(r), names.blocks("loading", r)),
+            ev.Issue(op, gen),
+            ev.Report(op, gen, 0),
+            ev.Complete(op, gen),
+            ev.Free("cpu", names.op(r), names.blocks("loading", r)),
         ]
 
     @m.action(r=Request, fair="weak", event=landed_events)
@@ -276,10 +255,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         r=Request,
         event=lambda pre, post, r: [
-            Preempt(f"{r}", pre.gen[r]),
-            Free("gpu", Names(pre).req(r), Names(pre).gpu(r)),
-            Retire(f"{r}", pre.gen[r]),
-            Submit(f"{r}", post.gen[r], PROMPT),
+            ev.Preempt(f"{r}", pre.gen[r]),
+            ev.Free("gpu", Names(pre).req(r), Names(pre).gpu(r)),
+            ev.Retire(f"{r}", pre.gen[r]),
+            ev.Submit(f"{r}", post.gen[r], PROMPT),
         ],
     )
     def preempt(s: State, r: Elem) -> None:
@@ -294,9 +273,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         r=Request,
         event=lambda pre, post, r: [
-            Finish(f"{r}", pre.gen[r], "stop", pre.local[r] + pre.external[r]),
-            Free("gpu", Names(pre).req(r), Names(pre).gpu(r)),
-            Retire(f"{r}", pre.gen[r]),
+            ev.Finish(f"{r}", pre.gen[r], "stop", pre.local[r] + pre.external[r]),
+            ev.Free("gpu", Names(pre).req(r), Names(pre).gpu(r)),
+            ev.Retire(f"{r}", pre.gen[r]),
         ],
     )
     def finish(s: State, r: Elem) -> None:
@@ -304,14 +283,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.phase[r] == Phase.running)
         s.phase[r] = Phase.gone
 
-    def abort_events(pre: View, post: View, r: int) -> list[Event]:
+    def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
         was, now = Names(pre), Names(post)
         released = sorted(set(was.blocks("pin", r)) - set(now.blocks("pin", r)))
         return [
-            *([Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-            *([Free("cpu", was.hit(r), released)] if released else []),
-            Finish(f"{r}", pre.gen[r], "abort", 0),
-            Retire(f"{r}", pre.gen[r]),
+            *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
+            *([ev.Free("cpu", was.hit(r), released)] if released else []),
+            ev.Finish(f"{r}", pre.gen[r], "abort", 0),
+            ev.Retire(f"{r}", pre.gen[r]),
         ]
 
     @m.action(r=Request, event=abort_events)

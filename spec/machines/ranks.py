@@ -21,23 +21,7 @@ internal. An aborted rank reports that it has not done its part.
 
 from __future__ import annotations
 
-from kvfence.spec.events import (
-    Alloc,
-    Complete,
-    Decide,
-    Event,
-    Evict,
-    Failed,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Pool,
-    Queue,
-    Report,
-    Reserve,
-    Stale,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import (
     And,
     Count,
@@ -111,9 +95,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         m.relation("dropped", Operation, init=False)
 
     m.header(
-        lambda sizes: Header(
+        lambda sizes: ev.Header(
             producer="kvfence machine ranks",
-            pools=(Pool("gpu", sizes["Operation"]), Pool("cpu", sizes["Operation"])),
+            pools=(ev.Pool("gpu", sizes["Operation"]), ev.Pool("cpu", sizes["Operation"])),
             ranks=sizes["Rank"],
         )
     )
@@ -139,13 +123,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The owner of the source.
 
-    @m.action(o=Operation, event=lambda pre, post, o: [Alloc("gpu", Names(pre).owner(o), [o])])
+    @m.action(o=Operation, event=lambda pre, post, o: [ev.Alloc("gpu", Names(pre).owner(o), [o])])
     def own(s: State, o: Elem) -> None:
         """Somebody holds the source, and writes what will be stored."""
         s.require(Not(s.owned[o]))
         s.owned[o] = True
 
-    @m.action(o=Operation, event=lambda pre, post, o: [Free("gpu", Names(pre).owner(o), [o])])
+    @m.action(o=Operation, event=lambda pre, post, o: [ev.Free("gpu", Names(pre).owner(o), [o])])
     def let_go(s: State, o: Elem) -> None:
         """The owner lets go of the source, after a flush of all ranks: no operation uses it."""
         s.require(s.owned[o])
@@ -167,12 +151,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Reserve, commit, abort.
 
-    def ask_events(pre: View, post: View, o: int) -> list[Event]:
+    def ask_events(pre: View, post: View, o: int) -> list[ev.Event]:
         now, gen = Names(post), Names(post).gen(o)
         return [
-            Alloc("cpu", now.op(o), [o]),
-            Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
-            Issue(o, gen),
+            ev.Alloc("cpu", now.op(o), [o]),
+            ev.Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
+            ev.Issue(o, gen),
         ]
 
     @m.action(o=Operation, event=ask_events)
@@ -185,7 +169,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.awaited[o] = Count(Rank, lambda k: Not(s.reported[o, k]))
 
     @m.action(
-        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Reserve(o, Names(pre).gen(o), k)]
+        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [ev.Reserve(o, Names(pre).gen(o), k)]
     )
     def reserve(s: State, o: Elem, k: Elem) -> None:
         """Rank k has room and sets it aside."""
@@ -198,7 +182,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         o=Operation,
         k=Rank,
         fair="weak",
-        event=lambda pre, post, o, k: [Reserve(o, Names(pre).gen(o), k, ok=False)],
+        event=lambda pre, post, o, k: [ev.Reserve(o, Names(pre).gen(o), k, ok=False)],
     )
     def refuse(s: State, o: Elem, k: Elem) -> None:
         """Rank k has no room, or some other reason."""
@@ -224,9 +208,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.leader[o] == Leader.asking)
         decide(s, o, Leader.aborting)
 
-    def abort_events(pre: View, post: View, o: int, k: int) -> list[Event]:
+    def abort_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
         gen = Names(pre).gen(o)
-        return [Decide(o, gen, k, "abort"), Report(o, gen, k, ok=False)]
+        return [ev.Decide(o, gen, k, "abort"), ev.Report(o, gen, k, ok=False)]
 
     @m.action(o=Operation, k=Rank, fair="weak", event=abort_events)
     def hear_of_abort(s: State, o: Elem, k: Elem) -> None:
@@ -234,13 +218,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.leader[o] == Leader.aborting, IsIn(s.part[o, k], Part.none, Part.reserved, Part.refused))
         s.part[o, k] = Part.aborted
 
-    def complete_events(pre: View, post: View, o: int) -> list[Event]:
+    def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
         was, gen = Names(pre), Names(pre).gen(o)
         found = post.found[o] and not pre.found[o]
         return [
-            Complete(o, gen, ok=bool(found)),
-            *([Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
-            Free("cpu", was.op(o), [o]),
+            ev.Complete(o, gen, ok=bool(found)),
+            *([ev.Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
+            ev.Free("cpu", was.op(o), [o]),
         ]
 
     @m.action(o=Operation, fair="weak", event=complete_events)
@@ -253,8 +237,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Copies and reports.
 
-    def begin_events(pre: View, post: View, o: int, k: int) -> list[Event]:
-        return [Decide(o, Names(pre).gen(o), k, "commit")]
+    def begin_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+        return [ev.Decide(o, Names(pre).gen(o), k, "commit")]
 
     @m.action(o=Operation, k=Rank, fair="weak", event=begin_events)
     def begin_copy(s: State, o: Elem, k: Elem) -> None:
@@ -279,7 +263,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.awaited[o] = s.awaited[o] - 1
 
     @m.action(
-        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k)]
+        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [ev.Report(o, Names(pre).gen(o), k)]
     )
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy is over, and its report is counted."""
@@ -292,7 +276,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         o=Operation,
         k=Rank,
-        event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k, ok=not post.failed[o])],
+        event=lambda pre, post, o, k: [ev.Report(o, Names(pre).gen(o), k, ok=not post.failed[o])],
     )
     def report_failure(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy has failed, and its report is counted."""
@@ -304,7 +288,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     if m.faulty("failure_after_completion"):
 
-        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Failed(o, Names(pre).gen(o), k, [o])])
+        @m.action(
+            o=Operation, k=Rank, event=lambda pre, post, o, k: [ev.Failed(o, Names(pre).gen(o), k, [o])]
+        )
         def hear_of_failure(s: State, o: Elem, k: Elem) -> None:
             """That rank k's copy has failed is told by a message of its own."""
             s.require(s.part[o, k] == Part.broken, Not(s.failed[o]))
@@ -319,10 +305,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.reported[o, k], s.repeats[o, k] == 0)
         s.repeats[o, k] = s.uses[o]
 
-    def late_events(pre: View, post: View, o: int, k: int) -> list[Event]:
+    def late_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
         counted = post.awaited[o] < pre.awaited[o]
         gen = int(pre.repeats[o, k]) - 1
-        return [Report(o, gen, k) if counted else Stale(o, gen, k)]
+        return [ev.Report(o, gen, k) if counted else ev.Stale(o, gen, k)]
 
     @m.action(o=Operation, k=Rank, event=late_events)
     def repeated_report(s: State, o: Elem, k: Elem) -> None:
@@ -342,7 +328,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(s.leader[o] == Leader.committed)
             s.dropped[o] = True
 
-        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Stale(o, Names(pre).gen(o), k)])
+        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [ev.Stale(o, Names(pre).gen(o), k)])
         def ignore_report(s: State, o: Elem, k: Elem) -> None:
             """Rank k's report finds no record."""
             s.require(s.part[o, k] == Part.copying, s.dropped[o])
@@ -375,7 +361,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         forget_parts(s, o)
         clear(s, o)
 
-    @m.action(o=Operation, event=lambda pre, post, o: [Evict("cpu", [o])])
+    @m.action(o=Operation, event=lambda pre, post, o: [ev.Evict("cpu", [o])])
     def evict(s: State, o: Elem) -> None:
         """What was stored is dropped, on all ranks."""
         s.require(s.found[o])

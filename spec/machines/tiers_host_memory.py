@@ -10,23 +10,7 @@ transfers that take their buffers rank by rank before they start can wait for ea
 
 from __future__ import annotations
 
-from kvfence.spec.events import (
-    Alloc,
-    Complete,
-    Describe,
-    Event,
-    Evict,
-    Free,
-    Header,
-    Hostmem,
-    Issue,
-    Label,
-    Pool,
-    Queue,
-    Register,
-    Report,
-    Unregister,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import (
     And,
     Elem,
@@ -95,9 +79,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("reported", Operation, Rank, init=False)
 
     m.header(
-        lambda sizes: Header(
+        lambda sizes: ev.Header(
             producer="kvfence machine host_memory",
-            pools=(Pool("gpu", sizes["Operation"]), Pool("cpu", sizes["Operation"])),
+            pools=(ev.Pool("gpu", sizes["Operation"]), ev.Pool("cpu", sizes["Operation"])),
             ranks=sizes["Rank"],
         )
     )
@@ -116,13 +100,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Registration: every rank tries, then all ranks decide alike.
 
-    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [Register("cpu", k, p)])
+    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Register("cpu", k, p)])
     def register(s: State, k: Elem, p: Elem) -> None:
         """Rank k registers piece p of its host memory."""
         s.require(s.use[k] == Use.undecided, s.vote[k] == Vote.none, Not(s.registered[k, p]))
         s.registered[k, p] = True
 
-    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [Register("cpu", k, p, ok=False)])
+    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Register("cpu", k, p, ok=False)])
     def fail_to_register(s: State, k: Elem, p: Elem) -> None:
         """Rank k cannot register piece p: it will not use registered memory, and says so to the others."""
         s.require(s.use[k] == Use.undecided, s.vote[k] == Vote.none, Not(s.registered[k, p]))
@@ -134,13 +118,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.use[k] == Use.undecided, s.vote[k] == Vote.none, whole(s, k))
         s.vote[k] = Vote.yes
 
-    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [Unregister("cpu", k, p)])
+    @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Unregister("cpu", k, p)])
     def roll_back(s: State, k: Elem, p: Elem) -> None:
         """A rank has refused: rank k gives back piece p."""
         s.require(s.use[k] == Use.undecided, s.registered[k, p], refused(s))
         s.registered[k, p] = False
 
-    @m.action(k=Rank, event=lambda pre, post, k: [Hostmem("cpu", k, pinned=True)])
+    @m.action(k=Rank, event=lambda pre, post, k: [ev.Hostmem("cpu", k, pinned=True)])
     def use_pinned(s: State, k: Elem) -> None:
         """Every rank has registered all of its memory: rank k uses it so."""
         s.require(s.use[k] == Use.undecided)
@@ -150,7 +134,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(ForAll(Rank, lambda j: s.vote[j] == Vote.yes))
         s.use[k] = Use.pinned
 
-    @m.action(k=Rank, event=lambda pre, post, k: [Hostmem("cpu", k, pinned=False)])
+    @m.action(k=Rank, event=lambda pre, post, k: [ev.Hostmem("cpu", k, pinned=False)])
     def use_plain(s: State, k: Elem) -> None:
         """A rank has refused: rank k, with nothing registered any more, uses plain memory."""
         s.require(s.use[k] == Use.undecided, refused(s))
@@ -160,13 +144,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Transfers, and the descriptor buffers that their kernels read.
 
-    def queue_events(post: View, o: int) -> list[Event]:
+    def queue_events(post: View, o: int) -> list[ev.Event]:
         op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
         return [
-            Alloc("gpu", op, [o]),
-            Label("gpu", [o], [o + 1]),
-            Alloc("cpu", op, [o]),
-            Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
+            ev.Alloc("gpu", op, [o]),
+            ev.Label("gpu", [o], [o + 1]),
+            ev.Alloc("cpu", op, [o]),
+            ev.Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
         ]
 
     @m.action(o=Operation, event=lambda pre, post, o: queue_events(post, o))
@@ -177,7 +161,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.state[o] = Stage.queued
         s.uses[o] = s.uses[o] + 1
 
-    @m.action(o=Operation, event=lambda pre, post, o: [Issue(o, gen(pre, o))])
+    @m.action(o=Operation, event=lambda pre, post, o: [ev.Issue(o, gen(pre, o))])
     def issue(s: State, o: Elem) -> None:
         """The transfer is handed to the workers: each rank starts it when it has a buffer for it."""
         s.require(s.state[o] == Stage.queued)
@@ -190,7 +174,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         o=Operation,
         k=Rank,
         d=Buffer,
-        event=lambda pre, post, o, k, d: [Describe(o, gen(pre, o), d, k)],
+        event=lambda pre, post, o, k, d: [ev.Describe(o, gen(pre, o), d, k)],
     )
     def describe(s: State, o: Elem, k: Elem, d: Elem) -> None:
         """Rank k writes the transfer's addresses into its descriptor buffer d, for a kernel to read."""
@@ -202,7 +186,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.described[o, k] = True
         s.reads[o, k, d] = True
 
-    @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Report(o, gen(pre, o), k)])
+    @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [ev.Report(o, gen(pre, o), k)])
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy is over, and so are its kernel's reads of the buffer."""
         s.require(
@@ -212,13 +196,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.reported[o, k] = True
         s.reads.update(lambda p, j, d: s.reads[p, j, d] & Not((p == o) & (j == k)))
 
-    def complete_events(pre: View, o: int) -> list[Event]:
+    def complete_events(pre: View, o: int) -> list[ev.Event]:
         op = f"op:{o}.{gen(pre, o)}"
         return [
-            Complete(o, gen(pre, o)),
-            Free("gpu", op, [o]),
-            Evict("gpu", [o]),
-            Free("cpu", op, [o]),
+            ev.Complete(o, gen(pre, o)),
+            ev.Free("gpu", op, [o]),
+            ev.Evict("gpu", [o]),
+            ev.Free("cpu", op, [o]),
         ]
 
     @m.action(o=Operation, event=lambda pre, post, o: complete_events(pre, o))

@@ -17,37 +17,7 @@ CPU slot is held by transfers only.
 
 from __future__ import annotations
 
-from kvfence.spec.events import (
-    UNNUMBERED,
-    Admit,
-    Alloc,
-    Complete,
-    Cursor,
-    Dispatch,
-    Drop,
-    DropReason,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Preempt,
-    Process,
-    Queue,
-    Quiesce,
-    Report,
-    Reset,
-    Retire,
-    Rollback,
-    Stale,
-    Touch,
-    Unlabel,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import (
     And,
     Elem,
@@ -107,12 +77,12 @@ class Names:
         """All x with relation(x)."""
         return [x for x, yes in getattr(self.view, relation).items() if yes]
 
-    def releases(self, o: int) -> list[Event]:
+    def releases(self, o: int) -> list[ev.Event]:
         """The operation lets go of what it holds."""
         gpu, cpu = self.of("op_pin", o), self.of("host_pin", o)
         return [
-            *([Free("gpu", self.op(o), gpu)] if gpu else []),
-            *([Free("cpu", self.op(o), cpu)] if cpu else []),
+            *([ev.Free("gpu", self.op(o), gpu)] if gpu else []),
+            *([ev.Free("cpu", self.op(o), cpu)] if cpu else []),
         ]
 
 
@@ -156,10 +126,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("was_reset", init=False)
 
     m.header(
-        lambda sizes: Header(
+        lambda sizes: ev.Header(
             producer="kvfence machine transfer",
-            pools=(Pool("gpu", sizes["Block"]), Pool("cpu", sizes["Host"])),
-            groups=(Group("gpu", block_size=FULL),),
+            pools=(ev.Pool("gpu", sizes["Block"]), ev.Pool("cpu", sizes["Host"])),
+            groups=(ev.Group("gpu", block_size=FULL),),
             ranks=sizes["Rank"],
             depth=2,
         )
@@ -216,15 +186,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             field = getattr(s, name)
             field.update(lambda p, x, field=field: field[p, x] & (p != o))
 
-    def admitted(r: int, pre: View, local: int, external: int) -> Admit:
-        return Admit(f"{r}", pre.gen[r], local, external, FULL - local - external, FULL)
+    def admitted(r: int, pre: View, local: int, external: int) -> ev.Admit:
+        return ev.Admit(f"{r}", pre.gen[r], local, external, FULL - local - external, FULL)
 
     # Admission of a waiting request: fresh, by a prefix hit on the GPU, or by a load.
 
     @m.action(
         r=Request,
         b=Block,
-        event=lambda pre, post, r, b: [Alloc("gpu", Names(pre).req(r), [b]), admitted(r, pre, 0, 0)],
+        event=lambda pre, post, r, b: [ev.Alloc("gpu", Names(pre).req(r), [b]), admitted(r, pre, 0, 0)],
     )
     def admit(s: State, r: Elem, b: Elem) -> None:
         """The request gets the free block b and will compute its prompt."""
@@ -237,7 +207,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         r=Request,
         b=Block,
-        event=lambda pre, post, r, b: [Touch("gpu", Names(pre).req(r), [b]), admitted(r, pre, FULL, 0)],
+        event=lambda pre, post, r, b: [ev.Touch("gpu", Names(pre).req(r), [b]), admitted(r, pre, FULL, 0)],
     )
     def admit_by_prefix_hit(s: State, r: Elem, b: Elem) -> None:
         """The request shares block b of the GPU prefix index."""
@@ -247,18 +217,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.confirmed[r] = FULL
         s.status[r] = Status.running
 
-    def load_events(pre: View, post: View, r: int, b: int, h: int, o: int) -> list[Event]:
+    def load_events(pre: View, post: View, r: int, b: int, h: int, o: int) -> list[ev.Event]:
         was, now, hit = Names(pre), Names(post), f"hit:{r}.{pre.gen[r]}"
         return [
-            Touch("cpu", hit, [h]),
-            Lookup(f"{r}", pre.gen[r], 0, FULL, "cpu", [h]),
-            Alloc("gpu", was.req(r), [b]),
+            ev.Touch("cpu", hit, [h]),
+            ev.Lookup(f"{r}", pre.gen[r], 0, FULL, "cpu", [h]),
+            ev.Alloc("gpu", was.req(r), [b]),
             admitted(r, pre, 0, FULL),
-            Touch("gpu", now.op(o), [b]),
-            Touch("cpu", now.op(o), [h]),
-            Queue(o, now.gen(o), "load", "cpu", [h], "gpu", [b], [KEY], f"{r}", pre.gen[r], [0]),
-            Free("cpu", hit, [h]),
-            *([Label("gpu", [b], [KEY], op=o, gen=now.gen(o))] if post.label[b] else []),
+            ev.Touch("gpu", now.op(o), [b]),
+            ev.Touch("cpu", now.op(o), [h]),
+            ev.Queue(o, now.gen(o), "load", "cpu", [h], "gpu", [b], [KEY], f"{r}", pre.gen[r], [0]),
+            ev.Free("cpu", hit, [h]),
+            *([ev.Label("gpu", [b], [KEY], op=o, gen=now.gen(o))] if post.label[b] else []),
         ]
 
     @m.action(r=Request, b=Block, h=Host, o=Operation, event=load_events)
@@ -280,7 +250,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Steps.
 
-    @m.action(r=Request, event=lambda pre, post, r: [Dispatch(UNNUMBERED, [f"{r}"], [1])])
+    @m.action(r=Request, event=lambda pre, post, r: [ev.Dispatch(ev.UNNUMBERED, [f"{r}"], [1])])
     def dispatch(s: State, r: Elem) -> None:
         """A step computes the request's next token; it may be the second one in flight."""
         s.require(s.status[r] == Status.running, s.computed[r] < FULL)
@@ -296,16 +266,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.computed[r] = s.computed[r] + 1
 
-    def process_events(pre: View, post: View, r: int) -> list[Event]:
+    def process_events(pre: View, post: View, r: int) -> list[ev.Event]:
         was = Names(pre)
         filled = [b for b in was.of("table", r) if post.label[b] and not pre.label[b]]
         unfenced = sorted(set(was.of("fence", r)) - set(Names(post).of("fence", r)))
-        over: list[Event] = []
+        over: list[ev.Event] = []
         if unfenced:
-            over = [Free("gpu", was.old(r), unfenced), Retire(f"{r}", pre.gen[r] - 1)]
-        label: list[Event] = [Label("gpu", filled, [KEY])] if filled else []
+            over = [ev.Free("gpu", was.old(r), unfenced), ev.Retire(f"{r}", pre.gen[r] - 1)]
+        label: list[ev.Event] = [ev.Label("gpu", filled, [KEY])] if filled else []
         return [
-            Process(UNNUMBERED),
+            ev.Process(ev.UNNUMBERED),
             *label,
             *over,
         ]
@@ -326,14 +296,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # Stores.
 
-    def store_events(pre: View, post: View, b: int, h: int, o: int, r: int = -1) -> list[Event]:
+    def store_events(pre: View, post: View, b: int, h: int, o: int, r: int = -1) -> list[ev.Event]:
         now = Names(post)
         req, rgen, at = (f"{r}", pre.gen[r], [0]) if r >= 0 else ("", 0, [])
         return [
-            *([Touch("gpu", now.op(o), [b])] if post.op_pin[o, b] else []),
-            *([Alloc("cpu", now.op(o), [h])] if post.host_pin[o, h] else []),
-            Queue(o, now.gen(o), "store", "gpu", [b], "cpu", [h], [KEY], req, rgen, at),
-            *([Cursor(req, rgen, 1)] if r >= 0 else []),
+            *([ev.Touch("gpu", now.op(o), [b])] if post.op_pin[o, b] else []),
+            *([ev.Alloc("cpu", now.op(o), [h])] if post.host_pin[o, h] else []),
+            ev.Queue(o, now.gen(o), "store", "gpu", [b], "cpu", [h], [KEY], req, rgen, at),
+            *([ev.Cursor(req, rgen, 1)] if r >= 0 else []),
         ]
 
     def may_store(s: State, h: Elem) -> None:
@@ -368,7 +338,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     @m.action(
         r=Request,
-        event=lambda pre, post, r: [Cursor(f"{r}", pre.gen[r], 1)] if post.cursor[r] else [],
+        event=lambda pre, post, r: [ev.Cursor(f"{r}", pre.gen[r], 1)] if post.cursor[r] else [],
     )
     def decline_store(s: State, r: Elem) -> None:
         """No CPU slot is free: the block is not stored now, and the cursor stays before it."""
@@ -379,7 +349,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The life of an operation.
 
-    @m.action(o=Operation, fair="weak", event=lambda pre, post, o: [Issue(o, Names(pre).gen(o))])
+    @m.action(o=Operation, fair="weak", event=lambda pre, post, o: [ev.Issue(o, Names(pre).gen(o))])
     def issue(s: State, o: Elem) -> None:
         """The operation is handed to the workers."""
         s.require(s.state[o] == Op.queued)
@@ -390,7 +360,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.check("ONCE", awaited, "a rank reports an operation that was issued to it, once")
 
     @m.action(
-        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k)]
+        o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [ev.Report(o, Names(pre).gen(o), k)]
     )
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy has landed, and its report is counted."""
@@ -398,7 +368,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         reports_once(s, o, k)
         s.reported[o, k] = True
 
-    @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Report(o, Names(pre).gen(o), k, ok=False)])
+    @m.action(
+        o=Operation, k=Rank, event=lambda pre, post, o, k: [ev.Report(o, Names(pre).gen(o), k, ok=False)]
+    )
     def report_failure(s: State, o: Elem, k: Elem) -> None:
         """Rank k's load has failed, and its report is counted."""
         s.require(s.state[o] == Op.issued, Not(s.reported[o, k]), s.load[o])
@@ -413,10 +385,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.late[o, k] = True
         s.late_uses[o, k] = s.uses[o]
 
-    def late_events(pre: View, post: View, o: int, k: int) -> list[Event]:
+    def late_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
         gen = int(pre.late_uses[o, k]) - 1
         taken = post.reported[o, k] and not pre.reported[o, k]
-        return [Report(o, gen, k) if taken else Stale(o, gen, k)]
+        return [ev.Report(o, gen, k) if taken else ev.Stale(o, gen, k)]
 
     @m.action(o=Operation, k=Rank, event=late_events)
     def late_report(s: State, o: Elem, k: Elem) -> None:
@@ -437,7 +409,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     if m.faulty("lost_completion"):
 
-        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [Stale(o, Names(pre).gen(o), k)])
+        @m.action(o=Operation, k=Rank, event=lambda pre, post, o, k: [ev.Stale(o, Names(pre).gen(o), k)])
         def ignore_report(s: State, o: Elem, k: Elem) -> None:
             """The request is gone and its operation's record with it: rank k's real report is ignored."""
             s.require(s.state[o] == Op.issued, Not(s.reported[o, k]))
@@ -445,15 +417,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(gone)
             s.check("ONCE", Not(gone), "every report of an open operation is counted")
 
-    def complete_events(pre: View, post: View, o: int) -> list[Event]:
+    def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
         was, gen = Names(pre), Names(pre).gen(o)
         blocks, hosts = was.of("block", o), was.of("host", o)
         gpu = [b for b in blocks if post.label[b] and not pre.label[b]]
         cpu = [h for h in hosts if post.resident[h] and not pre.resident[h]]
         return [
-            Complete(o, gen),
-            *([Label("gpu", gpu, [KEY], op=o, gen=gen)] if gpu else []),
-            *([Label("cpu", cpu, [KEY], op=o, gen=gen)] if cpu else []),
+            ev.Complete(o, gen),
+            *([ev.Label("gpu", gpu, [KEY], op=o, gen=gen)] if gpu else []),
+            *([ev.Label("cpu", cpu, [KEY], op=o, gen=gen)] if cpu else []),
             *was.releases(o),
         ]
 
@@ -484,16 +456,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.status.update(lambda r: If(loaded(r), Status.running, s.status[r]))
         end(s, o)
 
-    def failure_events(pre: View, post: View, o: int) -> list[Event]:
+    def failure_events(pre: View, post: View, o: int) -> list[ev.Event]:
         was, gen = Names(pre), Names(pre).gen(o)
         wrong = [b for b in was.of("block", o) if post.label[b]]
         lost = [h for h in was.of("host", o) if pre.resident[h] and not post.resident[h]]
         back = [r for r in was.of("of", o) if pre.status[r] == "loading" and post.computed[r] == 0]
         return [
-            Complete(o, gen, ok=False),
-            *(Rollback(f"{r}", pre.gen[r], 0) for r in back),
-            *([Unlabel("cpu", lost, "a load from it failed")] if lost else []),
-            *([Label("gpu", wrong, [KEY], op=o, gen=gen)] if wrong else []),
+            ev.Complete(o, gen, ok=False),
+            *(ev.Rollback(f"{r}", pre.gen[r], 0) for r in back),
+            *([ev.Unlabel("cpu", lost, "a load from it failed")] if lost else []),
+            *([ev.Label("gpu", wrong, [KEY], op=o, gen=gen)] if wrong else []),
             *was.releases(o),
         ]
 
@@ -516,16 +488,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The end of a request.
 
-    def preempt_events(pre: View, post: View, r: int) -> list[Event]:
+    def preempt_events(pre: View, post: View, r: int) -> list[ev.Event]:
         was, now = Names(pre), Names(post)
         table, kept = was.of("table", r), now.of("fence", r)
         ops = [o for o in was.all("uses") if set(was.of("op_pin", o)) - set(now.of("op_pin", o))]
         return [
-            Preempt(f"{r}", pre.gen[r]),
-            *([] if kept else [Free("gpu", was.req(r), table)]),
-            *(Free("gpu", was.op(o), was.of("op_pin", o)) for o in ops),
-            *([] if kept else [Retire(f"{r}", pre.gen[r])]),
-            *([Cursor(f"{r}", post.gen[r], 1)] if post.cursor[r] else []),
+            ev.Preempt(f"{r}", pre.gen[r]),
+            *([] if kept else [ev.Free("gpu", was.req(r), table)]),
+            *(ev.Free("gpu", was.op(o), was.of("op_pin", o)) for o in ops),
+            *([] if kept else [ev.Retire(f"{r}", pre.gen[r])]),
+            *([ev.Cursor(f"{r}", post.gen[r], 1)] if post.cursor[r] else []),
         ]
 
     @m.action(r=Request, event=preempt_events)
@@ -545,12 +517,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.cursor[r] = False
         s.status[r] = Status.waiting
 
-    def finish_events(pre: View, post: View, r: int) -> list[Event]:
+    def finish_events(pre: View, post: View, r: int) -> list[ev.Event]:
         was = Names(pre)
         freed = sorted(set(was.of("table", r)) - set(Names(post).of("table", r)))
         return [
-            Finish(f"{r}", pre.gen[r], "stop", pre.confirmed[r]),
-            *([Free("gpu", was.req(r), freed)] if freed else []),
+            ev.Finish(f"{r}", pre.gen[r], "stop", pre.confirmed[r]),
+            *([ev.Free("gpu", was.req(r), freed)] if freed else []),
         ]
 
     if m.faulty("late_flush"):
@@ -584,7 +556,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.covered[r] = True
             s.cursor[r] = True
 
-    def drop_reason(pre: View) -> DropReason:
+    def drop_reason(pre: View) -> ev.DropReason:
         if Names(pre).all("resident"):
             return "resident"
         if any(v != "idle" and not pre.load[o] for o, v in pre.state.items()):
@@ -594,8 +566,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.action(
         r=Request,
         event=lambda pre, post, r: [
-            Drop(f"{r}", pre.gen[r], 0, 1, drop_reason(pre)),
-            Cursor(f"{r}", pre.gen[r], 1),
+            ev.Drop(f"{r}", pre.gen[r], 0, 1, drop_reason(pre)),
+            ev.Cursor(f"{r}", pre.gen[r], 1),
         ],
     )
     def drop(s: State, r: Elem) -> None:
@@ -604,17 +576,17 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.covered[r] = True
         s.cursor[r] = True
 
-    def abort_events(pre: View, post: View, r: int) -> list[Event]:
+    def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
         was, now, gen = Names(pre), Names(post), pre.gen[r]
         freed = sorted(set(was.of("table", r)) - set(now.of("table", r)))
         ops = [o for o in was.all("uses") if set(was.of("op_pin", o)) - set(now.of("op_pin", o))]
         uncovered = pre.confirmed[r] == FULL and not pre.covered[r]
         return [
-            Finish(f"{r}", gen, "abort", pre.confirmed[r]),
-            *([Drop(f"{r}", gen, 0, 1, "aborted")] if uncovered else []),
-            *([Free("gpu", was.req(r), freed)] if freed else []),
-            *(Free("gpu", was.op(o), was.of("op_pin", o)) for o in ops),
-            *([Retire(f"{r}", gen)] if post.status[r] == "gone" else []),
+            ev.Finish(f"{r}", gen, "abort", pre.confirmed[r]),
+            *([ev.Drop(f"{r}", gen, 0, 1, "aborted")] if uncovered else []),
+            *([ev.Free("gpu", was.req(r), freed)] if freed else []),
+            *(ev.Free("gpu", was.op(o), was.of("op_pin", o)) for o in ops),
+            *([ev.Retire(f"{r}", gen)] if post.status[r] == "gone" else []),
         ]
 
     @m.action(r=Request, event=abort_events)
@@ -631,11 +603,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             ends_now = Or(waiting, s.status[r] == Status.loading)
         s.status[r] = If(ends_now, Status.gone, Status.aborting)
 
-    def retire_events(pre: View, post: View, r: int) -> list[Event]:
+    def retire_events(pre: View, post: View, r: int) -> list[ev.Event]:
         table = Names(pre).of("table", r)
         return [
-            *([Free("gpu", Names(pre).req(r), table)] if table else []),
-            Retire(f"{r}", pre.gen[r]),
+            *([ev.Free("gpu", Names(pre).req(r), table)] if table else []),
+            ev.Retire(f"{r}", pre.gen[r]),
         ]
 
     @m.action(r=Request, fair="weak", event=retire_events)
@@ -660,7 +632,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     # The caches.
 
-    @m.action(b=Block, event=lambda pre, post, b: [Evict("gpu", [b])])
+    @m.action(b=Block, event=lambda pre, post, b: [ev.Evict("gpu", [b])])
     def evict(s: State, b: Elem) -> None:
         """The free cached block b leaves the GPU prefix index."""
         s.require(s.label[b], Not(held(s, b)))
@@ -668,7 +640,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.label[b] = False
         s.good[b] = False
 
-    @m.action(h=Host, event=lambda pre, post, h: [Evict("cpu", [h])])
+    @m.action(h=Host, event=lambda pre, post, h: [ev.Evict("cpu", [h])])
     def evict_from_tier(s: State, h: Elem) -> None:
         """The CPU tier forgets the content of slot h."""
         s.require(s.resident[h], Not(host_held(s, h)))
@@ -681,8 +653,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
         return ForAll(Request, lambda r: quiet(r) & Not(fenced(s, r)))
 
-    def reset_events(pre: View, post: View) -> list[Event]:
-        return [Reset(True, ("gpu",) if m.faulty("reset_one_tier") else ("gpu", "cpu"))]
+    def reset_events(pre: View, post: View) -> list[ev.Event]:
+        return [ev.Reset(True, ("gpu",) if m.faulty("reset_one_tier") else ("gpu", "cpu"))]
 
     @m.action(event=reset_events)
     def reset(s: State) -> None:
@@ -699,12 +671,12 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.old.update(lambda o: is_open(s, o))
         s.was_reset = True
 
-    @m.action(event=lambda pre, post: [Reset(False)])
+    @m.action(event=lambda pre, post: [ev.Reset(False)])
     def refuse_reset(s: State) -> None:
         """A request has blocks: the reset is refused and changes nothing."""
         s.require(Not(resting(s)))
 
-    @m.action(event=lambda pre, post: [Quiesce()])
+    @m.action(event=lambda pre, post: [ev.Quiesce()])
     def rest(s: State) -> None:
         """All requests are gone and no operation is open: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))

@@ -31,7 +31,7 @@ import pytest
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.snapshots import snapshot_of
-from kvfence.spec.events import UNNUMBERED, Event, Quiesce, StepNumbers
+from kvfence.spec import events as ev
 from kvfence.spec.language import Instance, View
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.snapshot import Snapshot
@@ -80,7 +80,7 @@ class Runs:
     def __init__(self, name: str, sizes: dict[str, int]) -> None:
         self.name = name
         self.interpreter = Interpreter(MACHINES[name](frozenset()), sizes)
-        self.steps: dict[Values, list[tuple[Instance, list[Event], Values]]] = {}
+        self.steps: dict[Values, list[tuple[Instance, list[ev.Event], Values]]] = {}
         start = self.interpreter.initial()
         queue, reached = [start], {start}
         for state in queue:
@@ -88,7 +88,7 @@ class Runs:
             for instance in self.interpreter.enabled(state):
                 after, failed = self.interpreter.step(state, instance)
                 assert not failed
-                events: list[Event] = list(self.interpreter.events(state, instance, after))  # type: ignore[arg-type]
+                events: list[ev.Event] = list(self.interpreter.events(state, instance, after))  # type: ignore[arg-type]
                 self.steps[state].append((instance, events, after))
                 if after not in reached:
                     reached.add(after)
@@ -117,14 +117,14 @@ class Runs:
             return set(view.phase.values()) == {"gone"} and "storing" not in view.slot.values()
         return set(view.status.values()) == {"gone"} and set(view.state.values()) == {"idle"}
 
-    def ways_to_rest(self) -> dict[Values, tuple[list[Event], Values] | None]:
+    def ways_to_rest(self) -> dict[Values, tuple[list[ev.Event], Values] | None]:
         """For each state, the first step of a shortest way to a quiet one."""
-        back: dict[Values, list[tuple[list[Event], Values]]] = defaultdict(list)
+        back: dict[Values, list[tuple[list[ev.Event], Values]]] = defaultdict(list)
         for state, steps in self.steps.items():
             for _, events, after in steps:
                 back[after].append((events, state))
         queue = [state for state in self.steps if self.quiet(self.interpreter.view(state))]
-        ways: dict[Values, tuple[list[Event], Values] | None] = dict.fromkeys(queue)
+        ways: dict[Values, tuple[list[ev.Event], Values] | None] = dict.fromkeys(queue)
         for state in queue:
             for events, before in back[state]:
                 if before not in ways:
@@ -132,15 +132,15 @@ class Runs:
                     queue.append(before)
         return ways
 
-    def home(self, state: Values) -> list[Event]:
+    def home(self, state: Values) -> list[ev.Event]:
         """The events of a shortest way to rest."""
-        events: list[Event] = []
+        events: list[ev.Event] = []
         while (step := self.homewards[state]) is not None:
             events += step[0]
             state = step[1]
-        return [*events, Quiesce()]
+        return [*events, ev.Quiesce()]
 
-    def futures(self, state: Values) -> Iterator[list[Event]]:
+    def futures(self, state: Values) -> Iterator[list[ev.Event]]:
         """The shortest way to rest, then with one, then with two other steps first."""
         yield self.home(state)
         for _, first, after in self.steps[state]:
@@ -149,7 +149,7 @@ class Runs:
             for _, second, after in self.steps[between]:
                 yield [*first, *second, *self.home(after)]
 
-    def accepts(self, state: Values, events: Sequence[Event], numbers: StepNumbers) -> bool:
+    def accepts(self, state: Values, events: Sequence[ev.Event], numbers: ev.StepNumbers) -> bool:
         """Whether a run from ``state`` tells ``events``, or begins with them."""
         todo, seen = [(state, 0, numbers)], {(state, 0)}
         while todo:
@@ -168,7 +168,7 @@ class Runs:
         return False
 
 
-def mutations(runs: Runs, events: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
+def mutations(runs: Runs, events: Sequence[ev.Event]) -> Iterator[tuple[str, list[ev.Event]]]:
     """Every outcome of a change in one place, and what the change is called."""
     for at, event in enumerate(events):
         before, behind = list(events[:at]), list(events[at + 1 :])
@@ -179,12 +179,12 @@ def mutations(runs: Runs, events: Sequence[Event]) -> Iterator[tuple[str, list[E
             yield f"{name} after {type(behind[0]).__name__}", [*before, behind[0], event, *behind[1:]]
         for field in event.__struct_fields__:
             for value in runs.values[type(event), field]:
-                if value not in (getattr(event, field), UNNUMBERED):
+                if value not in (getattr(event, field), ev.UNNUMBERED):
                     changed = msgspec.structs.replace(event, **{field: value})
                     yield f"{name}.{field}", [*before, changed, *behind]
 
 
-def rejects(ledger: Ledger, events: Sequence[Event]) -> bool:
+def rejects(ledger: Ledger, events: Sequence[ev.Event]) -> bool:
     """Whether the ledger objects to one of the events."""
     for event in events:
         try:
@@ -211,7 +211,7 @@ def compare(name: str, sizes: dict[str, int]) -> tuple[Counter[str], list[str], 
     runs = Runs(name, sizes)
     header, _ = runs.interpreter.trace([])
     start = runs.interpreter.initial()
-    ledgers = {start: (Ledger(header), StepNumbers())}  # type: ignore[arg-type]
+    ledgers = {start: (Ledger(header), ev.StepNumbers())}  # type: ignore[arg-type]
     queue, outcomes, strict, less = [start], Counter[str](), list[str](), Counter[str]()
     for state in queue:
         ledger, numbers_before = ledgers[state]

@@ -17,10 +17,10 @@ from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.order.races import OrderChecker
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import exhaustive, hunt
+from kvfence.spec import order as od
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.machines import MACHINES
-from kvfence.spec.order import Header, OrderEvent, SyncStream
 
 FAULTY = [name for name, row in DESIGNS.items() if row.breaks and "stream_order" in row.machines]
 ONE_OF_EACH = {"Slot": 1, "Host": 1, "Operation": 1}
@@ -29,7 +29,7 @@ TIMED = {"flush_misses_queued", "completion_on_wrong_stream"}
 knows that it came first this time, and the race checker relies on no such luck."""
 
 
-def recorded(path: Path) -> tuple[Header, list[OrderEvent]]:
+def recorded(path: Path) -> tuple[od.Header, list[od.OrderEvent]]:
     reader = OrderTraceReader(path)
     return reader.header, [event for batch in reader.batches() for event in batch]
 
@@ -113,5 +113,5 @@ def test_a_store_and_its_slots_next_owner_are_clean_in_all_executions() -> None:
     search = exhaustive(Program(header, events))  # type: ignore[arg-type]
     assert not any(run.corrupt or run.stuck for run in search)
     assert search.complete
-    without_flush = [event for event in events if not isinstance(event, SyncStream)]
+    without_flush = [event for event in events if not isinstance(event, od.SyncStream)]
     assert any(run.corrupt for run in exhaustive(Program(header, without_flush)))  # type: ignore[arg-type]

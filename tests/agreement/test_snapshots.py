@@ -14,8 +14,8 @@ import pytest
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.snapshots import snapshot_of
+from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import Event, Header, StepNumbers
 from kvfence.spec.machines import MACHINES
 
 SMALL = {
@@ -43,7 +43,7 @@ CASES = [
 ]
 
 
-def judged(ledger: Ledger, events: list[Event]) -> list[str | None]:
+def judged(ledger: Ledger, events: list[ev.Event]) -> list[str | None]:
     """For each event, what it violates."""
     return [found and f"{found.invariant}: {found.condition}" for found in map(ledger.apply, events)]
 
@@ -54,14 +54,14 @@ def test_a_ledger_from_a_snapshot_judges_every_step_alike(
 ) -> None:
     interpreter = Interpreter(MACHINES[name](DESIGNS[design].faults), sizes)
     header, _ = interpreter.trace([])
-    assert isinstance(header, Header)
+    assert isinstance(header, ev.Header)
     start = interpreter.initial()
-    ledgers = {start: (Ledger(header), Ledger(header), StepNumbers())}
+    ledgers = {start: (Ledger(header), Ledger(header), ev.StepNumbers())}
     queue, reached, steps, violations = [start], {start}, 0, 0
     for state in queue:
         seen, relayed, numbers_before = ledgers.pop(state)
         told = msgspec.structs.replace(header, snapshot=snapshot_of(relayed.state))
-        read = msgspec.json.decode(msgspec.json.encode(told), type=Header)
+        read = msgspec.json.decode(msgspec.json.encode(told), type=ev.Header)
         for instance in interpreter.enabled(state):
             after, failed = interpreter.step(state, instance)
             numbers = numbers_before.copy()

@@ -14,9 +14,9 @@ from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json,
 from kvfence.checker.cli import app as cli
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.order.race_check import check_order_trace
+from kvfence.spec import events as ev
 from kvfence.spec import order
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import Alloc, Event
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.traces import TraceReader, TraceWriter
 
@@ -46,7 +46,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 @cache
-def events() -> tuple[object, tuple[Event, ...]]:
+def events() -> tuple[object, tuple[ev.Event, ...]]:
     """A sound trace of a made-up connector, by the benchmark that makes them."""
     path = Path(__file__).parents[2] / "bench" / "check_speed.py"
     spec = importlib.util.spec_from_file_location("check_speed", path)
@@ -63,7 +63,7 @@ def trace(path: Path, *, broken: bool = False) -> bytes:
     """The bytes of a trace file; compressed if the name says so."""
     header, made = events()
     with TraceWriter(path, header) as record:  # type: ignore[arg-type]
-        for event in (*made, *([Alloc("gpu", "req:x.0", [1])] * 2 if broken else [])):
+        for event in (*made, *([ev.Alloc("gpu", "req:x.0", [1])] * 2 if broken else [])):
             record(event)
     return path.read_bytes()
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from kvfence.checker.cli import app as cli
-from kvfence.spec.events import Alloc, Header, Pool, Quiesce
+from kvfence.spec import events as ev
 from kvfence.spec.files import outputs
 from kvfence.spec.files.outputs import Output, OutputError, check_outputs, files_of, write_text
 from kvfence.spec.files.traces import TraceReader, TraceWriter
 
-HEADER = Header(producer="test", pools=(Pool("gpu", 8),))
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),))
 SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
@@ -101,7 +101,7 @@ def test_devices_and_pipes_are_written_to_as_they_are(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append(fifo.read_bytes()))
     reader.start()
     with TraceWriter(fifo, HEADER) as record:
-        record(Quiesce())
+        record(ev.Quiesce())
     reader.join(10)
     assert got[0].endswith(b'{"e":"quiesce"}\n')
     assert stat.S_ISFIFO(fifo.stat().st_mode)
@@ -165,7 +165,7 @@ def test_a_killed_recording_leaves_its_part(tmp_path: Path) -> None:
     process.stdout.close()
     assert not path.exists()
     batches = TraceReader(tmp_path / "trace.jsonl.part").batches()
-    assert isinstance(next(batches)[0], Alloc)
+    assert isinstance(next(batches)[0], ev.Alloc)
 
 
 @pytest.mark.parametrize("how", ["same", "hard link", "symbolic link"])
@@ -210,8 +210,8 @@ def test_an_explanation_never_writes_over_its_trace(
 ) -> None:
     trace = tmp_path / "slots.svg"
     with TraceWriter(trace, HEADER) as record:
-        record(Alloc("gpu", "req:1.0", [1]))
-        record(Alloc("gpu", "req:2.0", [1]))
+        record(ev.Alloc("gpu", "req:1.0", [1]))
+        record(ev.Alloc("gpu", "req:2.0", [1]))
     before = trace.read_bytes()
     assert cli.run(["explain", str(trace), "--html", str(trace)]) == 2
     assert "is read by this run" in capsys.readouterr().err
@@ -236,5 +236,5 @@ def test_writing_a_trace_takes_no_longer_than_its_bytes(tmp_path: Path) -> None:
     started = time.process_time()
     for number in range(20):
         with TraceWriter(tmp_path / f"{number}.jsonl", HEADER) as record:
-            record(Quiesce())
+            record(ev.Quiesce())
     assert time.process_time() - started < 5

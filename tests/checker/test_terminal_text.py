@@ -10,8 +10,8 @@ import pytest
 from kvfence.checker.cli import app as cli
 from kvfence.checker.ledger.violation_text import event_text
 from kvfence.checker.report.jsonreport import as_json
+from kvfence.spec import events as ev
 from kvfence.spec import order
-from kvfence.spec.events import Alloc, Header, Pool
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.traces import TraceWriter
 from kvfence.spec.files.visible import json_visible, visible, visible_line
@@ -44,14 +44,14 @@ def test_json_keeps_its_value() -> None:
 
 def test_a_name_stays_within_its_line() -> None:
     """A request named like a verdict cannot write a line of the report."""
-    assert "\n" not in event_text(Alloc("gpu\nPIN holds", "req:1\n2.0", [1]))
+    assert "\n" not in event_text(ev.Alloc("gpu\nPIN holds", "req:1\n2.0", [1]))
 
 
 def _trace(path: Path) -> Path:
-    header = Header(producer=NASTY, pools=(Pool(NASTY, 4),))
+    header = ev.Header(producer=NASTY, pools=(ev.Pool(NASTY, 4),))
     with TraceWriter(path, header) as record:
-        record(Alloc(NASTY, f"req:{NASTY}.0", [1]))
-        record(Alloc(NASTY, f"req:{NASTY}.1", [1]))
+        record(ev.Alloc(NASTY, f"req:{NASTY}.0", [1]))
+        record(ev.Alloc(NASTY, f"req:{NASTY}.1", [1]))
     return path
 
 
@@ -141,13 +141,13 @@ def test_names_and_lists_of_any_length_make_no_report_that_nobody_can_read(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traces = {
-        1: [Alloc("gpu", "x" * 2_000_000, [1]), Alloc("gpu", "\x1b" * 2_000_000, [1])],
-        2: [Alloc("p" * 2_000_000, "req:1.0", [1])],
+        1: [ev.Alloc("gpu", "x" * 2_000_000, [1]), ev.Alloc("gpu", "\x1b" * 2_000_000, [1])],
+        2: [ev.Alloc("p" * 2_000_000, "req:1.0", [1])],
     }
-    traces[3] = [Alloc("gpu", "req:1.0", [1] * 300_000)]
+    traces[3] = [ev.Alloc("gpu", "req:1.0", [1] * 300_000)]
     for number, events in traces.items():
         path = tmp_path / f"{number}.jsonl"
-        with TraceWriter(path, Header(producer="x", pools=(Pool("gpu", 4, null=0),))) as record:
+        with TraceWriter(path, ev.Header(producer="x", pools=(ev.Pool("gpu", 4, null=0),))) as record:
             for event in events:
                 record(event)
         assert cli.run([command, str(path)]) == (2 if number == 2 else 1)

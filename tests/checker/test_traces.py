@@ -14,18 +14,22 @@ import numpy as np
 import pytest
 
 from kvfence.checker.ledger.check import check_trace
+from kvfence.spec import events as ev
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Quiesce, listed
 from kvfence.spec.files import traces
 from kvfence.spec.files.traces import TraceCutError, TraceError, TraceReader, TraceWriter, read_trace
 from kvfence.spec.packed import WIDE, Numbers, ints, pack
 
-HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0),))
-EVENTS: list[Event] = [Alloc("gpu", "req:1.0", [1, 2], free=5), Free("gpu", "req:1.0", [2, 1]), Quiesce()]
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0),))
+EVENTS: list[ev.Event] = [
+    ev.Alloc("gpu", "req:1.0", [1, 2], free=5),
+    ev.Free("gpu", "req:1.0", [2, 1]),
+    ev.Quiesce(),
+]
 FIRST = b'{"format":"kvfence-trace","version":1,"producer":"x","pools":[{"name":"gpu","slots":8}]}\n'
 
 
-def write(path: Path, events: list[Event]) -> Path:
+def write(path: Path, events: list[ev.Event]) -> Path:
     """A trace file of ``events``."""
     with TraceWriter(path, HEADER) as record:
         for event in events:
@@ -33,7 +37,7 @@ def write(path: Path, events: list[Event]) -> Path:
     return path
 
 
-def read(path: Path) -> list[tuple[int, Event]]:
+def read(path: Path) -> list[tuple[int, ev.Event]]:
     """The numbered events of a trace file."""
     return list(read_trace(path)[1])
 
@@ -48,20 +52,20 @@ KEYS = [2**64 - 1 - place for place in range(100)]
 @pytest.mark.parametrize(
     "event",
     [
-        Evict("gpu", LONG),
-        Evict("gpu", pack(LONG)),
-        Evict("gpu", np.array(LONG)),
-        Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),
-        Label("gpu", array("L", LONG), np.array(KEYS, np.uint64)),
-        Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
+        ev.Evict("gpu", LONG),
+        ev.Evict("gpu", pack(LONG)),
+        ev.Evict("gpu", np.array(LONG)),
+        ev.Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),
+        ev.Label("gpu", array("L", LONG), np.array(KEYS, np.uint64)),
+        ev.Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
     ],
 )
-def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: Event) -> None:
+def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.Event) -> None:
     path = tmp_path / "trace.jsonl"
     write(path, [event])
     assert b"[" not in path.read_bytes().splitlines()[1]
     ((read_again,),) = TraceReader(path).batches()
-    assert listed(read_again) == msgspec.convert(msgspec.to_builtins(listed(event)), type(event))
+    assert ev.listed(read_again) == msgspec.convert(msgspec.to_builtins(ev.listed(event)), type(event))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: Eve
 )
 def test_short_lists_and_what_cannot_be_packed_stay_readable(tmp_path: Path, slots: Numbers) -> None:
     path = tmp_path / "trace.jsonl"
-    write(path, [Evict("gpu", slots)])
+    write(path, [ev.Evict("gpu", slots)])
     assert msgspec.json.decode(path.read_bytes().splitlines()[1])["slots"] == list(ints(slots))
 
 
@@ -86,7 +90,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
 def test_a_long_trace_comes_in_order(tmp_path: Path, name: str) -> None:
     if name.endswith(".zst"):
         pytest.importorskip("zstandard")
-    events: list[Event] = [Alloc("gpu", f"req:{number}.0", [1]) for number in range(20_000)]
+    events: list[ev.Event] = [ev.Alloc("gpu", f"req:{number}.0", [1]) for number in range(20_000)]
     assert read(write(tmp_path / name, events)) == list(enumerate(events))
 
 
@@ -95,7 +99,7 @@ def test_compressed_data_may_be_appended(tmp_path: Path) -> None:
     path = tmp_path / "trace.zst"
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
     path.write_bytes(compress(FIRST) + compress(b'{"e":"quiesce"}\n'))
-    assert read(path) == [(0, Quiesce())]
+    assert read(path) == [(0, ev.Quiesce())]
 
 
 def test_a_trace_is_private(tmp_path: Path) -> None:
@@ -112,12 +116,12 @@ def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
 
     def serve() -> None:
         with TraceWriter(path, HEADER) as record:
-            record(Quiesce())
+            record(ev.Quiesce())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         serve()
-    assert read(path) == [(0, Quiesce())]
+    assert read(path) == [(0, ev.Quiesce())]
 
 
 def test_a_capped_trace_is_a_whole_trace_of_the_beginning(tmp_path: Path) -> None:
@@ -135,12 +139,12 @@ def test_a_closed_trace_takes_no_events(tmp_path: Path) -> None:
         pass
     record.close()
     with pytest.raises(TraceError, match="is closed"):
-        record(Quiesce())
+        record(ev.Quiesce())
 
 
 def test_a_header_with_impossible_sizes_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="0 slots"):
-        TraceWriter(tmp_path / "trace.jsonl", Header(producer="test", pools=(Pool("gpu", 0),)))
+        TraceWriter(tmp_path / "trace.jsonl", ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)))
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -236,12 +240,12 @@ def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int)
 def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce"}')
-    assert read(path) == [(0, Quiesce())]
+    assert read(path) == [(0, ev.Quiesce())]
 
 
 def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", [Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
+    path = write(tmp_path / "trace.zst", [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TraceCutError, match=r"line [0-9]{4,}: is cut off"):
@@ -300,7 +304,7 @@ def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
-    header = Header(producer="test", pools=(Pool("gpu", 8),), groups=(Group("gpu", 16, window=32),))
+    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),), groups=(ev.Group("gpu", 16, window=32),))
     with TraceWriter(tmp_path / "trace.jsonl", header):
         pass
     assert read_trace(tmp_path / "trace.jsonl")[0] == header
@@ -333,7 +337,7 @@ def test_what_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest
         pytest.raises(TraceError, match="is more than readers take"),
         TraceWriter(tmp_path / "trace.jsonl", HEADER) as record,
     ):
-        record(Alloc("gpu", "req:" + "7" * 500, [1]))
+        record(ev.Alloc("gpu", "req:" + "7" * 500, [1]))
     assert not list(tmp_path.iterdir())
 
 
@@ -367,7 +371,7 @@ def test_what_follows_a_frame_is_a_frame_or_refused(tmp_path: Path, more: bytes)
 def test_a_violation_is_told_of_undamaged_data_only(tmp_path: Path) -> None:
     """The violation comes first and the checksum last: it is compared all the same."""
     pytest.importorskip("zstandard")
-    twice = [Alloc("gpu", "req:1.0", [1])] * 2
+    twice = [ev.Alloc("gpu", "req:1.0", [1])] * 2
     path = write(tmp_path / "trace.zst", twice * 5000)
     assert check_trace(path).verdict == "violated"
     whole = path.read_bytes()
@@ -402,7 +406,7 @@ def test_a_refused_recording_leaves_what_was_there(tmp_path: Path) -> None:
 
     def serve() -> None:
         with TraceWriter(path, HEADER) as record:
-            record(Quiesce())
+            record(ev.Quiesce())
             raise CannotRun("refused")
 
     with pytest.raises(CannotRun):

@@ -27,7 +27,7 @@ from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
 from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.pool import BlockPool
-from kvfence.spec.events import Event, Evict, Header, Pool
+from kvfence.spec import events as ev
 from kvfence.spec.machines import block_pool
 
 SPEC = Interpreter(block_pool.build(), {"Block": 6, "Holder": 3, "Key": 2})
@@ -58,13 +58,15 @@ class PoolDriver:
     def __init__(self, make: type[BlockPool] = BlockPool) -> None:
         self.make = make
         self.pool: BlockPool | None = None
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
 
     @property
-    def header(self) -> Header | None:
+    def header(self) -> ev.Header | None:
         if self.pool is None:
             return None
-        return Header(producer="lockstep", pools=(Pool("gpu", BLOCKS, null=self.pool.null),), tier="gpu")
+        return ev.Header(
+            producer="lockstep", pools=(ev.Pool("gpu", BLOCKS, null=self.pool.null),), tier="gpu"
+        )
 
     def perform(self, action: str, args: Args) -> Sequence[Step] | None:
         h, b, k = (args.get(name, -1) for name in "hbk")
@@ -116,7 +118,7 @@ class PoolDriver:
         return [
             ("evict", {"b": b})
             for event in self.events[since:]
-            if isinstance(event, Evict)
+            if isinstance(event, ev.Evict)
             for b in event.slots
         ]
 

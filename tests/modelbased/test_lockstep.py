@@ -18,7 +18,7 @@ from kvfence.checker.analysis.lockstep import (
     StepNotAllowedError,
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 from kvfence.spec.language import Count, Elem, Expr, Int, Machine, Not, State
 
 
@@ -66,7 +66,7 @@ class Seats:
 
     def __init__(self) -> None:
         self.used: list[int] = []
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
 
     def perform(self, action: str, args: Args) -> Sequence[Step] | None:
         if action == "leave":

@@ -35,20 +35,8 @@ from kvfence.reference.blocks.workload import synthetic
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
 from kvfence.reference.designs.faulty import FAULTS
+from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import (
-    Admit,
-    Event,
-    Evict,
-    Finish,
-    FinishReason,
-    Group,
-    Header,
-    Pool,
-    Preempt,
-    Retire,
-    Submit,
-)
 from kvfence.spec.machines import lookup
 
 SPEC = Interpreter(lookup.build(), {"Request": 3, "Block": 3})
@@ -74,12 +62,12 @@ class LookupDriver:
     unobserved: frozenset[str] = frozenset()
 
     def __init__(self, design: Design = SOUND) -> None:
-        self.header = Header(
+        self.header = ev.Header(
             producer="lockstep",
-            pools=(Pool("gpu", GPU, null=0), Pool("cpu", BLOCKS)),
-            groups=(Group("gpu", 1),),
+            pools=(ev.Pool("gpu", GPU, null=0), ev.Pool("cpu", BLOCKS)),
+            groups=(ev.Group("gpu", 1),),
         )
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
         observer = self.events.append
         self.gpu = design.gpu_pool("gpu", GPU, 0, observer=observer)
         self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
@@ -127,7 +115,7 @@ class LookupDriver:
         return self.evictions(since)
 
     def evictions(self, since: int) -> list[Step]:
-        told = (event for event in self.events[since:] if isinstance(event, Evict) and event.pool == "cpu")
+        told = (event for event in self.events[since:] if isinstance(event, ev.Evict) and event.pool == "cpu")
         return [("evict", {"b": slot}) for event in told for slot in event.slots]
 
     # One request.
@@ -135,7 +123,7 @@ class LookupDriver:
     def submit(self, r: int) -> None:
         request = self.requests[r] = Request.arriving(synthetic(r, PROMPT + 1, 1, family=0), 1)
         self.where[r] = "waiting"
-        self.events.append(Submit(request.id, 0, request.total))
+        self.events.append(ev.Submit(request.id, 0, request.total))
 
     def lookup(self, r: int, local: int) -> None:
         self.local[r] = local
@@ -147,7 +135,7 @@ class LookupDriver:
         self.manager.admit(request, self.local_hit(r), accept, 0 if accept else compute)
         row, tables = request.row, self.tables
         tables.computed[row] = tables.confirmed[row] = tables.cached[row] = local
-        self.events.append(Admit(request.id, request.generation, local, accept, compute, request.total))
+        self.events.append(ev.Admit(request.id, request.generation, local, accept, compute, request.total))
         self.connector.update_state_after_alloc(request, accept)
         self.where[r] = "admitted"
 
@@ -172,7 +160,7 @@ class LookupDriver:
 
     def preempt(self, r: int) -> None:
         request = self.requests[r]
-        self.events.append(Preempt(request.id, request.generation))
+        self.events.append(ev.Preempt(request.id, request.generation))
         self.connector.request_preempted(request)
         confirmed = int(self.tables.confirmed[request.row])
         self.leave(request)
@@ -189,9 +177,9 @@ class LookupDriver:
         self.ended[r] = self.counts(r)
         self.end(r, "abort", 0)
 
-    def end(self, r: int, why: FinishReason, confirmed: int) -> None:
+    def end(self, r: int, why: ev.FinishReason, confirmed: int) -> None:
         request = self.requests[r]
-        self.events.append(Finish(request.id, request.generation, why, confirmed))
+        self.events.append(ev.Finish(request.id, request.generation, why, confirmed))
         self.connector.request_finished(request, aborted=why == "abort")
         self.leave(request)
         self.where[r] = "gone"
@@ -199,7 +187,7 @@ class LookupDriver:
     def leave(self, request: Request) -> None:
         if request.row >= 0:
             self.manager.release(request)
-        self.events.append(Retire(request.id, request.generation))
+        self.events.append(ev.Retire(request.id, request.generation))
 
     # The state, in the machine's words.
 

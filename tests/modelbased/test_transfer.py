@@ -54,27 +54,8 @@ from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
 from kvfence.reference.designs.faulty import FAULTS
 from kvfence.reference.scheduler.scheduler import Scheduler
+from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import (
-    Admit,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Finish,
-    FinishReason,
-    Group,
-    Header,
-    Issue,
-    Pool,
-    Preempt,
-    Process,
-    Queue,
-    Quiesce,
-    Reset,
-    Retire,
-    Submit,
-)
 from kvfence.spec.machines import transfer
 
 SIZES = {"Request": 3, "Block": 3, "Host": 1, "Operation": 3, "Rank": 2}
@@ -169,15 +150,15 @@ class TransferDriver:
     unobserved = frozenset({"good"})
 
     def __init__(self, mode: Mode, design: Design, hosts: int) -> None:
-        self.header = Header(
+        self.header = ev.Header(
             producer="lockstep",
-            pools=(Pool("gpu", BLOCKS + 1, null=0), Pool("cpu", hosts)),
-            groups=(Group("gpu", FULL),),
+            pools=(ev.Pool("gpu", BLOCKS + 1, null=0), ev.Pool("cpu", hosts)),
+            groups=(ev.Group("gpu", FULL),),
             ranks=RANKS,
             depth=2,
         )
         self.mode = mode
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
         self.gpu = design.gpu_pool("gpu", BLOCKS + 1, 0, observer=self.see)
         self.tier = design.cpu_pool("cpu", hosts, None, observer=self.see)
         self.tables = BlockTables((GroupSpec(FULL),), REQUESTS, null=0)
@@ -190,7 +171,7 @@ class TransferDriver:
         ]
         self.key = self.requests[0].key_list[0]
         for request in self.requests:
-            self.see(Submit(request.id, 0, request.total))
+            self.see(ev.Submit(request.id, 0, request.total))
         self.flights: deque[Flight] = deque()
         self.steps = 0
         self.leaving: dict[str, Leaving] = {}
@@ -207,9 +188,9 @@ class TransferDriver:
 
     # Operations and events, in the machine's words.
 
-    def see(self, event: Event) -> None:
+    def see(self, event: ev.Event) -> None:
         self.events.append(event)
-        if isinstance(event, Queue):
+        if isinstance(event, ev.Queue):
             free = [o for o, uses in self.uses.items() if uses < USES and not self.is_open(o)]
             o = event.op if event.op in free else free[0]
             self.uses[o] += 1
@@ -231,17 +212,17 @@ class TransferDriver:
         steps: list[Step] = []
         for event in self.events[since:]:
             match event:
-                case Evict(pool="gpu", slots=slots):
+                case ev.Evict(pool="gpu", slots=slots):
                     steps += [("evict", {"b": slot - 1}) for slot in slots]
-                case Evict(slots=slots):
+                case ev.Evict(slots=slots):
                     steps += [("evict_from_tier", {"h": slot}) for slot in slots]
-                case Queue(kind="store", src=src, dst=dst):
+                case ev.Queue(kind="store", src=src, dst=dst):
                     args = {"b": src[0] - 1, "h": dst[0], "o": self.operation(event.op, event.gen)}
                     if event.req:
                         steps.append(("queue_store", {"r": int(event.req), **args}))
                     else:
                         steps.append(("queue_lazy_store", args))
-                case Issue(op=op, gen=generation):
+                case ev.Issue(op=op, gen=generation):
                     steps.append(("issue", {"o": self.operation(op, generation)}))
         return steps
 
@@ -268,7 +249,7 @@ class TransferDriver:
         promised, _ = self.connector.get_num_new_matched_tokens(request, 0)
         self.manager.admit(request, NO_HIT, promised, 0)
         self.admitted(r, 0, promised)
-        queue = next(event for event in self.events[since:] if isinstance(event, Queue))
+        queue = next(event for event in self.events[since:] if isinstance(event, ev.Queue))
         ends = {"b": self.block(r), "h": queue.src[0], "o": self.operation(queue.op, queue.gen)}
         return [*self.told(since), ("admit_by_load", {"r": r, **ends})]
 
@@ -277,7 +258,7 @@ class TransferDriver:
         tables.computed[request.row] = tables.confirmed[request.row] = local
         tables.cached[request.row] = local
         compute = request.total - local - external
-        self.see(Admit(request.id, request.generation, local, external, compute, request.total))
+        self.see(ev.Admit(request.id, request.generation, local, external, compute, request.total))
         self.connector.update_state_after_alloc(request, external)
 
     def block(self, r: int) -> int:
@@ -295,12 +276,12 @@ class TransferDriver:
         self.flights.append(
             Flight(self.steps, r, row, int(tables.ticket[row]), int(tables.computed[row]), blocks)
         )
-        self.see(Dispatch(self.steps, [request.id], [1]))
+        self.see(ev.Dispatch(self.steps, [request.id], [1]))
         self.steps += 1
 
     def process(self, r: int) -> list[Step]:
         flight = self.flights.popleft()
-        self.see(Process(flight.step))
+        self.see(ev.Process(flight.step))
         if self.tables.ticket[flight.row] == flight.ticket:
             self.tables.confirmed[flight.row] = flight.end
             self.manager.cache_blocks(np.array([flight.row]))
@@ -386,7 +367,7 @@ class TransferDriver:
     def preempt(self, r: int) -> list[Step]:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
-        self.see(Preempt(request.id, request.generation))
+        self.see(ev.Preempt(request.id, request.generation))
         self.connector.request_preempted(request)
         confirmed = int(self.tables.confirmed[request.row])
         steps = [*self.told(since), ("preempt", {"r": r})]
@@ -398,7 +379,7 @@ class TransferDriver:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
         self.end(request, "stop")
-        dropped = any(isinstance(event, Drop) for event in self.events[since:])
+        dropped = any(isinstance(event, ev.Drop) for event in self.events[since:])
         steps: list[Step] = [("finish", {"r": r}), *self.told(since)]
         steps += [("drop", {"r": r})] if dropped else []
         self.leave(request, [("retire", {"r": r})])
@@ -414,7 +395,7 @@ class TransferDriver:
         at = int(tables.computed[row]), int(tables.confirmed[row])
         self.end(request, "abort")
         cursor = bool(tables.cursor[0, row])
-        dropped = any(isinstance(event, Drop) for event in self.events[since:])
+        dropped = any(isinstance(event, ev.Drop) for event in self.events[since:])
         self.aborted[r] = Snapshot(*at, cursor or dropped, cursor)
         self.leave(request, [("retire", {"r": r})])
         return [("abort", {"r": r}), *self.retired()]
@@ -425,9 +406,9 @@ class TransferDriver:
         if self.mode == "eager" and self.tables.confirmed[row] == FULL and not self.tables.cursor[0, row]:
             self.need_an_operation()
 
-    def end(self, request: Request, why: FinishReason) -> None:
+    def end(self, request: Request, why: ev.FinishReason) -> None:
         confirmed = int(self.tables.confirmed[request.row]) if request.row >= 0 else 0
-        self.see(Finish(request.id, request.generation, why, confirmed))
+        self.see(ev.Finish(request.id, request.generation, why, confirmed))
         self.connector.request_finished(request, aborted=why == "abort")
 
     def leave(self, request: Request, steps: list[Step]) -> None:
@@ -442,7 +423,7 @@ class TransferDriver:
             if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
                 del self.leaving[holder]
                 request.retired.add(generation)
-                self.see(Retire(request.id, generation))
+                self.see(ev.Retire(request.id, generation))
                 steps += ends
                 if generation == request.generation:
                     self.gone.add(int(request.id))
@@ -469,10 +450,10 @@ class TransferDriver:
     def reset(self) -> None:
         self.gpu.reset_prefix_cache()
         self.connector.reset_cache()
-        self.see(Reset(ok=True, pools=["gpu", "cpu"]))
+        self.see(ev.Reset(ok=True, pools=["gpu", "cpu"]))
 
     def rest(self) -> None:
-        self.see(Quiesce())
+        self.see(ev.Quiesce())
 
     def refusal(self, action: str, args: Args) -> type[Exception] | None:
         if action == "admit" and self.status(args["r"]) == "waiting" and not self.fenced(args["r"]):

@@ -22,9 +22,9 @@ from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.checker.order.races import OrderChecker
+from kvfence.spec import events as ev
 from kvfence.spec import order
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import Event, Header
 from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering
@@ -89,7 +89,7 @@ def twin_accepted(design: str) -> None:
                 continue
             assert failures == []
             assert sound.violated(after) == []
-            events += numbered(cast("list[Event]", sound.events(state, instance, after)))
+            events += numbered(cast("list[ev.Event]", sound.events(state, instance, after)))
             taken.append((instance.name, after))
             state = after
         assert taken, "the sound design refuses the whole story: it is no twin"
@@ -108,18 +108,18 @@ def twin_accepted(design: str) -> None:
             assert judged(events, example.header) == []
 
 
-def judged(events: Sequence[Event], header: Header) -> list[Violation]:
+def judged(events: Sequence[ev.Event], header: ev.Header) -> list[Violation]:
     """What the ledger says of a trace."""
     ledger = Ledger(header, "count")
     return [violation for event in events if (violation := ledger.apply(event)) is not None]
 
 
-def holds(events: Sequence[Event], header: Header) -> None:
+def holds(events: Sequence[ev.Event], header: ev.Header) -> None:
     """The trace is accepted."""
     assert judged(events, header) == []
 
 
-def breaks(invariant: str, events: Sequence[Event], header: Header) -> None:
+def breaks(invariant: str, events: Sequence[ev.Event], header: ev.Header) -> None:
     """The trace is accepted up to its last event, which violates ``invariant`` and nothing else."""
     *before, last = events
     assert judged(before, header) == []

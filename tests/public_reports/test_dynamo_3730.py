@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LANDED, LOADING, connector
 
-from kvfence.spec.events import Drop, Finish, Free, Quiesce, Retire
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("dropped_leader_slot", "ONCE"),
@@ -27,16 +27,16 @@ def test_a_request_that_is_gone_while_its_load_is_open_is_rejected_too() -> None
     holds(
         [
             *LANDED,
-            Finish("7", 0, "abort", 32),
-            Drop("7", 0, 0, 2, "off"),
-            Free("gpu", "req:7.0", [1, 2, 3]),
-            Retire("7", 0),
-            Quiesce(),
+            ev.Finish("7", 0, "abort", 32),
+            ev.Drop("7", 0, 0, 2, "off"),
+            ev.Free("gpu", "req:7.0", [1, 2, 3]),
+            ev.Retire("7", 0),
+            ev.Quiesce(),
         ],
         connector(),
     )
     breaks(
         "NO-LEAK",
-        [*LOADING, Finish("7", 0, "abort", 0), Free("gpu", "req:7.0", [1, 2, 3]), Quiesce()],
+        [*LOADING, ev.Finish("7", 0, "abort", 0), ev.Free("gpu", "req:7.0", [1, 2, 3]), ev.Quiesce()],
         connector(),
     )

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import CACHED, PROMISED, connector
 
-from kvfence.spec.events import Evict
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("evict_pinned", "PIN"),
@@ -26,5 +26,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_the_last_block_of_a_promise_that_is_evicted_is_rejected_too() -> None:
-    holds([*CACHED, Evict("cpu", [1])], connector())
-    breaks("PIN", [*PROMISED, Evict("cpu", [1])], connector())
+    holds([*CACHED, ev.Evict("cpu", [1])], connector())
+    breaks("PIN", [*PROMISED, ev.Evict("cpu", [1])], connector())

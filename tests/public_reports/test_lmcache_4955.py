@@ -10,10 +10,10 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import STORING, connector
 
-from kvfence.spec.events import Complete, Free, Report
+from kvfence.spec import events as ev
 
-GIVEN_UP = Free("gpu", "req:7.0", [1])
-LET_GO = Free("gpu", "op:0.0", [1])
+GIVEN_UP = ev.Free("gpu", "req:7.0", [1])
+LET_GO = ev.Free("gpu", "op:0.0", [1])
 
 
 FAULTS = [
@@ -31,7 +31,7 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 def test_a_store_whose_source_is_let_go_while_one_rank_still_reads_is_rejected_too() -> None:
     holds(
-        [*STORING, GIVEN_UP, Report(0, 0, rank=0), Report(0, 0, rank=1), Complete(0, 0), LET_GO],
+        [*STORING, GIVEN_UP, ev.Report(0, 0, rank=0), ev.Report(0, 0, rank=1), ev.Complete(0, 0), LET_GO],
         connector(ranks=2),
     )
-    breaks("FREEZE", [*STORING, GIVEN_UP, Report(0, 0, rank=0), LET_GO], connector(ranks=2))
+    breaks("FREEZE", [*STORING, GIVEN_UP, ev.Report(0, 0, rank=0), LET_GO], connector(ranks=2))

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import PROMISED, connector
 
-from kvfence.spec.events import Free, Withdraw
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("double_release", "CONSERVE"),
@@ -23,5 +23,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_pin_that_is_given_back_twice_is_rejected_too() -> None:
-    holds([*PROMISED, Withdraw("7", 0), Free("cpu", "hit:7.0", [0, 1])], connector())
-    breaks("CONSERVE", [*PROMISED, Withdraw("7", 0), Free("cpu", "hit:7.0", [0, 0])], connector())
+    holds([*PROMISED, ev.Withdraw("7", 0), ev.Free("cpu", "hit:7.0", [0, 1])], connector())
+    breaks("CONSERVE", [*PROMISED, ev.Withdraw("7", 0), ev.Free("cpu", "hit:7.0", [0, 0])], connector())

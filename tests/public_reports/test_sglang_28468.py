@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import STORING, connector
 
-from kvfence.spec.events import Complete, Free, Report
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("unpinned_destination", "FREEZE"),
@@ -23,5 +23,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_the_destination_of_a_store_that_is_let_go_before_its_report_is_rejected_too() -> None:
-    holds([*STORING, Report(0, 0, rank=0), Complete(0, 0), Free("cpu", "op:0.0", [0])], connector())
-    breaks("FREEZE", [*STORING, Free("cpu", "op:0.0", [0])], connector())
+    holds([*STORING, ev.Report(0, 0, rank=0), ev.Complete(0, 0), ev.Free("cpu", "op:0.0", [0])], connector())
+    breaks("FREEZE", [*STORING, ev.Free("cpu", "op:0.0", [0])], connector())

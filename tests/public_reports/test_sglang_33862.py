@@ -8,15 +8,15 @@ from __future__ import annotations
 from judged import breaks, holds, story, twin_accepted
 from situations import STORED, connector
 
-from kvfence.spec.events import Drop, Event, Finish, Free, Quiesce, Retire
+from kvfence.spec import events as ev
 
-DONE: list[Event] = [
-    Finish("7", 0, "length", 32),
-    Drop("7", 0, 1, 1, "off"),
-    Free("gpu", "req:7.0", [1, 2]),
-    Retire("7", 0),
+DONE: list[ev.Event] = [
+    ev.Finish("7", 0, "length", 32),
+    ev.Drop("7", 0, 1, 1, "off"),
+    ev.Free("gpu", "req:7.0", [1, 2]),
+    ev.Retire("7", 0),
 ]
-STORED_AND_KEPT: list[Event] = [event for event in STORED if event != Free("cpu", "op:0.0", [0])]
+STORED_AND_KEPT: list[ev.Event] = [event for event in STORED if event != ev.Free("cpu", "op:0.0", [0])]
 
 
 def test_the_starving_tier_is_rejected_and_its_twin_is_accepted() -> None:
@@ -26,5 +26,5 @@ def test_the_starving_tier_is_rejected_and_its_twin_is_accepted() -> None:
 
 
 def test_a_connector_that_holds_a_slot_of_the_tier_when_nothing_is_left_to_do_is_rejected_too() -> None:
-    holds([*STORED, *DONE, Quiesce()], connector())
-    breaks("NO-LEAK", [*STORED_AND_KEPT, *DONE, Quiesce()], connector())
+    holds([*STORED, *DONE, ev.Quiesce()], connector())
+    breaks("NO-LEAK", [*STORED_AND_KEPT, *DONE, ev.Quiesce()], connector())

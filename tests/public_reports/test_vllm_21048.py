@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import STORING, connector
 
-from kvfence.spec.events import Complete, Report
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("one_rank_enough", "RANKS"),
@@ -26,9 +26,17 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 def test_three_ranks_of_which_two_have_reported_is_rejected_too() -> None:
     holds(
-        [*STORING, Report(0, 0, rank=0), Report(0, 0, rank=1), Report(0, 0, rank=2), Complete(0, 0)],
+        [
+            *STORING,
+            ev.Report(0, 0, rank=0),
+            ev.Report(0, 0, rank=1),
+            ev.Report(0, 0, rank=2),
+            ev.Complete(0, 0),
+        ],
         connector(ranks=3),
     )
     breaks(
-        "RANKS", [*STORING, Report(0, 0, rank=0), Report(0, 0, rank=1), Complete(0, 0)], connector(ranks=3)
+        "RANKS",
+        [*STORING, ev.Report(0, 0, rank=0), ev.Report(0, 0, rank=1), ev.Complete(0, 0)],
+        connector(ranks=3),
     )

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import QUEUED, connector
 
-from kvfence.spec.events import Cursor
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("cursor_before_queue", "CURSOR"),
@@ -23,5 +23,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_cursor_that_passes_one_block_more_than_was_queued_is_rejected_too() -> None:
-    holds([*QUEUED, Cursor("7", 0, to=1)], connector())
-    breaks("CURSOR", [*QUEUED, Cursor("7", 0, to=2)], connector())
+    holds([*QUEUED, ev.Cursor("7", 0, to=1)], connector())
+    breaks("CURSOR", [*QUEUED, ev.Cursor("7", 0, to=2)], connector())

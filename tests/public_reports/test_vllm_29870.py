@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LOADING, connector
 
-from kvfence.spec.events import Free, Preempt
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("free_on_preempt", "FREEZE"),
@@ -24,9 +24,14 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_preempted_request_whose_load_is_still_writing_is_rejected_too() -> None:
-    holds([*LOADING, Preempt("7", 0), Free("gpu", "req:7.0", [1, 2, 3])], connector())
+    holds([*LOADING, ev.Preempt("7", 0), ev.Free("gpu", "req:7.0", [1, 2, 3])], connector())
     breaks(
         "FREEZE",
-        [*LOADING, Preempt("7", 0), Free("gpu", "req:7.0", [1, 2, 3]), Free("gpu", "op:0.0", [1, 2])],
+        [
+            *LOADING,
+            ev.Preempt("7", 0),
+            ev.Free("gpu", "req:7.0", [1, 2, 3]),
+            ev.Free("gpu", "op:0.0", [1, 2]),
+        ],
         connector(),
     )

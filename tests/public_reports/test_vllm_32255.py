@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import PROMISED, connector
 
-from kvfence.spec.events import Finish, Free, Retire, Withdraw
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("free_on_abort", "FREEZE"),
@@ -28,10 +28,10 @@ def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too(
     holds(
         [
             *PROMISED,
-            Finish("7", 0, "abort", 0),
-            Withdraw("7", 0),
-            Free("cpu", "hit:7.0", [0, 1]),
-            Retire("7", 0),
+            ev.Finish("7", 0, "abort", 0),
+            ev.Withdraw("7", 0),
+            ev.Free("cpu", "hit:7.0", [0, 1]),
+            ev.Retire("7", 0),
         ],
         connector(),
     )
@@ -39,10 +39,10 @@ def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too(
         "NO-LEAK",
         [
             *PROMISED,
-            Finish("7", 0, "abort", 0),
-            Withdraw("7", 0),
-            Free("cpu", "hit:7.0", [0]),
-            Retire("7", 0),
+            ev.Finish("7", 0, "abort", 0),
+            ev.Withdraw("7", 0),
+            ev.Free("cpu", "hit:7.0", [0]),
+            ev.Retire("7", 0),
         ],
         connector(),
     )

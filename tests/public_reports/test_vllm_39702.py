@@ -10,9 +10,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import CACHED, connector
 
-from kvfence.spec.events import Lookup, Touch
+from kvfence.spec import events as ev
 
-PROMISE = Lookup("7", 0, local=0, external=32, pool="cpu", slots=[0, 1])
+PROMISE = ev.Lookup("7", 0, local=0, external=32, pool="cpu", slots=[0, 1])
 
 
 FAULTS = [
@@ -28,5 +28,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_promise_of_two_blocks_of_which_one_is_pinned_is_rejected_too() -> None:
-    holds([*CACHED, Touch("cpu", "hit:7.0", [0, 1]), PROMISE], connector())
-    breaks("PIN", [*CACHED, Touch("cpu", "hit:7.0", [0]), PROMISE], connector())
+    holds([*CACHED, ev.Touch("cpu", "hit:7.0", [0, 1]), PROMISE], connector())
+    breaks("PIN", [*CACHED, ev.Touch("cpu", "hit:7.0", [0]), PROMISE], connector())

@@ -9,9 +9,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import STORING, connector
 
-from kvfence.spec.events import Complete, Free, Label, Report, Reset
+from kvfence.spec import events as ev
 
-RESET = Reset(ok=True, pools=["gpu", "cpu"])
+RESET = ev.Reset(ok=True, pools=["gpu", "cpu"])
 
 
 FAULTS = [
@@ -28,9 +28,18 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_store_from_before_the_reset_that_brings_its_key_back_is_rejected_too() -> None:
-    holds([*STORING, RESET, Report(0, 0, rank=0), Complete(0, 0), Free("cpu", "op:0.0", [0])], connector())
+    holds(
+        [*STORING, RESET, ev.Report(0, 0, rank=0), ev.Complete(0, 0), ev.Free("cpu", "op:0.0", [0])],
+        connector(),
+    )
     breaks(
         "RESET",
-        [*STORING, RESET, Report(0, 0, rank=0), Complete(0, 0), Label("cpu", [0], [4242], op=0, gen=0)],
+        [
+            *STORING,
+            RESET,
+            ev.Report(0, 0, rank=0),
+            ev.Complete(0, 0),
+            ev.Label("cpu", [0], [4242], op=0, gen=0),
+        ],
         connector(),
     )

@@ -9,12 +9,12 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import COMPUTED, connector
 
-from kvfence.spec.events import Alloc, Event, Queue, Touch
+from kvfence.spec import events as ev
 
-HELD_TWICE: list[Event] = [
+HELD_TWICE: list[ev.Event] = [
     *COMPUTED,
-    Touch("gpu", "op:0.0", [1, 2]),
-    Alloc("cpu", "op:0.0", [0, 1]),
+    ev.Touch("gpu", "op:0.0", [1, 2]),
+    ev.Alloc("cpu", "op:0.0", [0, 1]),
 ]
 
 
@@ -30,7 +30,9 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_one_store_that_carries_a_key_twice_is_rejected_too() -> None:
-    holds([*HELD_TWICE, Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4343])], connector())
+    holds([*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4343])], connector())
     breaks(
-        "UNIQUE", [*HELD_TWICE, Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4242])], connector()
+        "UNIQUE",
+        [*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4242])],
+        connector(),
     )

@@ -9,10 +9,10 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import COMPUTED, connector
 
-from kvfence.spec.events import Drop, Event, Finish, Free, Retire
+from kvfence.spec import events as ev
 
-ENDED: list[Event] = [*COMPUTED, Finish("7", 0, "length", 32)]
-FREED = Free("gpu", "req:7.0", [1, 2])
+ENDED: list[ev.Event] = [*COMPUTED, ev.Finish("7", 0, "length", 32)]
+FREED = ev.Free("gpu", "req:7.0", [1, 2])
 
 
 FAULTS = [
@@ -27,5 +27,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_request_that_ends_at_its_length_and_drops_only_its_first_block_is_rejected_too() -> None:
-    holds([*ENDED, Drop("7", 0, 0, 2, "off"), FREED, Retire("7", 0)], connector())
-    breaks("FLUSH", [*ENDED, Drop("7", 0, 0, 1, "off"), FREED, Retire("7", 0)], connector())
+    holds([*ENDED, ev.Drop("7", 0, 0, 2, "off"), FREED, ev.Retire("7", 0)], connector())
+    breaks("FLUSH", [*ENDED, ev.Drop("7", 0, 0, 1, "off"), FREED, ev.Retire("7", 0)], connector())

@@ -9,12 +9,12 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import CACHED, connector
 
-from kvfence.spec.events import Alloc, Event, Queue, Touch
+from kvfence.spec import events as ev
 
-PINNED: list[Event] = [
+PINNED: list[ev.Event] = [
     *CACHED,
-    Alloc("gpu", "op:0.0", [1, 2]),
-    Touch("cpu", "op:0.0", [0, 1]),
+    ev.Alloc("gpu", "op:0.0", [1, 2]),
+    ev.Touch("cpu", "op:0.0", [0, 1]),
 ]
 
 
@@ -32,5 +32,7 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_load_that_writes_two_sources_into_one_slot_is_rejected_too() -> None:
-    holds([*PINNED, Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [4242, 4343])], connector())
-    breaks("UNIQUE", [*PINNED, Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 1], [4242, 4343])], connector())
+    holds([*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [4242, 4343])], connector())
+    breaks(
+        "UNIQUE", [*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 1], [4242, 4343])], connector()
+    )

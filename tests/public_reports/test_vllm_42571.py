@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import COMPUTED, connector
 
-from kvfence.spec.events import Drop, Free
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("over_pop", "CONSERVE"),
@@ -24,5 +24,7 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_request_that_releases_a_slot_of_its_table_twice_is_rejected_too() -> None:
-    holds([*COMPUTED, Drop("7", 0, 0, 2, "off"), Free("gpu", "req:7.0", [1, 2])], connector())
-    breaks("CONSERVE", [*COMPUTED, Drop("7", 0, 0, 2, "off"), Free("gpu", "req:7.0", [1, 1])], connector())
+    holds([*COMPUTED, ev.Drop("7", 0, 0, 2, "off"), ev.Free("gpu", "req:7.0", [1, 2])], connector())
+    breaks(
+        "CONSERVE", [*COMPUTED, ev.Drop("7", 0, 0, 2, "off"), ev.Free("gpu", "req:7.0", [1, 1])], connector()
+    )

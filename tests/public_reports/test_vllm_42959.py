@@ -9,15 +9,15 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import COMPUTED, connector
 
-from kvfence.spec.events import Alloc, Drop, Event, Finish, Free, Queue, Touch
+from kvfence.spec import events as ev
 
-ENDED_WITH_ONE: list[Event] = [
-    Finish("7", 0, "length", 32),
-    Drop("7", 0, 1, 1, "off"),
-    Free("gpu", "req:7.0", [1, 2]),
+ENDED_WITH_ONE: list[ev.Event] = [
+    ev.Finish("7", 0, "length", 32),
+    ev.Drop("7", 0, 1, 1, "off"),
+    ev.Free("gpu", "req:7.0", [1, 2]),
 ]
-TIER = Alloc("cpu", "op:0.0", [0])
-STORE = Queue(0, 0, "store", "gpu", [1], "cpu", [0], [4242], req="7", at=[0])
+TIER = ev.Alloc("cpu", "op:0.0", [0])
+STORE = ev.Queue(0, 0, "store", "gpu", [1], "cpu", [0], [4242], req="7", at=[0])
 
 
 FAULTS = [
@@ -33,5 +33,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_store_of_a_block_that_its_request_has_given_back_is_rejected_too() -> None:
-    holds([*COMPUTED, Touch("gpu", "op:0.0", [1]), *ENDED_WITH_ONE, TIER, STORE], connector())
+    holds([*COMPUTED, ev.Touch("gpu", "op:0.0", [1]), *ENDED_WITH_ONE, TIER, STORE], connector())
     breaks("FREEZE", [*COMPUTED, *ENDED_WITH_ONE, TIER, STORE], connector())

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import PROMISED, connector
 
-from kvfence.spec.events import Admit
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("count_not_rolled_back", "COUNT"),
@@ -29,5 +29,5 @@ def test_the_stranded_request_is_rejected_and_its_twin_is_accepted() -> None:
 
 
 def test_tokens_of_a_hit_that_are_computed_as_well_is_rejected_too() -> None:
-    holds([*PROMISED, Admit("7", 0, local=0, external=32, compute=16, total=48)], connector())
-    breaks("COUNT", [*PROMISED, Admit("7", 0, local=0, external=32, compute=32, total=48)], connector())
+    holds([*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=16, total=48)], connector())
+    breaks("COUNT", [*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=32, total=48)], connector())

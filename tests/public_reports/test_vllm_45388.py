@@ -10,7 +10,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LANDED, connector
 
-from kvfence.spec.events import Dispatch, Round
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("head_blocks_holder", "PROGRESS"),
@@ -24,5 +24,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_rounds_without_a_step_while_a_landed_load_waits_is_rejected_too() -> None:
-    holds([*LANDED, Round(ready=1), Round(ready=1), Dispatch(0, ["7"], [16])], connector())
-    breaks("PROGRESS", [*LANDED, Round(ready=1), Round(ready=1), Round(ready=1)], connector())
+    holds([*LANDED, ev.Round(ready=1), ev.Round(ready=1), ev.Dispatch(0, ["7"], [16])], connector())
+    breaks("PROGRESS", [*LANDED, ev.Round(ready=1), ev.Round(ready=1), ev.Round(ready=1)], connector())

@@ -10,9 +10,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import ADMITTED, connector
 
-from kvfence.spec.events import Dispatch, Event, Free, Process
+from kvfence.spec import events as ev
 
-TWO_STEPS: list[Event] = [*ADMITTED, Dispatch(0, ["7"], [16]), Dispatch(1, ["7"], [16])]
+TWO_STEPS: list[ev.Event] = [*ADMITTED, ev.Dispatch(0, ["7"], [16]), ev.Dispatch(1, ["7"], [16])]
 
 
 FAULTS = [
@@ -28,5 +28,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_slot_given_back_after_one_of_two_steps_in_flight_is_rejected_too() -> None:
-    holds([*TWO_STEPS, Process(0), Process(1), Free("gpu", "req:7.0", [1])], connector(depth=2))
-    breaks("FREEZE", [*TWO_STEPS, Process(0), Free("gpu", "req:7.0", [1])], connector(depth=2))
+    holds([*TWO_STEPS, ev.Process(0), ev.Process(1), ev.Free("gpu", "req:7.0", [1])], connector(depth=2))
+    breaks("FREEZE", [*TWO_STEPS, ev.Process(0), ev.Free("gpu", "req:7.0", [1])], connector(depth=2))

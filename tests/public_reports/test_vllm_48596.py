@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import QUEUED, STORED, connector
 
-from kvfence.spec.events import Free
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("late_flush", "FREEZE"),
@@ -24,5 +24,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_final_store_that_is_issued_after_its_source_was_let_go_is_rejected_too() -> None:
-    holds([*STORED, Free("gpu", "req:7.0", [1])], connector())
-    breaks("FREEZE", [*QUEUED, Free("gpu", "req:7.0", [1]), Free("gpu", "op:0.0", [1])], connector())
+    holds([*STORED, ev.Free("gpu", "req:7.0", [1])], connector())
+    breaks("FREEZE", [*QUEUED, ev.Free("gpu", "req:7.0", [1]), ev.Free("gpu", "op:0.0", [1])], connector())

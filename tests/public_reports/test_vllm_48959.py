@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import connector
 
-from kvfence.spec.events import Geometry, Group, Submit
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("aligned_window_bound", "GEOMETRY"),
@@ -24,11 +24,11 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 def test_a_short_window_in_the_middle_of_two_blocks_is_rejected_too() -> None:
     holds(
-        [Submit("7", 0, 40), Geometry("7", 0, group=0, tokens=40, needed=2, bound=2)],
-        connector(Group("gpu", 16, window=16, kind="sliding")),
+        [ev.Submit("7", 0, 40), ev.Geometry("7", 0, group=0, tokens=40, needed=2, bound=2)],
+        connector(ev.Group("gpu", 16, window=16, kind="sliding")),
     )
     breaks(
         "GEOMETRY",
-        [Submit("7", 0, 40), Geometry("7", 0, group=0, tokens=40, needed=2, bound=1)],
-        connector(Group("gpu", 16, window=16, kind="sliding")),
+        [ev.Submit("7", 0, 40), ev.Geometry("7", 0, group=0, tokens=40, needed=2, bound=1)],
+        connector(ev.Group("gpu", 16, window=16, kind="sliding")),
     )

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LANDED, LOADING, connector
 
-from kvfence.spec.events import Dispatch
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("sharer_not_rolled_back", "FAIL-CLOSED"),
@@ -26,5 +26,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_step_that_runs_on_a_load_that_has_not_landed_is_rejected_too() -> None:
-    holds([*LANDED, Dispatch(0, ["7"], [16])], connector())
-    breaks("USE-READY", [*LOADING, Dispatch(0, ["7"], [16])], connector())
+    holds([*LANDED, ev.Dispatch(0, ["7"], [16])], connector())
+    breaks("USE-READY", [*LOADING, ev.Dispatch(0, ["7"], [16])], connector())

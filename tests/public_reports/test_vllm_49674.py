@@ -10,9 +10,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import ADMITTED, connector
 
-from kvfence.spec.events import Dispatch, Event, Free, Preempt, Process
+from kvfence.spec import events as ev
 
-TWO_STEPS: list[Event] = [*ADMITTED, Dispatch(0, ["7"], [16]), Dispatch(1, ["7"], [16])]
+TWO_STEPS: list[ev.Event] = [*ADMITTED, ev.Dispatch(0, ["7"], [16]), ev.Dispatch(1, ["7"], [16])]
 
 
 FAULTS = [
@@ -29,11 +29,11 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 def test_a_victim_of_two_steps_in_flight_whose_slots_come_free_after_one_is_rejected_too() -> None:
     holds(
-        [*TWO_STEPS, Preempt("7", 0), Process(0), Process(1), Free("gpu", "req:7.0", [1, 2])],
+        [*TWO_STEPS, ev.Preempt("7", 0), ev.Process(0), ev.Process(1), ev.Free("gpu", "req:7.0", [1, 2])],
         connector(depth=2),
     )
     breaks(
         "FREEZE",
-        [*TWO_STEPS, Preempt("7", 0), Process(0), Free("gpu", "req:7.0", [1, 2])],
+        [*TWO_STEPS, ev.Preempt("7", 0), ev.Process(0), ev.Free("gpu", "req:7.0", [1, 2])],
         connector(depth=2),
     )

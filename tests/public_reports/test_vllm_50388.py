@@ -9,9 +9,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LOADING, connector
 
-from kvfence.spec.events import Complete, Dispatch, Event, Report, Rollback
+from kvfence.spec import events as ev
 
-FAILED: list[Event] = [*LOADING, Report(0, 0, rank=0, ok=False), Complete(0, 0, ok=False)]
+FAILED: list[ev.Event] = [*LOADING, ev.Report(0, 0, rank=0, ok=False), ev.Complete(0, 0, ok=False)]
 
 
 FAULTS = [
@@ -28,5 +28,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_failed_load_after_which_the_request_runs_on_is_rejected_too() -> None:
-    holds([*FAILED, Rollback("7", 0, 0)], connector())
-    breaks("FAIL-CLOSED", [*FAILED, Dispatch(0, ["7"], [16])], connector())
+    holds([*FAILED, ev.Rollback("7", 0, 0)], connector())
+    breaks("FAIL-CLOSED", [*FAILED, ev.Dispatch(0, ["7"], [16])], connector())

@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import COMPUTED, connector
 
-from kvfence.spec.events import Cursor, Drop
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("cursor_not_rewound", "CURSOR"),
@@ -23,5 +23,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_cursor_that_jumps_over_a_block_in_the_middle_is_rejected_too() -> None:
-    holds([*COMPUTED, Drop("7", 0, 0, 2, "tier_full"), Cursor("7", 0, to=2)], connector())
-    breaks("CURSOR", [*COMPUTED, Drop("7", 0, 1, 1, "tier_full"), Cursor("7", 0, to=2)], connector())
+    holds([*COMPUTED, ev.Drop("7", 0, 0, 2, "tier_full"), ev.Cursor("7", 0, to=2)], connector())
+    breaks("CURSOR", [*COMPUTED, ev.Drop("7", 0, 1, 1, "tier_full"), ev.Cursor("7", 0, to=2)], connector())

@@ -10,9 +10,9 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import connector
 
-from kvfence.spec.events import Alloc, Event, Geometry, Group, Submit
+from kvfence.spec import events as ev
 
-TABLE: list[Event] = [Submit("7", 0, 48), Alloc("gpu", "req:7.0", [1])]
+TABLE: list[ev.Event] = [ev.Submit("7", 0, 48), ev.Alloc("gpu", "req:7.0", [1])]
 
 
 FAULTS = [
@@ -28,11 +28,11 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 def test_null_blocks_in_front_of_a_window_that_are_counted_is_rejected_too() -> None:
     holds(
-        [*TABLE, Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=1)],
-        connector(Group("gpu", 16, window=16, kind="sliding")),
+        [*TABLE, ev.Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=1)],
+        connector(ev.Group("gpu", 16, window=16, kind="sliding")),
     )
     breaks(
         "GEOMETRY",
-        [*TABLE, Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=3)],
-        connector(Group("gpu", 16, window=16, kind="sliding")),
+        [*TABLE, ev.Geometry("7", 0, group=0, tokens=48, slots=[0, 0, 1], held=3)],
+        connector(ev.Group("gpu", 16, window=16, kind="sliding")),
     )

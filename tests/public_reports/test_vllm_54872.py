@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import STORED, connector
 
-from kvfence.spec.events import Report, Stale
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("answers_by_key", "ONCE"),
@@ -24,5 +24,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_report_of_a_transfer_that_is_over_is_rejected_too() -> None:
-    holds([*STORED, Stale(0, 0, rank=0)], connector())
-    breaks("ONCE", [*STORED, Report(0, 0, rank=0)], connector())
+    holds([*STORED, ev.Stale(0, 0, rank=0)], connector())
+    breaks("ONCE", [*STORED, ev.Report(0, 0, rank=0)], connector())

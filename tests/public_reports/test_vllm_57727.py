@@ -9,13 +9,13 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import CACHED, connector
 
-from kvfence.spec.events import Alloc, Event, Free, Label, Reset
+from kvfence.spec import events as ev
 
-LABELLED: list[Event] = [
+LABELLED: list[ev.Event] = [
     *CACHED,
-    Alloc("gpu", "req:6.0", [1]),
-    Label("gpu", [1], [4242]),
-    Free("gpu", "req:6.0", [1]),
+    ev.Alloc("gpu", "req:6.0", [1]),
+    ev.Label("gpu", [1], [4242]),
+    ev.Free("gpu", "req:6.0", [1]),
 ]
 
 
@@ -32,5 +32,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_a_reset_that_clears_the_tier_and_not_the_gpu_is_rejected_too() -> None:
-    holds([*LABELLED, Reset(ok=True, pools=["gpu", "cpu"])], connector())
-    breaks("RESET", [*LABELLED, Reset(ok=True, pools=["cpu"])], connector())
+    holds([*LABELLED, ev.Reset(ok=True, pools=["gpu", "cpu"])], connector())
+    breaks("RESET", [*LABELLED, ev.Reset(ok=True, pools=["cpu"])], connector())

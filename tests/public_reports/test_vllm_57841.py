@@ -9,7 +9,7 @@ import pytest
 from judged import breaks, holds, rejected, twin_accepted
 from situations import LANDED, connector
 
-from kvfence.spec.events import Dispatch, Round
+from kvfence.spec import events as ev
 
 FAULTS = [
     ("blockless_head", "PROGRESS"),
@@ -23,5 +23,5 @@ def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: 
 
 
 def test_two_ready_requests_of_which_none_runs_is_rejected_too() -> None:
-    holds([*LANDED, Round(ready=2), Round(ready=2), Dispatch(0, ["7"], [16])], connector())
-    breaks("PROGRESS", [*LANDED, Round(ready=2), Round(ready=2), Round(ready=2)], connector())
+    holds([*LANDED, ev.Round(ready=2), ev.Round(ready=2), ev.Dispatch(0, ["7"], [16])], connector())
+    breaks("PROGRESS", [*LANDED, ev.Round(ready=2), ev.Round(ready=2), ev.Round(ready=2)], connector())

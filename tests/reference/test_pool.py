@@ -8,12 +8,12 @@ import pytest
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
 from kvfence.reference.blocks.pool import BlockPool
-from kvfence.spec.events import Header, Pool
+from kvfence.spec import events as ev
 
 
 def pool(slots: int = 6, groups: int = 1) -> BlockPool:
     return BlockPool(
-        "gpu", slots, 0, groups, Ledger(Header(producer="test", pools=(Pool("gpu", slots, null=0),)))
+        "gpu", slots, 0, groups, Ledger(ev.Header(producer="test", pools=(ev.Pool("gpu", slots, null=0),)))
     )
 
 

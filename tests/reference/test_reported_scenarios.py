@@ -21,7 +21,7 @@ from kvfence.reference.designs.faulty import design_named
 from kvfence.reference.engine import header
 from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.events import Admit, Event, Free, Header, Pool, Retire
+from kvfence.spec import events as ev
 
 NO_HIT = LocalHit(0, ((0, np.empty(0, np.int64)),))
 
@@ -36,7 +36,7 @@ class TwoPhases:
     store.
     """
 
-    def __init__(self, design: Design, observer: Callable[[Event], None] | None = None) -> None:
+    def __init__(self, design: Design, observer: Callable[[ev.Event], None] | None = None) -> None:
         groups = Options(block_size=16).group_specs
         self.gpu = design.gpu_pool("gpu", 2000, 0, 1, observer)
         self.cpu = design.cpu_pool("cpu", HIT_BLOCKS + 50, None, 1, observer)
@@ -65,8 +65,8 @@ class TwoPhases:
         return sum(load.src.size for load in self.connector.to_issue.loads)
 
 
-def two_pools() -> Header:
-    return Header(producer="test", pools=(Pool("gpu", 2000, null=0), Pool("cpu", HIT_BLOCKS + 50)))
+def two_pools() -> ev.Header:
+    return ev.Header(producer="test", pools=(ev.Pool("gpu", 2000, null=0), ev.Pool("cpu", HIT_BLOCKS + 50)))
 
 
 def test_an_unpinned_hit_of_19264_tokens_is_gone_when_the_blocks_are_allocated() -> None:
@@ -110,22 +110,24 @@ def long_prompts(design: str) -> Options:
 
 
 def test_a_second_90000_token_prompt_waits_for_the_stores_of_the_first_and_then_runs() -> None:
-    events: list[Event] = []
+    events: list[ev.Event] = []
     ledger = Ledger(header(LONG_PROMPTS))
 
-    def observe(event: Event) -> None:
+    def observe(event: ev.Event) -> None:
         events.append(event)
         ledger(event)
 
     report = run(two_long_prompts(), LONG_PROMPTS, observe)
     assert report.complete
     assert report.stats.finished == {"length": 1, "stop": 1}
-    gone = events.index(Retire(req="0", gen=0))
-    admitted = next(i for i, event in enumerate(events) if isinstance(event, Admit) and event.req == "1")
+    gone = events.index(ev.Retire(req="0", gen=0))
+    admitted = next(i for i, event in enumerate(events) if isinstance(event, ev.Admit) and event.req == "1")
     assert gone < admitted
-    free = [event.free for event in events[:gone] if isinstance(event, Free) and event.holder == "req:0.0"]
+    free = [event.free for event in events[:gone] if isinstance(event, ev.Free) and event.holder == "req:0.0"]
     assert free[-1] < 90_000 // 256
-    returned = [event for event in events[gone:admitted] if isinstance(event, Free) and event.pool == "gpu"]
+    returned = [
+        event for event in events[gone:admitted] if isinstance(event, ev.Free) and event.pool == "gpu"
+    ]
     assert returned
     assert all(event.holder.startswith("op:") for event in returned)
 
@@ -165,10 +167,10 @@ def one_at_a_time(design: str) -> Options:
 def test_the_extended_prompt_hits_the_last_full_block_only_if_it_was_flushed(
     design: str, tokens: int
 ) -> None:
-    events: list[Event] = []
+    events: list[ev.Event] = []
     assert run(finish_then_extend(), one_at_a_time(design), events.append).complete
     hits = [
-        (event.local, event.external) for event in events if isinstance(event, Admit) and event.req == "2"
+        (event.local, event.external) for event in events if isinstance(event, ev.Admit) and event.req == "2"
     ]
     assert hits == [(0, tokens)]
 

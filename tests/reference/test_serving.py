@@ -19,7 +19,7 @@ from kvfence.reference.blocks.workload import conversations, synthetic
 from kvfence.reference.engine import Engine, header
 from kvfence.reference.replay import ReplayReport, replay, run
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.events import Event, Queue, Rollback, Unlabel, listed
+from kvfence.spec import events as ev
 
 SAMPLE = Path(str(kvfence.reference.__file__)).parent / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
@@ -91,34 +91,34 @@ def test_the_traffic_reaches_what_it_is_meant_to_reach() -> None:
 
 
 def test_equal_seeds_give_equal_events_and_other_seeds_give_others() -> None:
-    def events(seed: int) -> list[Event]:
-        seen: list[Event] = []
+    def events(seed: int) -> list[ev.Event]:
+        seen: list[ev.Event] = []
         run(conversations(60, 0), replace(SMALL, seed=seed, abort_rate=0.2, fail_rate=0.2), seen.append)
-        return [listed(event) for event in seen]
+        return [ev.listed(event) for event in seen]
 
     assert events(1) == events(1)
     assert events(1) != events(2)
 
 
 def test_an_observer_changes_nothing_in_the_run() -> None:
-    seen: list[Event] = []
+    seen: list[ev.Event] = []
     options = replace(SMALL, abort_rate=0.2, fail_rate=0.2)
     assert run(conversations(60, 3), options).stats == run(conversations(60, 3), options, seen.append).stats
     assert seen
 
 
 def test_what_failed_of_a_load_becomes_a_miss_and_its_request_computes_from_there() -> None:
-    seen: list[Event] = []
+    seen: list[ev.Event] = []
     options = replace(SMALL, fail_rate=1.0)
     report = run(conversations(80, 0), options, seen.append)
     assert report.complete
-    loads = [event for event in seen if isinstance(event, Queue) and event.kind == "load"]
+    loads = [event for event in seen if isinstance(event, ev.Queue) and event.kind == "load"]
     assert loads
     assert report.stats.failed_loads == len(loads)
-    rollbacks = [event for event in seen if isinstance(event, Rollback)]
+    rollbacks = [event for event in seen if isinstance(event, ev.Rollback)]
     assert len(rollbacks) == len(loads)
     assert sum(event.computed > 0 for event in rollbacks) >= report.stats.partial_loads > 0
-    distrusted = {slot for event in seen if isinstance(event, Unlabel) for slot in event.slots}
+    distrusted = {slot for event in seen if isinstance(event, ev.Unlabel) for slot in event.slots}
     assert distrusted == {slot for event in loads for slot in event.src[len(event.src) // 2 :]}
 
 
@@ -139,8 +139,8 @@ def test_production_requests_replay_with_every_invariant_asserted() -> None:
 
 
 def test_ctrl_c_keeps_what_was_done_and_says_that_it_is_not_all() -> None:
-    def interrupt(event: Event) -> None:
-        if isinstance(event, Queue):
+    def interrupt(event: ev.Event) -> None:
+        if isinstance(event, ev.Queue):
             raise KeyboardInterrupt
 
     report = run(conversations(60, 0), SMALL, interrupt)

@@ -20,22 +20,8 @@ from kvfence.reference.device.files import LASTS, FileStore
 from kvfence.reference.engine import header
 from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
+from kvfence.spec import events as ev
 from kvfence.spec.catalog import INVARIANTS
-from kvfence.spec.events import (
-    Answer,
-    Ask,
-    Decide,
-    Event,
-    Failed,
-    Finish,
-    Hostmem,
-    Queue,
-    Report,
-    Rollback,
-    Round,
-    Stored,
-    Zero,
-)
 
 SAMPLE = Path(__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
@@ -51,8 +37,8 @@ GROUPS: list[dict[str, Any]] = [
 ]
 
 
-def events_of(options: Options, requests: int = 60) -> list[Event]:
-    seen: list[Event] = []
+def events_of(options: Options, requests: int = 60) -> list[ev.Event]:
+    seen: list[ev.Event] = []
     assert run(conversations(requests, options.seed), options, seen.append).complete
     return seen
 
@@ -75,12 +61,12 @@ def test_every_request_ends_and_nothing_is_held(
 
 def test_the_traffic_reaches_what_it_is_meant_to_reach() -> None:
     options = replace(SMALL, groups="full+sliding")
-    seen: list[Event] = []
+    seen: list[ev.Event] = []
     stats = run(conversations(200, 1), options, seen.append).stats
     assert min(stats.failed_loads, stats.partial_loads, stats.failed_fetches, stats.lost_files) > 0
     assert min(stats.disk_stored_blocks, stats.fetched_blocks) > 0
     kinds = Counter(type(event) for event in seen)
-    for kind in (Answer, Ask, Decide, Failed, Hostmem, Round, Stored, Zero):
+    for kind in (ev.Answer, ev.Ask, ev.Decide, ev.Failed, ev.Hostmem, ev.Round, ev.Stored, ev.Zero):
         assert kinds[kind] > 0, kind
 
 
@@ -95,7 +81,7 @@ def test_each_invariant_that_the_catalogue_calls_asserted_is_asserted() -> None:
 def test_the_last_rank_reports_last() -> None:
     order: dict[tuple[int, int], list[int]] = {}
     for event in events_of(replace(SMALL, refuse_rate=0.0)):
-        if isinstance(event, Report):
+        if isinstance(event, ev.Report):
             order.setdefault((event.op, event.gen), []).append(event.rank)
     assert order
     assert all(ranks[-1] == 3 for ranks in order.values())
@@ -104,16 +90,16 @@ def test_the_last_rank_reports_last() -> None:
 def test_a_request_whose_load_failed_ends_with_an_error_if_that_is_the_policy() -> None:
     options = replace(SMALL, tiers=2, fail_rate=0.5, on_failure="fail", gpu_blocks=135, cpu_blocks=400)
     seen = events_of(options)
-    rolled_back = [event for event in seen if isinstance(event, Rollback)]
+    rolled_back = [event for event in seen if isinstance(event, ev.Rollback)]
     assert rolled_back
-    failed = [event for event in seen if isinstance(event, Finish) and event.why == "error"]
+    failed = [event for event in seen if isinstance(event, ev.Finish) and event.why == "error"]
     assert {event.req for event in failed} == {event.req for event in rolled_back}
 
 
 def test_ranks_that_cannot_register_make_all_ranks_go_without_pinned_memory() -> None:
     def pinned(refusing: int) -> list[bool]:
         seen = events_of(replace(SMALL, refusing_ranks=refusing), 1)
-        return [event.pinned for event in seen if isinstance(event, Hostmem)]
+        return [event.pinned for event in seen if isinstance(event, ev.Hostmem)]
 
     assert pinned(0) == [True] * 4
     assert pinned(1) == [False] * 4
@@ -121,7 +107,9 @@ def test_ranks_that_cannot_register_make_all_ranks_go_without_pinned_memory() ->
 
 def test_what_goes_to_files_and_comes_back_is_told_as_transfers_between_pools() -> None:
     moves = {
-        (event.kind, event.src_pool, event.dst_pool) for event in events_of(SMALL) if isinstance(event, Queue)
+        (event.kind, event.src_pool, event.dst_pool)
+        for event in events_of(SMALL)
+        if isinstance(event, ev.Queue)
     }
     assert moves == {
         ("store", "gpu", "cpu"),

@@ -18,7 +18,7 @@ from kvfence.checker.adapters.vllm.worker.worker_races import Races
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Header
+from kvfence.spec import events as ev
 
 MODES: Final[tuple[str, ...]] = get_args(GuardMode)
 ENGINES_KEPT: Final = 64
@@ -48,7 +48,7 @@ class Runtime:
         )
         self.instrumentation.workers.after_step = self.races.raise_found
 
-    def open(self, header: Header) -> Sink:
+    def open(self, header: ev.Header) -> Sink:
         """What gets the events of an engine that begins with ``header``: a guard, or what leads to one."""
         recorder = Recorder(self.folder) if self.folder else None
         guard = Guard(self.mode, header, recorder=recorder, on_violation=self._found)

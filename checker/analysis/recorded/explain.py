@@ -15,9 +15,9 @@ from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.checker.order.race_check import check_order_trace
 from kvfence.checker.order.races import Race
+from kvfence.spec import events as ev
 from kvfence.spec import order as od
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.events import Event, Header, Queue
 from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.files.traces import OtherFormatError, TraceReader, read_again
 
@@ -32,10 +32,10 @@ Verdict = Literal["holds", "violated", "undetermined"]
 class Story:
     """A violation of a trace: the events that it is about, and the slots before the first of them."""
 
-    header: Header
+    header: ev.Header
     violation: Violation
     before: Holding
-    events: tuple[tuple[int, Event], ...]
+    events: tuple[tuple[int, ev.Event], ...]
     slots: tuple[Slot, ...]
     left_out: int
     """Events of the same slots, requests and operations before these."""
@@ -99,13 +99,13 @@ def _story(path: Path, violation: Violation) -> Story:
     if not named:
         named = tuple(dict.fromkeys(slots_named([violation.event])))[:MOST_EVENTS]
     subjects = about(violation.event)
-    kept: deque[tuple[int, Event]] = deque(maxlen=MOST_EVENTS)
+    kept: deque[tuple[int, ev.Event]] = deque(maxlen=MOST_EVENTS)
     concerned = 0
     copies: set[tuple[int, int]] = set()  # transfers of these slots
     for number, event in _up_to(path, violation.number):
         ours = number == violation.number or _concerns(event, named, subjects)
         transfer = (getattr(event, "op", -1), getattr(event, "gen", -1))
-        if ours and isinstance(event, Queue):
+        if ours and isinstance(event, ev.Queue):
             copies.add(transfer)
         if ours or transfer in copies:
             concerned += 1
@@ -119,14 +119,14 @@ def _story(path: Path, violation: Violation) -> Story:
     return Story(header, violation, holding, tuple(kept), named, concerned - len(kept))
 
 
-def _header(path: Path) -> Header:
+def _header(path: Path) -> ev.Header:
     reader = TraceReader(path)
     reader.close()
-    header: Header = reader.header
+    header: ev.Header = reader.header
     return header
 
 
-def _up_to(path: Path, last: int) -> Iterator[tuple[int, Event]]:
+def _up_to(path: Path, last: int) -> Iterator[tuple[int, ev.Event]]:
     """The events of a trace up to a number, that one included."""
     reader = TraceReader(path)
     number = 0
@@ -141,7 +141,7 @@ def _up_to(path: Path, last: int) -> Iterator[tuple[int, Event]]:
         reader.close()
 
 
-def _concerns(event: Event, slots: tuple[Slot, ...], subjects: set[str]) -> bool:
+def _concerns(event: ev.Event, slots: tuple[Slot, ...], subjects: set[str]) -> bool:
     told = about(event)
     if subjects & told or {s.rpartition(".")[0] for s in subjects} & told:
         return True

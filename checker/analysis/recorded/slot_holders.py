@@ -7,21 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvfence.spec.events import (
-    Alloc,
-    Cleared,
-    Complete,
-    Event,
-    Evict,
-    Free,
-    Header,
-    Label,
-    Queue,
-    Reset,
-    Touch,
-    Unlabel,
-    listed,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.packed import NARROW, ints
 
 Slot = tuple[str, int]
@@ -33,7 +19,7 @@ Look = Literal["free", "held", "cached", "both", "moving", "null"]
 class Holding:
     """The slots of a trace so far. Call it with each event; unlike the ledger it judges nothing."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: ev.Header) -> None:
         self.header = header
         self.holders: dict[Slot, list[str]] = {}
         self.labelled: set[Slot] = set()
@@ -45,29 +31,29 @@ class Holding:
                     self.holders.setdefault((known.name, s), []).append(holder.name)
             self.labelled |= {(known.name, s) for s in ints(known.labelled, NARROW)}
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ev.Event) -> None:
         """Take an event into account."""
-        e: Any = listed(event)
+        e: Any = ev.listed(event)
         match event:
-            case Alloc() | Touch():
+            case ev.Alloc() | ev.Touch():
                 for s in e.slots:
                     self.holders.setdefault((e.pool, s), []).append(e.holder)
-            case Free():
+            case ev.Free():
                 for s in e.slots:
                     held = self.holders.get((e.pool, s), [])
                     if e.holder in held:
                         held.remove(e.holder)
-            case Label():
+            case ev.Label():
                 self.labelled |= {(e.pool, s) for s in e.slots}
-            case Evict() | Unlabel():
+            case ev.Evict() | ev.Unlabel():
                 self.labelled -= {(e.pool, s) for s in e.slots}
-            case Reset():
+            case ev.Reset():
                 self.labelled = {s for s in self.labelled if not (e.ok and s[0] in e.pools)}
-            case Cleared():
+            case ev.Cleared():
                 self.labelled = {s for s in self.labelled if s[0] != e.pool}
-            case Queue():
+            case ev.Queue():
                 self.copies[e.op, e.gen] = (e.kind, [*slots_named([event])])
-            case Complete():
+            case ev.Complete():
                 self.copies.pop((e.op, e.gen), None)
 
     def held(self) -> dict[Slot, tuple[str, ...]]:
@@ -91,18 +77,18 @@ class Holding:
         return f"{slot[0]} {slot[1]}: held by {by}{found}{''.join(f', under {c}' for c in copies)}"
 
 
-def slots_named(events: Iterable[Event]) -> Iterator[Slot]:
+def slots_named(events: Iterable[ev.Event]) -> Iterator[Slot]:
     """Every slot that events name, in order."""
     for packed in events:
-        e: Any = listed(packed)
-        if isinstance(packed, Queue):
+        e: Any = ev.listed(packed)
+        if isinstance(packed, ev.Queue):
             yield from ((e.src_pool, s) for s in e.src)
             yield from ((e.dst_pool, s) for s in e.dst)
         elif hasattr(e, "pool") and hasattr(e, "slots"):
             yield from ((e.pool, s) for s in e.slots)
 
 
-def about(event: Event) -> set[str]:
+def about(event: ev.Event) -> set[str]:
     """What an event is about besides slots: requests and operations, as ``req:7.0`` and ``op:3.1``.
 
     A dispatched step names requests without their generation, as ``req:7``.

@@ -13,9 +13,8 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.checker.ledger.violation_text import event_text, value_text
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.races import OrderChecker, Race
-from kvfence.spec.events import Complete, Event, Evict, Header, Queue, Reset, Submit
-from kvfence.spec.order import Header as OrderHeader
-from kvfence.spec.order import OrderEvent
+from kvfence.spec import events as ev
+from kvfence.spec import order as od
 
 MOST: Final = 40
 """Sightings of a run that are kept; more than that are consequences of the first ones."""
@@ -23,8 +22,8 @@ NO_FAULT: Final = ", which is no fault without harm"
 """Ends the cause of a rule that is broken for a known, innocent reason."""
 _NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\b[\w.]*\d[\w.:-]*")
 
-EventSink = Callable[[Event], None]
-OrderSink = Callable[[OrderEvent], None]
+EventSink = Callable[[ev.Event], None]
+OrderSink = Callable[[od.OrderEvent], None]
 
 
 def without_numbers(text: str) -> str:
@@ -51,30 +50,30 @@ class Judge:
         self._ledger: Ledger | None = None
         self._order: OrderChecker | None = None
 
-    def begin(self, header: Header) -> None:
+    def begin(self, header: ev.Header) -> None:
         """The run's events refer to ``header``."""
         self._ledger = Ledger(header, "count")
 
-    def begin_order(self, header: OrderHeader) -> None:
+    def begin_order(self, header: od.Header) -> None:
         """The run's order events refer to ``header``."""
         self._order = OrderChecker(header, on_race=self._raced)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: ev.Event) -> None:
         """Judges ``event``. An event that makes no sense to the ledger is told as not checked."""
         if self._record is not None:
             self._record(event)
         assert self._ledger is not None
-        if isinstance(event, Submit):
+        if isinstance(event, ev.Submit):
             self._live[event.req] = False
-        elif isinstance(event, Reset):
+        elif isinstance(event, ev.Reset):
             self._live = dict.fromkeys(self._live, True)
             self._abandoned |= self._open
-        elif isinstance(event, Queue):
+        elif isinstance(event, ev.Queue):
             self._open.add(event.op)
             self._abandoned.discard(event.op)
-        elif isinstance(event, Complete):
+        elif isinstance(event, ev.Complete):
             self._open.discard(event.op)
-        elif isinstance(event, Evict) and event.pool == self._ledger.header.tier:
+        elif isinstance(event, ev.Evict) and event.pool == self._ledger.header.tier:
             self._evicted = self.step
         try:
             violation = self._ledger.apply(event)
@@ -84,7 +83,7 @@ class Judge:
         if violation is not None:
             self._violated(violation)
 
-    def order_event(self, event: OrderEvent) -> None:
+    def order_event(self, event: od.OrderEvent) -> None:
         """Judges an order event."""
         if self._record_order is not None:
             self._record_order(event)

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from kvfence.checker.audit.cuda_stub.streams import VirtualStream, current_stream
 from kvfence.checker.audit.cuda_stub.stub_device import REFUSED, CopyFailed, Device, device
 from kvfence.checker.audit.cuda_stub.stub_modules import Proxy, virtual_torch
-from kvfence.spec.order import Copy, Range, SourceOrder
+from kvfence.spec import order as od
 
 WORKER: Final = "vllm.v1.kv_offload.cpu.gpu_worker"
 SPEC: Final = "vllm.v1.kv_offload.cpu.spec"
@@ -62,7 +62,7 @@ class Platform:
         return getattr(self._platform, name)
 
 
-def _place(memories: Sequence[tuple[int, int, Any]], address: int, nbytes: int) -> Range:
+def _place(memories: Sequence[tuple[int, int, Any]], address: int, nbytes: int) -> od.Range:
     """Where ``address`` lies."""
     for start, end, tensor in memories:
         if start <= address and address + nbytes <= end:
@@ -86,7 +86,7 @@ def swap_blocks_batch(
         if reports_failures():
             raise CopyFailed(REFUSED)
         here.spared += 1
-    order: SourceOrder = "any" if is_src_access_order_any else "stream"
+    order: od.SourceOrder = "any" if is_src_access_order_any else "stream"
     parts = list(zip(src_ptrs.tolist(), dst_ptrs.tolist(), sizes.tolist(), strict=True))
     memories = _memories.get(here, [])
     sources = [_place(memories, src, nbytes) for src, _, nbytes in parts]
@@ -94,7 +94,7 @@ def swap_blocks_batch(
     to_gpu = here.gpu[0] <= parts[0][1] < here.gpu[0] + here.gpu[1]
     name = "load" if to_gpu else "store"
     here.launched[name] += 1
-    here.emit(Copy(here.thread, stream.id, sources, targets, order, name))
+    here.emit(od.Copy(here.thread, stream.id, sources, targets, order, name))
     early = order != "stream" and here.random.random() < 0.5
     read = [ctypes.string_at(src, nbytes) for src, _, nbytes in parts] if early else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvfence.checker.audit.cuda_stub.stub_device import COMPUTE, ENGINE, Device, Op, device
-from kvfence.spec.order import Get, Put, Query, SyncEvent, SyncStream
+from kvfence.spec import order as od
 
 HANDED: Final = 1 << 20
 """The queue that stands for events given from thread to thread by other means, a list for instance."""
@@ -52,7 +52,7 @@ class VirtualStream:
     def synchronize(self) -> None:
         """Waits for everything on this stream."""
         last = self.device.last[self.id]
-        self.device.emit(SyncStream(self.device.thread, self.id))
+        self.device.emit(od.SyncStream(self.device.thread, self.id))
         self.device.until(last)
 
     def query(self) -> bool:
@@ -88,11 +88,11 @@ class VirtualEvent:
         if self.device.thread != ENGINE:
             # Another thread can only have got the event from this one, and it is given away once recorded.
             self._by, self._handed = self.device.thread, self.device.number("item")
-            self.device.emit(Put(self._by, HANDED, self._handed))
+            self.device.emit(od.Put(self._by, HANDED, self._handed))
 
     def _taken(self) -> None:
         if self._handed >= 0 and self.device.thread != self._by:
-            self.device.emit(Get(self.device.thread, HANDED, self._handed))
+            self.device.emit(od.Get(self.device.thread, HANDED, self._handed))
             self._handed = -1
 
     def wait(self, stream: VirtualStream | None = None) -> None:
@@ -103,14 +103,14 @@ class VirtualEvent:
         """Whether what was before the last record is over."""
         self._taken()
         done = self.last is None or self.last.done
-        self.device.emit(Query(self.device.thread, self.id, done))
+        self.device.emit(od.Query(self.device.thread, self.id, done))
         return done
 
     def synchronize(self) -> None:
         """Waits for the last record."""
         self._taken()
         self.device.until(self.last)
-        self.device.emit(SyncEvent(self.device.thread, self.id))
+        self.device.emit(od.SyncEvent(self.device.thread, self.id))
 
     def elapsed_time(self, _: VirtualEvent) -> float:
         """Time has no unit here."""

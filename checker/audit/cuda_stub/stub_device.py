@@ -13,20 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Header,
-    Kernel,
-    OrderEvent,
-    Range,
-    Record,
-    Region,
-    RegionKind,
-    SourceOrder,
-    Stream,
-    Wait,
-)
+from kvfence.spec import order as od
 
 ENGINE: Final = 0
 COMPUTE: Final = 0
@@ -69,7 +56,7 @@ class Caches(Protocol):
     src: list[Any]
     dst: list[Any]
     stream: Any
-    order: SourceOrder
+    order: od.SourceOrder
 
 
 class Op:
@@ -89,7 +76,7 @@ class Device:
     """
 
     def __init__(
-        self, seed: int, delay: int, launch_delay: int, order: Callable[[OrderEvent], None] | None = None
+        self, seed: int, delay: int, launch_delay: int, order: Callable[[od.OrderEvent], None] | None = None
     ) -> None:
         self.random = random.Random(seed)
         self.delay, self.launch_delay = delay, launch_delay
@@ -110,7 +97,7 @@ class Device:
         """Address and bytes of the KV cache."""
         self.add_stream("compute")
 
-    def emit(self, event: OrderEvent) -> None:
+    def emit(self, event: od.OrderEvent) -> None:
         """Tells an order event."""
         if self._order is not None:
             self._order(event)
@@ -124,7 +111,7 @@ class Device:
         """A new stream's number."""
         id_ = len(self._streams)
         self._streams[id_] = deque()
-        self.emit(Declare(streams=(Stream(id_, name=name),)))
+        self.emit(od.Declare(streams=(od.Stream(id_, name=name),)))
         return id_
 
     def region(self, tensor: Any, name: str = "") -> int:
@@ -137,10 +124,10 @@ class Device:
         nbytes = int(tensor.numel() * tensor.element_size())
         slot = int(tensor.stride(0) * tensor.element_size())
         inside = self.gpu[0] <= at < self.gpu[0] + self.gpu[1]
-        kind: RegionKind = "device" if inside else "pinned"
+        kind: od.RegionKind = "device" if inside else "pinned"
         self._regions[at] = id_, slot
         named = name or ("gpu" if inside else "cpu")
-        self.emit(Declare(regions=(Region(id_, at, nbytes, kind, name=named, slot=slot),)))
+        self.emit(od.Declare(regions=(od.Region(id_, at, nbytes, kind, name=named, slot=slot),)))
         return id_
 
     # Starting work.
@@ -154,25 +141,25 @@ class Device:
     def kernel(
         self,
         run: Callable[[], None],
-        reads: Sequence[Range],
-        writes: Sequence[Range],
+        reads: Sequence[od.Range],
+        writes: Sequence[od.Range],
         name: str,
         by: str = "",
     ) -> None:
         """A kernel on the compute stream."""
-        self.emit(Kernel(self.thread, COMPUTE, reads, writes, name, by))
+        self.emit(od.Kernel(self.thread, COMPUTE, reads, writes, name, by))
         self.launch(COMPUTE, run, self.delay)
 
     def record(self, stream: int, event: int) -> Op:
         """Records ``event``."""
-        self.emit(Record(self.thread, stream, event))
+        self.emit(od.Record(self.thread, stream, event))
         op = Op(None, self.now)
         self._streams[stream].append(op)
         return op
 
     def wait(self, stream: int, event: int, record: Op | None) -> None:
         """``stream`` waits for ``record`` of ``event``."""
-        self.emit(Wait(self.thread, stream, event))
+        self.emit(od.Wait(self.thread, stream, event))
         if record is not None:
             self._streams[stream].append(Op(None, self.now, record))
 
@@ -188,8 +175,8 @@ class Device:
             return
         if self.fails():
             raise CopyFailed(REFUSED)
-        sources: list[Range] = []
-        targets: list[Range] = []
+        sources: list[od.Range] = []
+        targets: list[od.Range] = []
         for a, b in zip(params.src, params.dst, strict=True):
             for blocks, tensor, ranges in ((src, a, sources), (dst, b, targets)):
                 region, size = self.region(tensor), int(tensor.stride(0) * tensor.element_size())
@@ -197,7 +184,7 @@ class Device:
         to_gpu = self.gpu[0] <= int(params.dst[0].data_ptr()) < self.gpu[0] + self.gpu[1]
         name = "load" if to_gpu else "store"
         self.launched[name] += 1
-        self.emit(Copy(self.thread, params.stream.id, sources, targets, params.order, name))
+        self.emit(od.Copy(self.thread, params.stream.id, sources, targets, params.order, name))
         src, dst = list(src), list(dst)
         # Read in the order of the stream, or as soon as the driver likes.
         early = params.order != "stream" and self.random.random() < 0.5
@@ -284,6 +271,6 @@ def device() -> Device:
     return _entered[-1]
 
 
-def order_header(producer: str) -> Header:
+def order_header(producer: str) -> od.Header:
     """The header of the order trace; streams and regions are declared as they are met."""
-    return Header(producer=producer, threads=(ENGINE,))
+    return od.Header(producer=producer, threads=(ENGINE,))

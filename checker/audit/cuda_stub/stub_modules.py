@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from kvfence.checker.audit.cuda_stub.streams import VirtualEvent, VirtualStream, current_stream
 from kvfence.checker.audit.cuda_stub.threads import VirtualQueue, VirtualThread
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import order as od
 
-SOURCE_ORDERS: Final[dict[int, SourceOrder]] = {1: "stream", 2: "call", 3: "any"}
+SOURCE_ORDERS: Final[dict[int, od.SourceOrder]] = {1: "stream", 2: "call", 3: "any"}
 """By the number that the driver knows them by."""
 
 
 class Params:
     """What a connector's copies have in common: layers, stream and source access order."""
 
-    def __init__(self, src: list[Any], dst: list[Any], stream: VirtualStream, order: SourceOrder) -> None:
+    def __init__(self, src: list[Any], dst: list[Any], stream: VirtualStream, order: od.SourceOrder) -> None:
         self.src, self.dst, self.stream, self.order = src, dst, stream, order
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from kvfence.checker.audit.cuda_stub.stub_device import MOST_TICKS, Deadlock, device
-from kvfence.spec.order import Get, Put, Spawn
+from kvfence.spec import order as od
 
 
 class _Nothing(BaseException):
@@ -26,7 +26,7 @@ class VirtualQueue:
         number = self.device.number("item")
         ready = self.device.now + self.device.random.randint(0, self.device.launch_delay)
         self._items.append((ready, number, item))
-        self.device.emit(Put(self.device.thread, self.id, number))
+        self.device.emit(od.Put(self.device.thread, self.id, number))
         reader = next((thread for thread in self.device.threads if thread.reads is self), None)
         if reader is not None:
             reader.busy = True
@@ -39,7 +39,7 @@ class VirtualQueue:
         if not self.ready:
             raise _Nothing
         number, item = self._items.popleft()[1:]
-        self.device.emit(Get(self.device.thread, self.id, number))
+        self.device.emit(od.Get(self.device.thread, self.id, number))
         return item
 
     @property
@@ -88,7 +88,7 @@ class VirtualThread:
         self.id = len(self.device.threads) + 1
         self.alive = True
         self.device.threads.append(self)
-        self.device.emit(Spawn(self.device.thread, self.id))
+        self.device.emit(od.Spawn(self.device.thread, self.id))
         self.pump()
 
     @property

@@ -25,7 +25,7 @@ from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
 from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, the
 from kvfence.checker.audit.rig.loop import Engine
-from kvfence.spec.events import Header
+from kvfence.spec import events as ev
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.outputs import write_text
 from kvfence.spec.files.traces import TraceWriter
@@ -85,7 +85,7 @@ class Rig:
         del record, order
 
         def sink(event: Any) -> None:
-            if isinstance(event, Header):
+            if isinstance(event, ev.Header):
                 if folder is not None:
                     kept.append(event)
                 judge.begin(event)
@@ -156,10 +156,10 @@ def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:
 
 def _write(folder: Path, events: list[Any], order: list[Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    if events and isinstance(events[0], Header):
+    if events and isinstance(events[0], ev.Header):
         with TraceWriter(folder / "trace.jsonl", events[0]) as writer:
             for event in events[1:]:
-                if not isinstance(event, Header):
+                if not isinstance(event, ev.Header):
                     writer(event)
     if order:
         with OrderTraceWriter(folder / "order.jsonl", order_header("kvfence.audit")) as order_writer:

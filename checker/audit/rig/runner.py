@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kvfence.checker.audit.cases.case import Case, Setup, Submit
 from kvfence.checker.audit.cuda_stub.stub_device import Device
-from kvfence.spec.order import Range
+from kvfence.spec import order as od
 
 STOP: Final = 3
 """The token with which a request ends before its length limit."""
@@ -140,7 +140,7 @@ class Runner:
             self.garbled(cause, f"request {name} is given the blocks {wrong} of {self.setup.gpu_blocks}")
         return [0 if id_ in wrong else id_ for id_ in ids]
 
-    def _ranges(self, work: list[Work]) -> tuple[list[Range], list[Range]]:
+    def _ranges(self, work: list[Work]) -> tuple[list[od.Range], list[od.Range]]:
         """What the step reads and writes, in bytes."""
         size = self.setup.block_size
         read: set[int] = set()
@@ -154,7 +154,7 @@ class Runner:
         read.discard(0)
         slot = size * 8
         reads = [(self.region, block * slot, slot) for block in sorted(read)]
-        writes: list[Range] = []
+        writes: list[od.Range] = []
         for block, cell in sorted(written):
             at = block * slot + cell * 8
             if not block:

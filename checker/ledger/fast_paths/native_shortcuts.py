@@ -17,7 +17,7 @@ from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import mix_of
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Alloc, Evict, Free, Label, Queue, Touch
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
 
@@ -36,7 +36,7 @@ class NativePoolShortcuts(PoolRules):
         self._label = kernels.label
         self._judged = state.judged
 
-    def alloc(self, event: Alloc) -> Violation | None:
+    def alloc(self, event: ev.Alloc) -> Violation | None:
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
@@ -46,7 +46,7 @@ class NativePoolShortcuts(PoolRules):
         pool.free -= count
         return self._joined(pool, holder, event, count)
 
-    def touch(self, event: Touch) -> Violation | None:
+    def touch(self, event: ev.Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
@@ -63,7 +63,9 @@ class NativePoolShortcuts(PoolRules):
             self._judged["PURE"] += 1
         return self._joined(pool, holder, event, count & LOW)
 
-    def _joined(self, pool: PoolState, holder: Holder, event: Alloc | Touch, count: int) -> Violation | None:
+    def _joined(
+        self, pool: PoolState, holder: Holder, event: ev.Alloc | ev.Touch, count: int
+    ) -> Violation | None:
         """The slots, ``count`` of them, have the holder; now the ledger state."""
         state, slots = self.state, event.slots
         holder.parts.append(slots)
@@ -77,7 +79,7 @@ class NativePoolShortcuts(PoolRules):
             return None
         return self.told(pool, event.free)
 
-    def free(self, event: Free) -> Violation | None:
+    def free(self, event: ev.Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
         state = self.state
         pool = self.pools[event.pool]
@@ -126,7 +128,7 @@ class NativePoolShortcuts(PoolRules):
                 self.left(pool, holder)
         return left
 
-    def evict(self, event: Evict) -> Violation | None:
+    def evict(self, event: ev.Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
         count = self._change(pool.native, event.slots, LABEL, 0)
@@ -139,7 +141,7 @@ class NativePoolShortcuts(PoolRules):
             state.count_long(count)
         return None
 
-    def label(self, event: Label) -> Violation | None:
+    def label(self, event: ev.Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
         if pool.stale if event.op < 0 else not trusted(self.state, pool, event):
@@ -192,7 +194,7 @@ class NativeTransferShortcuts(TransferRules):
         mix = mix_of(event.group) if event.group else 0
         self._release(src.native, event.src, dst.native, event.dst, event.keys, mix, not op.load)
 
-    def blocks(self, event: Queue) -> Sequence[int]:
+    def blocks(self, event: ev.Queue) -> Sequence[int]:
         """``at``: a range, if each is one more than the one before."""
         row = self._consecutive(event.at)
         if row < 0:

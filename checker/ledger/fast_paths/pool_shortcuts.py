@@ -29,14 +29,14 @@ from kvfence.checker.ledger.state.bulk import (
 from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Alloc, Evict, Free, Label, Touch
+from kvfence.spec import events as ev
 from kvfence.spec.packed import ints
 
 
 class PoolShortcuts(PoolRules):
     """The rules of pools with short cuts in front."""
 
-    def alloc(self, event: Alloc) -> Violation | None:
+    def alloc(self, event: ev.Alloc) -> Violation | None:
         """Ordinary: nothing at all is known about the slots."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
@@ -58,7 +58,7 @@ class PoolShortcuts(PoolRules):
             return None
         return self.told(pool, event.free)
 
-    def touch(self, event: Touch) -> Violation | None:
+    def touch(self, event: ev.Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
@@ -84,7 +84,7 @@ class PoolShortcuts(PoolRules):
             return None
         return self.told(pool, event.free)
 
-    def free(self, event: Free) -> Violation | None:
+    def free(self, event: ev.Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
         state = self.state
         pool = self.pools[event.pool]
@@ -120,7 +120,7 @@ class PoolShortcuts(PoolRules):
             self.all_stay()
         return None
 
-    def evict(self, event: Evict) -> Violation | None:
+    def evict(self, event: ev.Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots)
@@ -130,7 +130,7 @@ class PoolShortcuts(PoolRules):
         self.state.count_slots(len(which))
         return None
 
-    def label(self, event: Label) -> Violation | None:
+    def label(self, event: ev.Label) -> Violation | None:
         """Ordinary: held slots without a label, and whatever filled them went well in this epoch."""
         pool = self.pools[event.pool]
         which = named(pool, event.slots) if trusted(self.state, pool, event) else None
@@ -149,7 +149,7 @@ class PoolShortcuts(PoolRules):
         return None
 
 
-def trusted(state: LedgerState, pool: PoolState, event: Label) -> bool:
+def trusted(state: LedgerState, pool: PoolState, event: ev.Label) -> bool:
     """Whether whatever filled the labelled slots went well, in this epoch of the pool."""
     op = event.op
     if op < 0:

@@ -18,7 +18,7 @@ import msgspec
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import problem_of_event
 
 GuardMode: TypeAlias = Literal["raise", "log", "count", "off"]
@@ -95,7 +95,7 @@ class Guard:
     def __init__(
         self,
         mode: GuardMode = "count",
-        header: Header | None = None,
+        header: ev.Header | None = None,
         *,
         recorder: Recorder | None = None,
         on_violation: OnViolation | None = None,
@@ -114,7 +114,7 @@ class Guard:
         self._off = mode == "off"
         self._lock = threading.RLock()
         self._busy = False
-        self._late: deque[Event | Header] = deque()
+        self._late: deque[ev.Event | ev.Header] = deque()
         self._ledger: Ledger | None = None
         self._before: Counter[str] = Counter()
         self._checks_before: Counter[str] = Counter()
@@ -132,7 +132,7 @@ class Guard:
 
     # Events.
 
-    def __call__(self, event: Event | Header) -> None:
+    def __call__(self, event: ev.Event | ev.Header) -> None:
         """Judge ``event``. A header begins a new ledger."""
         if self._off:
             return
@@ -150,7 +150,7 @@ class Guard:
         if found is not None and self.mode == "raise":
             raise InvariantViolation(found)
 
-    def batch(self, events: Iterable[Event | Header]) -> None:
+    def batch(self, events: Iterable[ev.Event | ev.Header]) -> None:
         """Judge ``events`` in their order. In mode ``raise`` all of them are judged before the first
         violation is raised.
         """
@@ -174,11 +174,11 @@ class Guard:
         if first is not None and self.mode == "raise":
             raise InvariantViolation(first)
 
-    def _judge(self, event: Event | Header) -> Violation | None:
+    def _judge(self, event: ev.Event | ev.Header) -> Violation | None:
         """Judge one event, with the lock held."""
         try:
             ledger = self._ledger
-            if type(event) is Header:
+            if type(event) is ev.Header:
                 self._begin(event)
                 return None
             if ledger is None:
@@ -198,15 +198,15 @@ class Guard:
             self._failed(event, error)
             return None
 
-    def _named(self, event: Event | Header, error: Exception) -> Exception:
+    def _named(self, event: ev.Event | ev.Header, error: Exception) -> Exception:
         """``error`` in words of the event, if the event makes no sense by itself."""
         ledger = self._ledger
-        if ledger is None or isinstance(event, Header) or type(event) not in ledger.kinds:
+        if ledger is None or isinstance(event, ev.Header) or type(event) not in ledger.kinds:
             return error
         problem = problem_of_event(ledger.header, event)
         return error if problem is None else ValueError(f"{event} makes no sense: {problem}")
 
-    def _begin(self, header: Header) -> None:
+    def _begin(self, header: ev.Header) -> None:
         """A ledger for what ``header`` describes; what was counted before stays counted."""
         if self._ledger is not None:
             self._add_up(self._ledger)

@@ -19,7 +19,7 @@ import msgspec
 
 from kvfence.checker.ledger.snapshots import snapshot_of
 from kvfence.checker.ledger.state.ledger_state import LedgerState
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 from kvfence.spec.files.packing import LONGEST_LINE, packed
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ LOG: Final = logging.getLogger("kvfence.recorder")
 class _Job(NamedTuple):
     """A recording to be written: the events, and the ledger state from before the first of them."""
 
-    header: Header
+    header: ev.Header
     starts: tuple[tuple[LedgerState | None, int], ...]
     """Where it may begin, the best first: the ledger state there, and how many of the events come before."""
-    events: list[Event]
+    events: list[ev.Event]
     why: str
 
 
@@ -257,7 +257,7 @@ class Recorder:
                 os.lseek(file, 0, os.SEEK_SET)
         raise TooLongError(f"the last events do not fit into {self.max_bytes} bytes")
 
-    def _pieces(self, file: int, header: Header, events: Iterable[Event], *, pause: bool) -> int:
+    def _pieces(self, file: int, header: ev.Header, events: Iterable[ev.Event], *, pause: bool) -> int:
         size = 0
         for piece in _pieces(header, events):
             size += len(piece)
@@ -271,7 +271,7 @@ class Recorder:
         return size
 
 
-def _pieces(header: Header, events: Iterable[Event]) -> Iterator[bytes]:
+def _pieces(header: ev.Header, events: Iterable[ev.Event]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode_into
     buffer = bytearray()
     encode(header, buffer)

@@ -8,7 +8,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Admit, Geometry, Group, Lookup
+from kvfence.spec import events as ev
 from kvfence.spec.packed import ints
 
 
@@ -18,8 +18,8 @@ class GeometryRules(Rules):
     def __init__(self, state: LedgerState) -> None:
         self.state = state
 
-    @judges(Geometry, "ONCE", also=("GEOMETRY",))
-    def geometry(self, event: Geometry) -> Violation | None:
+    @judges(ev.Geometry, "ONCE", also=("GEOMETRY",))
+    def geometry(self, event: ev.Geometry) -> Violation | None:
         """What is counted is what there is, and what is kept covers what the next token reads."""
         state = self.state
         group = state.groups.get(event.group)
@@ -33,7 +33,7 @@ class GeometryRules(Rules):
         found = found or self.counts_fault(event, group, request)
         return found or (self.table_fault(event, group, request, list(slots)) if slots else None)
 
-    def counts_fault(self, event: Geometry, group: Group, request: Request) -> Violation | None:
+    def counts_fault(self, event: ev.Geometry, group: ev.Group, request: Request) -> Violation | None:
         """Whether the connector's numbers fit the group."""
         fail = self.state.fail
         read, most = blocks_read(group, event.tokens), most_blocks_read(group)
@@ -63,7 +63,7 @@ class GeometryRules(Rules):
         return None
 
     def table_fault(
-        self, event: Geometry, group: Group, request: Request, slots: list[int]
+        self, event: ev.Geometry, group: ev.Group, request: Request, slots: list[int]
     ) -> Violation | None:
         """Whether the table is counted right, belongs to the request, and has what is read."""
         fail = self.state.fail
@@ -106,7 +106,7 @@ class GeometryRules(Rules):
         return None
 
 
-def promise_fault(state: LedgerState, event: Lookup, pool: PoolState) -> Violation | None:
+def promise_fault(state: LedgerState, event: ev.Lookup, pool: PoolState) -> Violation | None:
     """Whether a promise whose slots are told by group leaves no window uncovered."""
     local, end, total = event.local, event.local + event.external, sum(event.counts)
     if len(event.counts) > len(state.groups) or total != len(ints(event.slots)):
@@ -141,7 +141,7 @@ def promise_fault(state: LedgerState, event: Lookup, pool: PoolState) -> Violati
     return None
 
 
-def accepted_fault(state: LedgerState, event: Admit) -> Violation | None:
+def accepted_fault(state: LedgerState, event: ev.Admit) -> Violation | None:
     """Whether less is accepted than was promised, and another window is read behind that."""
     told = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
     if told is None or not 0 < event.external < told[1]:

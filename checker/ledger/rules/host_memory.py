@@ -6,7 +6,7 @@ from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.extra_state import HostMemory
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Describe, Hostmem, Register, Unregister
+from kvfence.spec import events as ev
 
 
 class HostMemoryRules(Rules):
@@ -16,7 +16,7 @@ class HostMemoryRules(Rules):
         self.state = state
         self.extra = state.extra
 
-    def memory(self, event: Register | Unregister | Hostmem) -> tuple[HostMemory, Violation | None]:
+    def memory(self, event: ev.Register | ev.Unregister | ev.Hostmem) -> tuple[HostMemory, Violation | None]:
         """The ledger state of a pool's memory, and whether the rank exists."""
         pool, ranks = self.state.pools[event.pool], self.state.header.ranks
         memory = self.extra.host.setdefault(event.pool, HostMemory())
@@ -26,8 +26,8 @@ class HostMemoryRules(Rules):
             "HOSTMEM", "memory is registered by a rank that exists", pool, rank=event.rank, ranks=ranks
         )
 
-    @judges(Register, "HOSTMEM")
-    def register(self, event: Register) -> Violation | None:
+    @judges(ev.Register, "HOSTMEM")
+    def register(self, event: ev.Register) -> Violation | None:
         """A piece is registered once, before the rank says how it uses the memory."""
         memory, found = self.memory(event)
         pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
@@ -45,8 +45,8 @@ class HostMemoryRules(Rules):
             memory.refused.add(event.rank)
         return found
 
-    @judges(Unregister, "HOSTMEM")
-    def unregister(self, event: Unregister) -> Violation | None:
+    @judges(ev.Unregister, "HOSTMEM")
+    def unregister(self, event: ev.Unregister) -> Violation | None:
         """Only what is registered is taken back, and no rank goes on as if it were pinned."""
         memory, found = self.memory(event)
         pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
@@ -57,8 +57,8 @@ class HostMemoryRules(Rules):
         mine.discard(event.piece)
         return found
 
-    @judges(Hostmem, "HOSTMEM")
-    def hostmem(self, event: Hostmem) -> Violation | None:
+    @judges(ev.Hostmem, "HOSTMEM")
+    def hostmem(self, event: ev.Hostmem) -> Violation | None:
         """All of it or nothing, and each rank like the others."""
         memory, found = self.memory(event)
         pool, left = self.state.pools[event.pool], memory.pieces.get(event.rank, set())
@@ -89,8 +89,8 @@ class HostMemoryRules(Rules):
         memory.refused.discard(event.rank)
         return found
 
-    @judges(Describe, "ONCE", also=("HOSTMEM",))
-    def describe(self, event: Describe) -> Violation | None:
+    @judges(ev.Describe, "ONCE", also=("HOSTMEM",))
+    def describe(self, event: ev.Describe) -> Violation | None:
         """A buffer of descriptors is written only when the rank is done with what was in it."""
         state, place = self.state, (event.rank, event.buffer)
         before = self.extra.buffers.get(place)

@@ -10,7 +10,7 @@ from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import tags_of
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Answer, Ask, Failed, Queue, Zero
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
 
@@ -21,8 +21,8 @@ class LoadRules(Rules):
         self.state = state
         self.extra = state.extra
 
-    @judges(Failed, "ONCE", "FAIL-CLOSED")
-    def failed(self, event: Failed) -> Violation | None:
+    @judges(ev.Failed, "ONCE", "FAIL-CLOSED")
+    def failed(self, event: ev.Failed) -> Violation | None:
         """A failure names destinations of an open transfer, by their group, before the rank calls it good."""
         state, slots = self.state, ints(event.dst)
         state.count_slots(len(slots))
@@ -59,7 +59,7 @@ class LoadRules(Rules):
         self.extra.failed.setdefault((op.id, event.gen), set()).update(slots)
         return found
 
-    def rank_fault(self, op: Op, event: Failed) -> Violation | None:
+    def rank_fault(self, op: Op, event: ev.Failed) -> Violation | None:
         """Whether the rank exists and did not report success."""
         state, ranks = self.state, self.state.header.ranks
         if not 0 <= event.rank < ranks:
@@ -74,8 +74,8 @@ class LoadRules(Rules):
 
     # Questions.
 
-    @judges(Ask, "ONCE")
-    def ask(self, event: Ask) -> Violation | None:
+    @judges(ev.Ask, "ONCE")
+    def ask(self, event: ev.Ask) -> Violation | None:
         """A question has an id of its own as long as it is open."""
         state, extra = self.state, self.extra
         request, found = state.request(event.req, event.gen)
@@ -88,8 +88,8 @@ class LoadRules(Rules):
         extra.questions[event.ask] = Question(event.req, event.gen, event.pool, tuple(tags))
         return found
 
-    @judges(Answer, "ONCE", also=("FAIL-CLOSED",))
-    def answer(self, event: Answer) -> Violation | None:
+    @judges(ev.Answer, "ONCE", also=("FAIL-CLOSED",))
+    def answer(self, event: ev.Answer) -> Violation | None:
         """An answer goes to the generation that asked, once, and not against what a failed load showed."""
         state, extra = self.state, self.extra
         question = extra.questions.pop(event.ask, None)
@@ -134,8 +134,8 @@ class LoadRules(Rules):
 
     # Zeros.
 
-    @judges(Zero, "ONCE", "LOAD-ORDER")
-    def zero(self, event: Zero) -> Violation | None:
+    @judges(ev.Zero, "ONCE", "LOAD-ORDER")
+    def zero(self, event: ev.Zero) -> Violation | None:
         """A dispatched step writes zeros: no load may be written over there before it is over."""
         state, slots = self.state, ints(event.slots)
         pool = state.pools[event.pool]
@@ -164,7 +164,7 @@ class LoadRules(Rules):
         return None
 
 
-def load_order_fault(state: LedgerState, event: Queue, dst: PoolState) -> Violation | None:
+def load_order_fault(state: LedgerState, event: ev.Queue, dst: PoolState) -> Violation | None:
     """Whether a load writes a slot over which a step in flight still writes zeros."""
     destinations = ints(event.dst)
     if destinations:
@@ -224,7 +224,7 @@ def promised_again(
     )
 
 
-def distrusted_fault(state: LedgerState, event: Queue, src: PoolState) -> Violation | None:
+def distrusted_fault(state: LedgerState, event: ev.Queue, src: PoolState) -> Violation | None:
     """Whether a load reads a slot that lost its key after a load from it failed."""
     suspects = state.extra.suspects.get(src.name, set())
     again = [slot for slot in ints(event.src) if slot in suspects and not src.word(slot) & LABEL]
@@ -240,7 +240,7 @@ def distrusted_fault(state: LedgerState, event: Queue, src: PoolState) -> Violat
     )
 
 
-def refilled(state: LedgerState, event: Queue) -> None:
+def refilled(state: LedgerState, event: ev.Queue) -> None:
     """A transfer fills slots again: what failed before is past."""
     suspects = state.extra.suspects.get(event.dst_pool)
     if suspects:

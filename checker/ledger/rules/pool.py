@@ -25,7 +25,7 @@ from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import tags_of
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Alloc, Deny, Evict, Free, Label, Touch, Unlabel
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 
 
@@ -64,8 +64,8 @@ class PoolRules(Rules):
 
     # Alloc.
 
-    @judges(Alloc, "CONSERVE", "FREEZE", "PIN")
-    def alloc(self, event: Alloc) -> Violation | None:
+    @judges(ev.Alloc, "CONSERVE", "FREEZE", "PIN")
+    def alloc(self, event: ev.Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         holder = self.state.holder(pool, event.holder)
@@ -147,8 +147,8 @@ class PoolRules(Rules):
             )
         return None
 
-    @judges(Deny, "CONSERVE")
-    def deny(self, event: Deny) -> Violation | None:
+    @judges(ev.Deny, "CONSERVE")
+    def deny(self, event: ev.Deny) -> Violation | None:
         """Only a pool that is short may refuse."""
         pool = self.pools[event.pool]
         if event.asked <= pool.free + pool.drift:
@@ -164,8 +164,8 @@ class PoolRules(Rules):
 
     # Touch.
 
-    @judges(Touch, "CONSERVE", also=("UNIQUE", "PURE"))
-    def touch(self, event: Touch) -> Violation | None:
+    @judges(ev.Touch, "CONSERVE", also=("UNIQUE", "PURE"))
+    def touch(self, event: ev.Touch) -> Violation | None:
         """A holder joins: only slots that have one, or a key to share."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         holder = self.state.holder(pool, event.holder)
@@ -228,7 +228,7 @@ class PoolRules(Rules):
             )
         return None
 
-    def join_unfilled(self, pool: PoolState, holder: Holder, slot: int, event: Touch, place: int) -> None:
+    def join_unfilled(self, pool: PoolState, holder: Holder, slot: int, event: ev.Touch, place: int) -> None:
         """A table took in a slot that a transfer still writes, or failed to write."""
         request = holder.request
         if request is None:
@@ -247,7 +247,7 @@ class PoolRules(Rules):
             op.waiters.append(request)
             request.update_ready()
 
-    def join(self, holder: Holder, slots: Numbers, event: Alloc | Touch) -> None:
+    def join(self, holder: Holder, slots: Numbers, event: ev.Alloc | ev.Touch) -> None:
         """Remember when and where ``slots`` entered a request's table."""
         request = holder.request
         if holder.kind != "req" or request is None:
@@ -259,8 +259,8 @@ class PoolRules(Rules):
 
     # Free.
 
-    @judges(Free, "CONSERVE", "PIN", "FREEZE")
-    def free(self, event: Free) -> Violation | None:
+    @judges(ev.Free, "CONSERVE", "PIN", "FREEZE")
+    def free(self, event: ev.Free) -> Violation | None:
         """A holder leaves. If it was the last one, nothing may use or expect the slot."""
         state = self.state
         pool, slots = self.pools[event.pool], ints(event.slots)
@@ -388,8 +388,8 @@ class PoolRules(Rules):
 
     # Labels.
 
-    @judges(Evict, "PIN", "FREEZE", "CONSERVE")
-    def evict(self, event: Evict) -> Violation | None:
+    @judges(ev.Evict, "PIN", "FREEZE", "CONSERVE")
+    def evict(self, event: ev.Evict) -> Violation | None:
         """Only cached slots that nobody holds and nothing expects are evicted."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
@@ -435,8 +435,8 @@ class PoolRules(Rules):
             return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
         return None
 
-    @judges(Label, "CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", also=("ONCE", "RESET"))
-    def label(self, event: Label) -> Violation | None:
+    @judges(ev.Label, "CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", also=("ONCE", "RESET"))
+    def label(self, event: ev.Label) -> Violation | None:
         """A slot enters the prefix index only when its content is there, whole and current."""
         pool, slots, keys = self.pools[event.pool], ints(event.slots), ints(event.keys, WIDE)
         if len(keys) != len(slots):
@@ -466,7 +466,7 @@ class PoolRules(Rules):
             self.state.not_judged("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")
         return found
 
-    def label_op_fault(self, pool: PoolState, event: Label, slots: Sequence[int]) -> Violation | None:
+    def label_op_fault(self, pool: PoolState, event: ev.Label, slots: Sequence[int]) -> Violation | None:
         """What is wrong with the transfer that is said to have filled the slots."""
         if event.op < 0:
             return None
@@ -578,8 +578,8 @@ class PoolRules(Rules):
                 )
         return None
 
-    @judges(Unlabel, "CONSERVE")
-    def unlabel(self, event: Unlabel) -> Violation | None:
+    @judges(ev.Unlabel, "CONSERVE")
+    def unlabel(self, event: ev.Unlabel) -> Violation | None:
         """Slots leave the prefix index; always allowed."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None

@@ -7,7 +7,7 @@ from typing import Final
 from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Drop, Preempt, Round
+from kvfence.spec import events as ev
 
 STALLED: Final = 3
 """Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
@@ -20,8 +20,8 @@ class ProgressRules(Rules):
         self.state = state
         self.extra = state.extra
 
-    @judges(Round, also=("PROGRESS",))
-    def round(self, event: Round) -> Violation | None:
+    @judges(ev.Round, also=("PROGRESS",))
+    def round(self, event: ev.Round) -> Violation | None:
         """A scheduler that could do something, and for which nothing in flight will change that, does it."""
         state, extra = self.state, self.extra
         pool = state.pools[event.pool]
@@ -51,7 +51,7 @@ class ProgressRules(Rules):
         )
 
 
-def preempt_fault(state: LedgerState, event: Preempt) -> Violation | None:
+def preempt_fault(state: LedgerState, event: ev.Preempt) -> Violation | None:
     """Whether one request after the other is preempted while the first one's slots are on their way."""
     if event.why != "room":
         return None
@@ -78,7 +78,7 @@ def preempt_fault(state: LedgerState, event: Preempt) -> Violation | None:
     )
 
 
-def starved_fault(state: LedgerState, event: Drop) -> Violation | None:
+def starved_fault(state: LedgerState, event: ev.Drop) -> Violation | None:
     """Whether a block is not stored for want of room in a tier in which no room will come.
 
     Slots under a transfer, a promise or a table come back when that is over; a mirror is kept for good.
@@ -105,7 +105,7 @@ def starved_fault(state: LedgerState, event: Drop) -> Violation | None:
     )
 
 
-def round_seen(state: LedgerState, event: Round) -> tuple[object, ...]:
+def round_seen(state: LedgerState, event: ev.Round) -> tuple[object, ...]:
     """What a round saw: if the next one sees the same, nothing has changed in between."""
     return (
         state.dispatched,

@@ -6,7 +6,7 @@ from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.extra_state import Votes
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Decide, Reserve
+from kvfence.spec import events as ev
 
 
 class RankRules(Rules):
@@ -17,7 +17,7 @@ class RankRules(Rules):
         self.votes = state.extra.votes
         self.all_ranks = (1 << state.header.ranks) - 1
 
-    def open_op(self, event: Reserve | Decide) -> tuple[Op | None, Violation | None]:
+    def open_op(self, event: ev.Reserve | ev.Decide) -> tuple[Op | None, Violation | None]:
         """The open transfer that is meant, and what is wrong with the event's names."""
         state = self.state
         op = state.ops.get(event.op)
@@ -34,8 +34,8 @@ class RankRules(Rules):
             )
         return op, None
 
-    @judges(Reserve, "ONCE", "RANKS")
-    def reserve(self, event: Reserve) -> Violation | None:
+    @judges(ev.Reserve, "ONCE", "RANKS")
+    def reserve(self, event: ev.Reserve) -> Violation | None:
         """Each rank is asked once, before any decides."""
         op, found = self.open_op(event)
         if op is None:
@@ -56,8 +56,8 @@ class RankRules(Rules):
             votes.reserved |= bit
         return found
 
-    @judges(Decide, "ONCE", "RANKS")
-    def decide(self, event: Decide) -> Violation | None:
+    @judges(ev.Decide, "ONCE", "RANKS")
+    def decide(self, event: ev.Decide) -> Violation | None:
         """All ranks decide alike; they commit only what all of them reserved."""
         op, found = self.open_op(event)
         if op is None:

@@ -12,18 +12,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import (
-    Admit,
-    Cursor,
-    Drop,
-    Finish,
-    Lookup,
-    Preempt,
-    Retire,
-    Rollback,
-    Submit,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import MOST_BLOCKS
 from kvfence.spec.packed import count_of, ints
 
@@ -35,8 +24,8 @@ class RequestRules(Rules):
         self.state = state
         self.pools = state.pools
 
-    @judges(Submit, "ONCE")
-    def submit(self, event: Submit) -> Violation | None:
+    @judges(ev.Submit, "ONCE")
+    def submit(self, event: ev.Submit) -> Violation | None:
         """A generation is submitted once, and generations grow."""
         state = self.state
         state.saw_submit = True
@@ -60,8 +49,8 @@ class RequestRules(Rules):
 
     # The promise of a hit.
 
-    @judges(Lookup, "ONCE", "COUNT", also=("PIN", "CONSERVE", "PURE", "GEOMETRY", "FAIL-CLOSED"))
-    def lookup(self, event: Lookup) -> Violation | None:
+    @judges(ev.Lookup, "ONCE", "COUNT", also=("PIN", "CONSERVE", "PURE", "GEOMETRY", "FAIL-CLOSED"))
+    def lookup(self, event: ev.Lookup) -> Violation | None:
         """Each promised block is cached and pinned; a promise replaces the one before."""
         state = self.state
         state.saw_lookup = True
@@ -166,8 +155,8 @@ class RequestRules(Rules):
             holder=f"hit:{request.key}",
         )
 
-    @judges(Withdraw, "ONCE")
-    def withdraw(self, event: Withdraw) -> Violation | None:
+    @judges(ev.Withdraw, "ONCE")
+    def withdraw(self, event: ev.Withdraw) -> Violation | None:
         """The promise is given up."""
         request, found = self.state.request(event.req, event.gen)
         request.replaced = None
@@ -175,8 +164,8 @@ class RequestRules(Rules):
         self.state.extra.promised.pop(request.key, None)
         return found
 
-    @judges(Admit, "ONCE", "COUNT", also=("PURE", "GEOMETRY"))
-    def admit(self, event: Admit) -> Violation | None:
+    @judges(ev.Admit, "ONCE", "COUNT", also=("PURE", "GEOMETRY"))
+    def admit(self, event: ev.Admit) -> Violation | None:
         """Each token is counted once: local, external or to be computed."""
         state = self.state
         request, found = state.request(event.req, event.gen)
@@ -212,8 +201,8 @@ class RequestRules(Rules):
 
     # Ends and setbacks.
 
-    @judges(Preempt, "ONCE", also=("PROGRESS",))
-    def preempt(self, event: Preempt) -> Violation | None:
+    @judges(ev.Preempt, "ONCE", also=("PROGRESS",))
+    def preempt(self, event: ev.Preempt) -> Violation | None:
         """A generation ends once; the next one waits."""
         state = self.state
         request, found = state.request(event.req, event.gen)
@@ -227,8 +216,8 @@ class RequestRules(Rules):
             state.add_request(event.req, event.gen + 1, explicit=True)
         return found
 
-    @judges(Finish, "ONCE", also=("COUNT",))
-    def finish(self, event: Finish) -> Violation | None:
+    @judges(ev.Finish, "ONCE", also=("COUNT",))
+    def finish(self, event: ev.Finish) -> Violation | None:
         """A generation ends once, and says how much of it is written."""
         state = self.state
         request, found = state.request(event.req, event.gen)
@@ -260,8 +249,8 @@ class RequestRules(Rules):
         request.end = why
         request.ready = False
 
-    @judges(Rollback, "ONCE", also=("FAIL-CLOSED", "COUNT"))
-    def rollback(self, event: Rollback) -> Violation | None:
+    @judges(ev.Rollback, "ONCE", also=("FAIL-CLOSED", "COUNT"))
+    def rollback(self, event: ev.Rollback) -> Violation | None:
         """After a failed load, only valid tokens count as computed."""
         request, found = self.state.request(event.req, event.gen)
         most = request.computed + request.external
@@ -294,7 +283,7 @@ class RequestRules(Rules):
         request.update_ready()
         return found
 
-    def ahead_fault(self, request: Request, event: Rollback) -> Violation | None:
+    def ahead_fault(self, request: Request, event: ev.Rollback) -> Violation | None:
         """Whether a request that was rolled back still counts on steps that are not under way."""
         self.state.judge("COUNT")
         under_way = self.state.unprocessed(request)
@@ -310,8 +299,8 @@ class RequestRules(Rules):
 
     # What became of the blocks.
 
-    @judges(Drop, "ONCE", also=("PROGRESS",))
-    def drop(self, event: Drop) -> Violation | None:
+    @judges(ev.Drop, "ONCE", also=("PROGRESS",))
+    def drop(self, event: ev.Drop) -> Violation | None:
         """Blocks will not be stored, for a reason that is counted."""
         if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
             raise ValueError(f"a table has no blocks from {event.at}, {event.n} of them")
@@ -319,8 +308,8 @@ class RequestRules(Rules):
         request.cover(event.group).add_range(event.at, event.at + event.n)
         return found or (starved_fault(self.state, event) if event.why == "tier_full" else None)
 
-    @judges(Cursor, "ONCE", "CURSOR")
-    def cursor(self, event: Cursor) -> Violation | None:
+    @judges(ev.Cursor, "ONCE", "CURSOR")
+    def cursor(self, event: ev.Cursor) -> Violation | None:
         """The cursor passes only blocks that are accounted for, and goes back only with a new generation."""
         state = self.state
         if not 0 <= event.to <= MOST_BLOCKS:
@@ -350,8 +339,8 @@ class RequestRules(Rules):
         cover.cursor = event.to
         return found
 
-    @judges(Retire, "ONCE", "NO-LEAK", also=("FLUSH",))
-    def retire(self, event: Retire) -> Violation | None:
+    @judges(ev.Retire, "ONCE", "NO-LEAK", also=("FLUSH",))
+    def retire(self, event: ev.Retire) -> Violation | None:
         """Nothing is held for the generation, and each of its blocks is accounted for."""
         state = self.state
         before = state.requests.get(f"{event.req}.{event.gen}")

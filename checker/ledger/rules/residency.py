@@ -9,7 +9,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.tags import Tag, tags_of
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Cleared, Published, Removed, Stored
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
 
@@ -21,8 +21,8 @@ class ResidencyRules(Rules):
         self.pools = state.pools
         self.published = state.extra.published
 
-    @judges(Stored, "EVENTS")
-    def stored(self, event: Stored) -> Violation | None:
+    @judges(ev.Stored, "EVENTS")
+    def stored(self, event: ev.Stored) -> Violation | None:
         """A key is published when it can be looked up, and once."""
         pool, keys, tags, known = self.read(event)
         index, found = pool.index(), None
@@ -36,8 +36,8 @@ class ResidencyRules(Rules):
             self.state.not_judged("EVENTS")
         return found
 
-    @judges(Removed, "EVENTS")
-    def removed(self, event: Removed) -> Violation | None:
+    @judges(ev.Removed, "EVENTS")
+    def removed(self, event: ev.Removed) -> Violation | None:
         """A key is taken back that was published, when no slot has it any more."""
         pool, keys, tags, known = self.read(event)
         index, found = pool.index(), None
@@ -53,13 +53,13 @@ class ResidencyRules(Rules):
             self.state.not_judged("EVENTS")
         return found
 
-    def read(self, event: Stored | Removed) -> tuple[PoolState, Sequence[int], Sequence[Tag], set[Tag]]:
+    def read(self, event: ev.Stored | ev.Removed) -> tuple[PoolState, Sequence[int], Sequence[Tag], set[Tag]]:
         """The pool of an event, its keys as they are and as tags, and what is published of the pool."""
         pool, keys = self.pools[event.pool], ints(event.keys, WIDE)
         return pool, keys, tags_of(keys, event.group), self.published.setdefault(pool.name, set())
 
-    @judges(Cleared, "EVENTS")
-    def cleared(self, event: Cleared) -> Violation | None:
+    @judges(ev.Cleared, "EVENTS")
+    def cleared(self, event: ev.Cleared) -> Violation | None:
         """Everything is taken back when nothing can be looked up."""
         pool = self.pools[event.pool]
         self.published.setdefault(pool.name, set()).clear()
@@ -73,8 +73,8 @@ class ResidencyRules(Rules):
             left=pool.labelled,
         )
 
-    @judges(Published, "EVENTS")
-    def caught_up(self, event: Published) -> Violation | None:
+    @judges(ev.Published, "EVENTS")
+    def caught_up(self, event: ev.Published) -> Violation | None:
         """What is published is what can be looked up."""
         return difference(self.state, self.pools[event.pool])
 

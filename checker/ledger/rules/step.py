@@ -9,7 +9,7 @@ from kvfence.checker.ledger.state.declared import Rules, judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Step
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Dispatch, Process, Quiesce, Reset
+from kvfence.spec import events as ev
 
 
 class StepRules(Rules):
@@ -21,8 +21,8 @@ class StepRules(Rules):
         self.run = None if state.kernels is None else state.kernels.run
         """Judges and takes over the requests of a step, if all of them are ready."""
 
-    @judges(Dispatch, "ONCE", "USE-READY", "FAIL-CLOSED")
-    def dispatch(self, event: Dispatch) -> Violation | None:
+    @judges(ev.Dispatch, "ONCE", "USE-READY", "FAIL-CLOSED")
+    def dispatch(self, event: ev.Dispatch) -> Violation | None:
         """Steps are numbered in order, and run only requests whose tables are filled."""
         state = self.state
         found: Violation | None = None
@@ -63,7 +63,7 @@ class StepRules(Rules):
             state.not_judged("USE-READY", "FAIL-CLOSED")
         return found
 
-    def dispatch_fault(self, event: Dispatch, request: Request) -> Violation | None:
+    def dispatch_fault(self, event: ev.Dispatch, request: Request) -> Violation | None:
         """Why ``request`` may not run."""
         fail = self.state.fail
         if request.end:
@@ -91,8 +91,8 @@ class StepRules(Rules):
             valid=request.limit,
         )
 
-    @judges(Process, "ONCE")
-    def process(self, event: Process) -> Violation | None:
+    @judges(ev.Process, "ONCE")
+    def process(self, event: ev.Process) -> Violation | None:
         """Steps end in the order in which they were dispatched."""
         state = self.state
         found: Violation | None = None
@@ -118,8 +118,8 @@ class StepRules(Rules):
             zeros_over(state)
         return found
 
-    @judges(Reset, "RESET")
-    def reset(self, event: Reset) -> Violation | None:
+    @judges(ev.Reset, "RESET")
+    def reset(self, event: ev.Reset) -> Violation | None:
         """A good reset leaves no pool that can serve an older key."""
         state = self.state
         if not event.ok:
@@ -143,8 +143,8 @@ class StepRules(Rules):
             pool.stale = {holder.name for holder in pool.holders.values() if holder.kind == "req"}
         return found
 
-    @judges(Quiesce, "NO-LEAK", also=("EVENTS", "HOSTMEM"))
-    def quiesce(self, event: Quiesce) -> Violation | None:  # noqa: ARG002 - says nothing but that it is quiet
+    @judges(ev.Quiesce, "NO-LEAK", also=("EVENTS", "HOSTMEM"))
+    def quiesce(self, event: ev.Quiesce) -> Violation | None:  # noqa: ARG002 - says nothing but that it is quiet
         """Nothing is held."""
         state = self.state
         found: Violation | None = None

@@ -20,7 +20,7 @@ from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag, tags_of
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Complete, Issue, Queue, Report, Stale
+from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, count_of, ints
 
 T = TypeVar("T", bound=Hashable)
@@ -39,7 +39,7 @@ class TransferRules(Rules):
     # Queue.
 
     @judges(
-        Queue,
+        ev.Queue,
         "ONCE",
         "UNIQUE",
         "CONSERVE",
@@ -48,7 +48,7 @@ class TransferRules(Rules):
         "FAIL-CLOSED",
         also=("PIN", "STORE-READY", "LOAD-ORDER"),
     )
-    def queue(self, event: Queue) -> Violation | None:
+    def queue(self, event: ev.Queue) -> Violation | None:
         """A transfer is decided: each slot held and, if read, whole; no duplicates; one direction."""
         state = self.state
         src, dst = self.pools[event.src_pool], self.pools[event.dst_pool]
@@ -97,13 +97,13 @@ class TransferRules(Rules):
         """The end of a transfer that :meth:`take` took over."""
         self.give_back_one_by_one(op, src, dst)
 
-    def blocks(self, event: Queue) -> Sequence[int]:
+    def blocks(self, event: ev.Queue) -> Sequence[int]:
         """``at``: a range, if each is one more than the one before."""
         listed = ints(event.at)
         row = range(listed[0], listed[0] + len(listed)) if listed else range(0)
         return row if list(listed) == list(row) else listed
 
-    def id_fault(self, event: Queue) -> Violation | None:
+    def id_fault(self, event: ev.Queue) -> Violation | None:
         """Whether the id is in use, or was used with this generation or a later one."""
         op = self.state.ops.get(event.op)
         if op is not None:
@@ -126,7 +126,7 @@ class TransferRules(Rules):
             )
         return None
 
-    def slots_fault(self, event: Queue, src: PoolState, dst: PoolState) -> Violation | None:
+    def slots_fault(self, event: ev.Queue, src: PoolState, dst: PoolState) -> Violation | None:
         """What is wrong with the slots of a new transfer."""
         fail = self.state.fail
         sources, destinations = ints(event.src), ints(event.dst)
@@ -194,7 +194,7 @@ class TransferRules(Rules):
                 )
         return None
 
-    def filled_twice(self, event: Queue, dst: PoolState, slots: Sequence[int]) -> Violation | None:
+    def filled_twice(self, event: ev.Queue, dst: PoolState, slots: Sequence[int]) -> Violation | None:
         """Whether another open transfer fills one of the destinations: which content stays is chance."""
         for slot in slots:
             if dst.words[slot] & FILLING:
@@ -210,7 +210,7 @@ class TransferRules(Rules):
                 )
         return None
 
-    def keys_fault(self, event: Queue, dst: PoolState, keys: Sequence[int]) -> Violation | None:
+    def keys_fault(self, event: ev.Queue, dst: PoolState, keys: Sequence[int]) -> Violation | None:
         """Whether a store moves what is there already, or on its way."""
         tags, counts = tags_of(keys, event.group), dst.index()
         if counts.fresh(tags):
@@ -239,7 +239,7 @@ class TransferRules(Rules):
                 )
         return None
 
-    def sources_fault(self, event: Queue, dst: PoolState) -> Violation | None:
+    def sources_fault(self, event: ev.Queue, dst: PoolState) -> Violation | None:
         """Whether another open store reads one of the slots that this one reads."""
         sources = set(ints(event.src))
         for op in self.stores_to(dst):
@@ -266,7 +266,7 @@ class TransferRules(Rules):
         return [op for op in self.state.ops.values() if not op.load and op.event.dst_pool == dst.name]
 
     def request_fault(
-        self, event: Queue, request: Request, src: PoolState, blocks: Sequence[int]
+        self, event: ev.Queue, request: Request, src: PoolState, blocks: Sequence[int]
     ) -> Violation | None:
         """What is wrong with this transfer for the request whose ``blocks`` it moves."""
         fail = self.state.fail
@@ -378,7 +378,9 @@ class TransferRules(Rules):
 
     # Issue, reports, end.
 
-    def open_op(self, event: Issue | Report | Complete, verb: str) -> tuple[Op | None, Violation | None]:
+    def open_op(
+        self, event: ev.Issue | ev.Report | ev.Complete, verb: str
+    ) -> tuple[Op | None, Violation | None]:
         """The open transfer that an event means; a violation when there is none of this id and generation."""
         op = self.state.ops.get(event.op)
         if op is not None and op.event.gen == event.gen:
@@ -393,8 +395,8 @@ class TransferRules(Rules):
             completed=None if closed is None else closed.gen,
         )
 
-    @judges(Issue, "ONCE")
-    def issue(self, event: Issue) -> Violation | None:
+    @judges(ev.Issue, "ONCE")
+    def issue(self, event: ev.Issue) -> Violation | None:
         """A queued transfer is handed to the workers, once."""
         op, wrong = self.open_op(event, "issued")
         if op is None:
@@ -404,8 +406,8 @@ class TransferRules(Rules):
         op.issued = True
         return None
 
-    @judges(Report, "ONCE")
-    def report(self, event: Report) -> Violation | None:
+    @judges(ev.Report, "ONCE")
+    def report(self, event: ev.Report) -> Violation | None:
         """Each rank reports an issued transfer once."""
         closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
@@ -439,8 +441,8 @@ class TransferRules(Rules):
             )
         return None
 
-    @judges(Stale, "ONCE")
-    def stale(self, event: Stale) -> Violation | None:
+    @judges(ev.Stale, "ONCE")
+    def stale(self, event: ev.Stale) -> Violation | None:
         """A report that is still expected must not be ignored."""
         op = self.state.ops.get(event.op)
         if (
@@ -460,8 +462,8 @@ class TransferRules(Rules):
             rank=event.rank,
         )
 
-    @judges(Complete, "ONCE", "RANKS", "FAIL-CLOSED")
-    def complete(self, event: Complete) -> Violation | None:
+    @judges(ev.Complete, "ONCE", "RANKS", "FAIL-CLOSED")
+    def complete(self, event: ev.Complete) -> Violation | None:
         """A transfer ends when all ranks reported, and well only if all of them did."""
         op, found = self.open_op(event, "completed")
         if op is None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import gcd
 
-from kvfence.spec.events import Group, GroupKind
+from kvfence.spec import events as ev
 
 
-def kind_of(group: Group) -> GroupKind:
+def kind_of(group: ev.Group) -> ev.GroupKind:
     """The group's kind, told or by its window."""
     if group.kind is not None:
         return group.kind
     return "full" if group.window is None else "sliding"
 
 
-def first_token(group: Group, tokens: int) -> int:
+def first_token(group: ev.Group, tokens: int) -> int:
     """The first of ``tokens`` computed tokens that the next one reads; ``tokens`` if it reads none."""
     window = group.window
     match kind_of(group):
@@ -27,13 +27,13 @@ def first_token(group: Group, tokens: int) -> int:
     return 0
 
 
-def blocks_read(group: Group, tokens: int) -> range:
+def blocks_read(group: ev.Group, tokens: int) -> range:
     """The blocks of the table that the token after ``tokens`` computed ones reads."""
     first, size = first_token(group, tokens), group.block_size
     return range(first // size, -(-tokens // size)) if first < tokens else range(0)
 
 
-def most_blocks_read(group: Group) -> int | None:
+def most_blocks_read(group: ev.Group) -> int | None:
     """The most blocks that a token reads, wherever it stands; None if that grows with the request.
 
     ``window - 1`` tokens in a row that begin ``offset`` tokens behind the start of a block lie in
@@ -51,7 +51,7 @@ def most_blocks_read(group: Group) -> int | None:
     return -(-(size - step + window - 1) // size)
 
 
-def last_reader(group: Group, at: int) -> int | None:
+def last_reader(group: ev.Group, at: int) -> int | None:
     """The last token that reads block ``at`` of the table; None if each later one does."""
     window, size = group.window, group.block_size
     behind = (at + 1) * size  # the token right behind the block

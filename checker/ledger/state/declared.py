@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 
 Rule: TypeAlias = Callable[[Any], Violation | None]
 """Judges one event and takes it over into the ledger state."""
@@ -21,14 +21,14 @@ R = TypeVar("R", bound=Callable[..., Any])
 class Declared(NamedTuple):
     """What a rule says about itself."""
 
-    kind: type[Event]
+    kind: type[ev.Event]
     each: tuple[str, ...]
     """Invariants that each event of the kind is counted for, unless the rule says ``not_judged`` of it."""
     ids: frozenset[str]
     """All that the rule can raise: these, and those for which it counts an event itself, with ``judge``."""
 
 
-RULES: Final[dict[type[Event], Declared]] = {}
+RULES: Final[dict[type[ev.Event], Declared]] = {}
 """The declaration of the rule of each kind of event, once the modules with the rules are imported."""
 
 _DECLARED: Final[dict[Callable[..., Any], Declared]] = {}
@@ -38,11 +38,12 @@ class UndeclaredError(AssertionError):
     """A rule raised an invariant that it does not declare: what is counted as checked would be wrong."""
 
 
-def judges(kind: type[Event], *each: str, also: tuple[str, ...] = ()) -> Callable[[R], R]:
+def judges(kind: type[ev.Event], *each: str, also: tuple[str, ...] = ()) -> Callable[[R], R]:
     """Marks the rule of ``kind``, which judges each event by ``each`` and some events by ``also``.
 
-    The rule counts the latter with ``LedgerState.judge``, before it can raise one. It reports an event that it
-    does not judge by one of ``each``, for instance because it names no slot, with ``LedgerState.not_judged``.
+    The rule counts the latter with ``LedgerState.judge``, before it can raise one. It reports with
+    ``LedgerState.not_judged`` an event that it does not judge by one of ``each``, because it names no slot for
+    instance.
     Raises ``ValueError`` for a kind that has a rule.
     """
 
@@ -61,13 +62,13 @@ class Rules:
     What replaces such a method in a subclass judges by the same invariants.
     """
 
-    _marked: ClassVar[dict[type[Event], str]] = {}
+    _marked: ClassVar[dict[type[ev.Event], str]] = {}
 
     def __init_subclass__(cls) -> None:
         methods = {name: f for name, f in vars(cls).items() if isinstance(f, FunctionType)}
         own = {_DECLARED[f].kind: name for name, f in methods.items() if f in _DECLARED}
         cls._marked = {**cls._marked, **own}
 
-    def rules(self) -> dict[type[Event], Rule]:
+    def rules(self) -> dict[type[ev.Event], Rule]:
         """The rule of each kind of event."""
         return {kind: getattr(self, name) for kind, name in self._marked.items()}

@@ -16,24 +16,8 @@ from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
 from kvfence.checker.ledger.state.tags import Tag
 from kvfence.checker.ledger.state.violation import Violation, cause_of
+from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
-from kvfence.spec.events import (
-    Alloc,
-    Complete,
-    Event,
-    Evict,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Queue,
-    Report,
-    Stale,
-    Touch,
-    Unlabel,
-    listed,
-)
 from kvfence.spec.packed import Numbers, ints
 
 RING: Final = 1 << 15  # events remembered for reports
@@ -72,7 +56,7 @@ class Op:
         "waiters",
     )
 
-    def __init__(self, event: Queue, src: PoolState, dst: PoolState, request: Request | None) -> None:
+    def __init__(self, event: ev.Queue, src: PoolState, dst: PoolState, request: Request | None) -> None:
         self.id = event.op
         self.event = event
         self.load = event.kind == "load"
@@ -178,7 +162,7 @@ class Closed:
 class LedgerState:
     """State of pools, requests, transfers and steps, built from the events so far."""
 
-    def __init__(self, header: Header, long_from: int, kernels: Kernels | None) -> None:
+    def __init__(self, header: ev.Header, long_from: int, kernels: Kernels | None) -> None:
         self.header = header
         self.kernels = kernels
         self.pools = {
@@ -209,7 +193,7 @@ class LedgerState:
         self.events = 0
         self.slots = 0
         """Slots named by the events so far."""
-        self.ring: deque[Event] = deque(maxlen=RING)
+        self.ring: deque[ev.Event] = deque(maxlen=RING)
         self.ring_slots = RING_SLOTS
         """Numbers in the long ones of these events, at most."""
         self.long: deque[tuple[int, int]] = deque()
@@ -453,7 +437,7 @@ class LedgerState:
             )
         involved = tuple(dict.fromkeys(slots))[:REPORTED_SLOTS]
         holders: dict[int, tuple[str, ...]] = {}
-        history: dict[int, tuple[tuple[int, Event], ...]] = {}
+        history: dict[int, tuple[tuple[int, ev.Event], ...]] = {}
         again = self.told_before(cause_of(invariant, condition, pool.name if pool else "", involved, values))
         if pool is not None and not again:
             holders = {slot: tuple(pool.holders_of(slot)[:REPORTED_HOLDERS]) for slot in involved}
@@ -462,7 +446,7 @@ class LedgerState:
         return Violation(
             invariant=invariant,
             number=self.events - 1,
-            event=listed(event),
+            event=ev.listed(event),
             condition=condition,
             values=values,
             pool="" if pool is None else pool.name,
@@ -483,36 +467,38 @@ class LedgerState:
                 del causes[next(iter(causes))]
         return again
 
-    def history(self, pool: str, slot: int) -> tuple[tuple[int, Event], ...]:
+    def history(self, pool: str, slot: int) -> tuple[tuple[int, ev.Event], ...]:
         """The last events before this one that concern ``slot``, as far as they are remembered.
 
         Only the last ones are looked through: a serving process waits for this.
         """
         last = list(islice(reversed(self.ring), 1, SEARCHED + 1))
         transfers = {
-            (event.op, event.gen) for event in last if type(event) is Queue and queue_names(event, pool, slot)
+            (event.op, event.gen)
+            for event in last
+            if type(event) is ev.Queue and queue_names(event, pool, slot)
         }
-        found: list[tuple[int, Event]] = []
+        found: list[tuple[int, ev.Event]] = []
         for number, event in zip(range(self.events - 2, -1, -1), last, strict=False):
             if _concerns(event, pool, slot, transfers):
-                found.append((number, listed(event)))
+                found.append((number, ev.listed(event)))
                 if len(found) == REPORTED_EVENTS:
                     break
         return tuple(reversed(found))
 
 
-def queue_names(event: Queue, pool: str, slot: int) -> bool:
+def queue_names(event: ev.Queue, pool: str, slot: int) -> bool:
     """Whether the transfer reads or writes ``slot`` of ``pool``."""
     return (event.src_pool == pool and slot in ints(event.src)) or (
         event.dst_pool == pool and slot in ints(event.dst)
     )
 
 
-def _concerns(event: Event, pool: str, slot: int, transfers: set[tuple[int, int]]) -> bool:
-    if isinstance(event, Alloc | Touch | Free | Evict | Label | Unlabel | Lookup):
+def _concerns(event: ev.Event, pool: str, slot: int, transfers: set[tuple[int, int]]) -> bool:
+    if isinstance(event, ev.Alloc | ev.Touch | ev.Free | ev.Evict | ev.Label | ev.Unlabel | ev.Lookup):
         return event.pool == pool and slot in ints(event.slots)
-    if isinstance(event, Queue):
+    if isinstance(event, ev.Queue):
         return queue_names(event, pool, slot)
-    if isinstance(event, Issue | Report | Stale | Complete):
+    if isinstance(event, ev.Issue | ev.Report | ev.Stale | ev.Complete):
         return (event.op, event.gen) in transfers
     return False

@@ -16,7 +16,7 @@ from kvfence.checker.ledger.kernels.kernels import Kernels
 from kvfence.checker.ledger.kernels.slot_bits import FROZEN, LABEL, NULL_BLOCK
 from kvfence.checker.ledger.state.attention_window import last_reader
 from kvfence.checker.ledger.state.tags import NativeTagCounts, Tag, TagCounts
-from kvfence.spec.events import Group, Pool
+from kvfence.spec import events as ev
 from kvfence.spec.packed import Numbers, ints
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Holder:
         self.in_parts = 0
         self.reach: dict[int, int] = {}
         """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
-        self.reaching: list[tuple[Numbers, int, Group]] = []
+        self.reaching: list[tuple[Numbers, int, ev.Group]] = []
         """Slots whose reach is not worked out yet, with the block index of the first, and their group."""
         self.again: dict[int, int] = {}
         """How often it joined the holders of a slot that it held already: told, so it may leave as often."""
@@ -127,7 +127,7 @@ class PoolState:
         "words",
     )
 
-    def __init__(self, pool: Pool, *, indexed: bool, long_from: int, kernels: Kernels | None) -> None:
+    def __init__(self, pool: ev.Pool, *, indexed: bool, long_from: int, kernels: Kernels | None) -> None:
         self.name = pool.name
         self.total = pool.slots
         self.null = pool.null

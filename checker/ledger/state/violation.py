@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 
 _SAME: Final = ("req", "op", "gen", "holder", "group")
 """The values that tell faults of one rule apart."""
@@ -28,7 +28,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     invariant: str
     """Id of the invariant, for instance ``FREEZE``."""
     number: int
-    event: Event
+    event: ev.Event
     condition: str
     """The sentence that should hold and does not."""
     values: dict[str, object] = {}
@@ -38,7 +38,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """Slots of ``pool`` for which the condition is false (the first few)."""
     holders: dict[int, tuple[str, ...]] = {}
     """Who holds each of ``slots`` at this moment (the first few), before the event takes effect."""
-    history: dict[int, tuple[tuple[int, Event], ...]] = {}
+    history: dict[int, tuple[tuple[int, ev.Event], ...]] = {}
     """The last events that concern each of ``slots``, oldest first, each with its number."""
     again: bool = False
     """The same fault was told before: the same rule, slots, request and transfer. What is costly to find out,

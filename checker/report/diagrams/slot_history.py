@@ -9,7 +9,7 @@ from kvfence.checker.analysis.recorded.slot_holders import Holding, Look, Slot, 
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.report.diagrams.svg import CHARACTER, Canvas, cut
 from kvfence.checker.report.text.verdicts import call, shown
-from kvfence.spec.events import Event, Header
+from kvfence.spec import events as ev
 
 ROW = 26
 LEFT = 90
@@ -91,16 +91,16 @@ def of_counterexample(example: Counterexample) -> str:
     title = f"{example.invariant} in machine {example.machine}: slot history"
     columns = ["start", *(f"{s.number}. {s.action}" for s in example.steps)]
     broken = len(example.steps) if example.loop is None else None
-    if isinstance(example.header, Header) and any(True for _ in slots_named(example.trace)):
+    if isinstance(example.header, ev.Header) and any(True for _ in slots_named(example.trace)):
         steps = [list(s.observed) for s in example.steps]
         return _pools(example.header, [[], *steps], columns, broken=broken, title=title)
     return _values(example, columns, broken=broken)
 
 
 def of_events(
-    header: Header,
+    header: ev.Header,
     before: Holding,
-    events: Sequence[tuple[int, Event]],
+    events: Sequence[tuple[int, ev.Event]],
     slots: Sequence[Slot],
     *,
     broken: int | None,
@@ -115,8 +115,8 @@ def of_events(
 
 
 def _pools(
-    header: Header,
-    steps: Sequence[Sequence[Event]],
+    header: ev.Header,
+    steps: Sequence[Sequence[ev.Event]],
     columns: Sequence[str],
     *,
     broken: int | None,

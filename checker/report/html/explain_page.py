@@ -13,7 +13,6 @@ from kvfence.checker.report.diagrams import sequence, timeline
 from kvfence.checker.report.diagrams import slot_history as slots
 from kvfence.checker.report.html.page import page
 from kvfence.checker.report.text.raced import race_text
-from kvfence.spec.events import listed
 
 Pictures = dict[str, tuple[str, str]]
 """Caption and SVG of each picture, by the name of its file."""
@@ -42,7 +41,9 @@ def _events(story: Story, width: int) -> str:
     for number, event in story.events:
         holding(event)
         lines.append(
-            paragraph(f"{number}. {event_text(listed(event))}", width=width, indent="    ", hanging=" " * 8)
+            paragraph(
+                f"{number}. {event_text(ev.listed(event))}", width=width, indent="    ", hanging=" " * 8
+            )
         )
         held = {slot: by for slot, by in holding.held().items() if slot in story.slots}
         for slot, by in held.items():

@@ -9,26 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Event,
-    Free,
-    Geometry,
-    Group,
-    GroupKind,
-    Header,
-    Pool,
-    Preempt,
-    Retire,
-    Submit,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import View
 from kvfence.spec.numbering import BEFORE, NOW
 
 WRITER, READER = "0", "1"
 NULL = 0
-KINDS: tuple[GroupKind, ...] = ("full", "sliding", "chunked", "recurrent")
+KINDS: tuple[ev.GroupKind, ...] = ("full", "sliding", "chunked", "recurrent")
 PROMPT = 1  # tokens of each; what else there is was sampled
 OF = {"full": "full", "window": "sliding", "chunked": "chunked", "recurrent": "recurrent"}
 
@@ -40,18 +27,18 @@ def _index(kind: str, size: int, reach: int) -> int:
     return pair * len(KINDS) + KINDS.index(kind)
 
 
-def header(sizes: Mapping[str, int]) -> Header:
+def header(sizes: Mapping[str, int]) -> ev.Header:
     """All groups that there can be. A window counts the reading token, too."""
     longest, furthest = sizes["Token"], sizes["Token"] + sizes["Ahead"]
-    groups = [Group("gpu", 1)] * (_index("full", 0, longest + furthest + 1))
+    groups = [ev.Group("gpu", 1)] * (_index("full", 0, longest + furthest + 1))
     for size in range(1, longest + 1):
         for reach in range(furthest + 1):
             window = {"sliding": reach + 1, "chunked": max(1, reach)}
             for kind in KINDS:
-                groups[_index(kind, size, reach)] = Group("gpu", size, window.get(kind), kind)
-    return Header(
+                groups[_index(kind, size, reach)] = ev.Group("gpu", size, window.get(kind), kind)
+    return ev.Header(
         producer="kvfence machine geometry",
-        pools=(Pool("gpu", 1 + 2 * sizes["Group"] * (furthest + 1), null=NULL),),
+        pools=(ev.Pool("gpu", 1 + 2 * sizes["Group"] * (furthest + 1), null=NULL),),
         groups=tuple(groups),
     )
 
@@ -93,30 +80,30 @@ def _place(view: View) -> int:
     return int(view.before if view.ahead else view.last)
 
 
-def begin(pre: View, post: View) -> list[Event]:
+def begin(pre: View, post: View) -> list[ev.Event]:
     """The writer comes, and the reader waits."""
-    return [Submit(WRITER, NOW, PROMPT), Submit(READER, NOW, PROMPT)]
+    return [ev.Submit(WRITER, NOW, PROMPT), ev.Submit(READER, NOW, PROMPT)]
 
 
-def write(aligned: bool) -> Callable[[View, View], list[Event]]:
+def write(aligned: bool) -> Callable[[View, View], list[ev.Event]]:
     """A token is computed. ``aligned``: the bound is reckoned as if a window began with a block."""
 
-    def events(pre: View, post: View) -> list[Event]:
-        was, now, out = _Tables(pre), _Tables(post), list[Event]()
+    def events(pre: View, post: View) -> list[ev.Event]:
+        was, now, out = _Tables(pre), _Tables(post), list[ev.Event]()
         length = int(post.length)
         for g in now.groups:
             fresh = now.slots(g, WRITER, was.written(g), now.written(g))
             if fresh:
-                out.append(Alloc("gpu", f"req:{WRITER}.now", fresh))
+                out.append(ev.Alloc("gpu", f"req:{WRITER}.now", fresh))
             for tokens in (length, _place(post)):
-                out.append(Geometry(WRITER, NOW, now.group(g), tokens, slots=now.kept(g)))
+                out.append(ev.Geometry(WRITER, NOW, now.group(g), tokens, slots=now.kept(g)))
             out += _bound(post, g, length, aligned)
         return out
 
     return events
 
 
-def _bound(view: View, g: int, length: int, aligned: bool) -> list[Event]:
+def _bound(view: View, g: int, length: int, aligned: bool) -> list[ev.Event]:
     """The most blocks that reach and lookahead take, told when they take so many.
 
     What is read and what is reserved ahead is one window of so many tokens.
@@ -133,46 +120,46 @@ def _bound(view: View, g: int, length: int, aligned: bool) -> list[Event]:
     touched = -(-(length + ahead) // size) - first // size
     if touched < -(-(size - 1 + window) // size):
         return []
-    return [Geometry(WRITER, NOW, _index("sliding", size, window), length + ahead, bound=whole + more)]
+    return [ev.Geometry(WRITER, NOW, _index("sliding", size, window), length + ahead, bound=whole + more)]
 
 
-def slide(pre: View, post: View, g: int) -> list[Event]:
+def slide(pre: View, post: View, g: int) -> list[ev.Event]:
     """The writer lets go of a block; a reader will want what is read at the last place."""
     now = _Tables(post)
     return [
-        Free("gpu", f"req:{WRITER}.now", now.slots(g, WRITER, int(pre.kept[g]), int(post.kept[g]))),
-        Geometry(WRITER, NOW, now.group(g), _place(post), slots=now.kept(g)),
+        ev.Free("gpu", f"req:{WRITER}.now", now.slots(g, WRITER, int(pre.kept[g]), int(post.kept[g]))),
+        ev.Geometry(WRITER, NOW, now.group(g), _place(post), slots=now.kept(g)),
     ]
 
 
-def look_up(pre: View, post: View) -> list[Event]:
+def look_up(pre: View, post: View) -> list[ev.Event]:
     """How many blocks the reader needs of each group, by the connector's reckoning."""
     now = _Tables(post)
     tokens = max(_place(post), int(post.hit))
     return [
-        Geometry(READER, NOW, now.group(g), tokens, needed=int(post.hit_blocks[g]) - int(post.hit_from[g]))
+        ev.Geometry(READER, NOW, now.group(g), tokens, needed=int(post.hit_blocks[g]) - int(post.hit_from[g]))
         for g in now.groups
     ]
 
 
-def accept(pre: View, post: View) -> list[Event]:
+def accept(pre: View, post: View) -> list[ev.Event]:
     """The reader gets the blocks of its hit."""
-    now, hit, out = _Tables(post), int(post.hit), list[Event]()
+    now, hit, out = _Tables(post), int(post.hit), list[ev.Event]()
     for g in now.groups:
         slots = now.slots(g, READER, int(post.hit_from[g]), int(post.hit_blocks[g]))
         if slots:
-            out.append(Alloc("gpu", f"req:{READER}.now", slots))
-    out.append(Admit(READER, NOW, hit, 0, int(post.to_compute), int(post.length)))
-    return [*out, *(Geometry(READER, NOW, now.group(g), hit, slots=now.hit(g)) for g in now.groups)]
+            out.append(ev.Alloc("gpu", f"req:{READER}.now", slots))
+    out.append(ev.Admit(READER, NOW, hit, 0, int(post.to_compute), int(post.length)))
+    return [*out, *(ev.Geometry(READER, NOW, now.group(g), hit, slots=now.hit(g)) for g in now.groups)]
 
 
-def allocate(pre: View, post: View, g: int, h: int) -> list[Event]:
+def allocate(pre: View, post: View, g: int, h: int) -> list[ev.Event]:
     """How many blocks the scheduler asked for."""
     now, claim = _Tables(post), int(post.claim[g])
-    return [Geometry(READER, NOW, now.group(g), int(post.hit), slots=now.hit(g), held=claim, needed=claim)]
+    return [ev.Geometry(READER, NOW, now.group(g), int(post.hit), slots=now.hit(g), held=claim, needed=claim)]
 
 
-def leave(pre: View, post: View) -> list[Event]:
+def leave(pre: View, post: View) -> list[ev.Event]:
     """The reader gives its blocks back, and waits for another turn."""
     was = _Tables(pre)
     held = [
@@ -181,7 +168,7 @@ def leave(pre: View, post: View) -> list[Event]:
         for slot in was.slots(g, READER, int(pre.hit_from[g]), int(pre.hit_blocks[g]))
     ]
     return [
-        Preempt(READER, NOW),
-        *([Free("gpu", f"req:{READER}.before", held)] if held else []),
-        Retire(READER, BEFORE),
+        ev.Preempt(READER, NOW),
+        *([ev.Free("gpu", f"req:{READER}.before", held)] if held else []),
+        ev.Retire(READER, BEFORE),
     ]

@@ -8,46 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvfence.spec.events import (
-    UNNUMBERED,
-    Admit,
-    Alloc,
-    Complete,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Failed,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Process,
-    Queue,
-    Quiesce,
-    Report,
-    Retire,
-    Rollback,
-    Touch,
-    Unlabel,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import View
 
 FULL, PLACES = 2, 2  # tokens of a block, blocks of the prompt in each group
 PROMPT = FULL * PLACES + 1
 
 
-def header(sizes: Mapping[str, int]) -> Header:
+def header(sizes: Mapping[str, int]) -> ev.Header:
     """The header of a path's trace."""
     blocks = sizes["Block"]
-    return Header(
+    return ev.Header(
         producer="kvfence machine loads",
-        pools=(Pool("gpu", blocks), Pool("cpu", sizes["Request"] * blocks)),
-        groups=tuple(Group("gpu", block_size=FULL) for _ in range(sizes["Group"])),
+        pools=(ev.Pool("gpu", blocks), ev.Pool("cpu", sizes["Request"] * blocks)),
+        groups=tuple(ev.Group("gpu", block_size=FULL) for _ in range(sizes["Group"])),
     )
 
 
@@ -82,95 +56,98 @@ class _Names:
         return range(len(self.view.status))
 
 
-def _left(pre: View, post: View, *without: int) -> list[Event]:
+def _left(pre: View, post: View, *without: int) -> list[ev.Event]:
     """Blocks that requests let go of in a step."""
     was, now = _Names(pre), _Names(post)
-    out: list[Event] = []
+    out: list[ev.Event] = []
     for q in was.requests():
         gone = sorted(set(was.table(q)) - set(now.table(q)))
         if gone and q not in without:
-            out.append(Free("gpu", was.req(q), gone))
+            out.append(ev.Free("gpu", was.req(q), gone))
     return out
 
 
-def take(pre: View, post: View, r: int, b: int, i: int, g: int) -> list[Event]:
+def take(pre: View, post: View, r: int, b: int, i: int, g: int) -> list[ev.Event]:
     """A fresh block of the table."""
-    return [Alloc("gpu", _Names(pre).req(r), [b], group=g, at=i)]
+    return [ev.Alloc("gpu", _Names(pre).req(r), [b], group=g, at=i)]
 
 
-def share(pre: View, post: View, r: int, b: int) -> list[Event]:
+def share(pre: View, post: View, r: int, b: int) -> list[ev.Event]:
     """A block of the table that somebody else fills or has filled."""
     n = _Names(pre)
-    return [Touch("gpu", n.req(r), [b], group=n.group(b), at=int(pre.place[b]))]
+    return [ev.Touch("gpu", n.req(r), [b], group=n.group(b), at=int(pre.place[b]))]
 
 
-def abort(pre: View, post: View, r: int) -> list[Event]:
+def abort(pre: View, post: View, r: int) -> list[ev.Event]:
     """The end of a request that was not admitted."""
-    return [Finish(f"{r}", 0, "abort", 0), *_left(pre, post), Retire(f"{r}", 0)]
+    return [ev.Finish(f"{r}", 0, "abort", 0), *_left(pre, post), ev.Retire(f"{r}", 0)]
 
 
-def admit(pre: View, post: View, r: int) -> list[Event]:
+def admit(pre: View, post: View, r: int) -> list[ev.Event]:
     """The promise of the connector, admission, and a load of each block that has to be filled."""
     n = _Names(post)
     filled = n.fills(r)
     local = min((int(post.place[b]) for b in filled), default=PLACES) * FULL
     external = FULL * PLACES - local
     hit, slots = f"hit:{r}.0", [n.op(r, b) for b in filled]
-    out: list[Event] = []
+    out: list[ev.Event] = []
     for b in filled:
-        out += [Alloc("cpu", hit, [n.op(r, b)]), Label("cpu", [n.op(r, b)], n.keys([b]), group=n.group(b))]
+        out += [
+            ev.Alloc("cpu", hit, [n.op(r, b)]),
+            ev.Label("cpu", [n.op(r, b)], n.keys([b]), group=n.group(b)),
+        ]
     if external:
-        out.append(Lookup(f"{r}", 0, local, external, "cpu", slots))
-    out.append(Admit(f"{r}", 0, local, external, 1, PROMPT))
+        out.append(ev.Lookup(f"{r}", 0, local, external, "cpu", slots))
+    out.append(ev.Admit(f"{r}", 0, local, external, 1, PROMPT))
     for b in filled:
         op, at = n.op(r, b), int(post.place[b])
         out += [
-            Touch("gpu", f"op:{op}.0", [b]),
-            Touch("cpu", f"op:{op}.0", [op]),
-            Queue(op, 0, "load", "cpu", [op], "gpu", [b], n.keys([b]), f"{r}", 0, [at], n.group(b)),
-            Issue(op, 0),
+            ev.Touch("gpu", f"op:{op}.0", [b]),
+            ev.Touch("cpu", f"op:{op}.0", [op]),
+            ev.Queue(op, 0, "load", "cpu", [op], "gpu", [b], n.keys([b]), f"{r}", 0, [at], n.group(b)),
+            ev.Issue(op, 0),
         ]
-    return [*out, *([Free("cpu", hit, slots)] if slots else [])]
+    return [*out, *([ev.Free("cpu", hit, slots)] if slots else [])]
 
 
-def land(pre: View, post: View) -> list[Event]:
+def land(pre: View, post: View) -> list[ev.Event]:
     """Nothing is seen of a block that has landed."""
     return []
 
 
-def fail(pre: View, post: View, r: int, b: int, c: int) -> list[Event]:
+def fail(pre: View, post: View, r: int, b: int, c: int) -> list[ev.Event]:
     """A failure, as the connector tells it."""
     n = _Names(pre)
-    return [Failed(n.op(r, b), 0, 0, [c], n.group(b))]
+    return [ev.Failed(n.op(r, b), 0, 0, [c], n.group(b))]
 
 
-def _over(pre: View, post: View, r: int) -> list[Event]:
+def _over(pre: View, post: View, r: int) -> list[ev.Event]:
     """The end of a load, of each block."""
     n = _Names(pre)
-    ends: list[Event] = []
-    frees: list[Event] = []
+    ends: list[ev.Event] = []
+    frees: list[ev.Event] = []
     for b in n.fills(r):
         op, ok = n.op(r, b), not pre.failed[r, b]
-        ends += [Report(op, 0, 0, ok=ok), Complete(op, 0, ok=ok)]
+        ends += [ev.Report(op, 0, 0, ok=ok), ev.Complete(op, 0, ok=ok)]
         if post.label[b] and not pre.label[b]:
-            ends.append(Label("gpu", [b], n.keys([b]), group=n.group(b), op=op))
+            ends.append(ev.Label("gpu", [b], n.keys([b]), group=n.group(b), op=op))
         frees += [
-            Free("gpu", f"op:{op}.0", [b]),
-            Free("cpu", f"op:{op}.0", [op]),
-            Unlabel("cpu", [op], "it was made for this load"),
+            ev.Free("gpu", f"op:{op}.0", [b]),
+            ev.Free("cpu", f"op:{op}.0", [op]),
+            ev.Unlabel("cpu", [op], "it was made for this load"),
         ]
     return [*ends, *frees]
 
 
-def complete(pre: View, post: View, r: int) -> list[Event]:
+def complete(pre: View, post: View, r: int) -> list[ev.Event]:
     """The end of a load that has landed."""
     return _over(pre, post, r)
 
 
-def roll_back(pre: View, post: View, r: int) -> list[Event]:
+def roll_back(pre: View, post: View, r: int) -> list[ev.Event]:
     """The end of a load that has failed, and who computes again."""
     back = [
-        Rollback(
+        ev.Rollback(
             f"{q}",
             0,
             FULL * int(post.counted[q]),
@@ -182,50 +159,50 @@ def roll_back(pre: View, post: View, r: int) -> list[Event]:
     return [*_over(pre, post, r), *back, *_left(pre, post)]
 
 
-def give_up(pre: View, post: View, r: int) -> list[Event]:
+def give_up(pre: View, post: View, r: int) -> list[ev.Event]:
     """The end of a load that has failed, and of the requests that waited for it."""
     n = _Names(pre)
     ended = [q for q in n.requests() if post.status[q] == "gone" and pre.status[q] != "gone"]
     out = [*_over(pre, post, r), *_left(pre, post, *ended)]
     for q in ended:
         out += [
-            *([Rollback(f"{q}", 0, 0)] if pre.counted[q] else []),
-            Finish(f"{q}", 0, "error", 0),
-            Free("gpu", n.req(q), n.table(q)),
-            Retire(f"{q}", 0),
+            *([ev.Rollback(f"{q}", 0, 0)] if pre.counted[q] else []),
+            ev.Finish(f"{q}", 0, "error", 0),
+            ev.Free("gpu", n.req(q), n.table(q)),
+            ev.Retire(f"{q}", 0),
         ]
     return out
 
 
-def compute(pre: View, post: View, r: int) -> list[Event]:
+def compute(pre: View, post: View, r: int) -> list[ev.Event]:
     """A step fills the next block of each group."""
     n = _Names(pre)
-    out: list[Event] = [Dispatch(UNNUMBERED, [f"{r}"], [FULL]), Process(UNNUMBERED)]
+    out: list[ev.Event] = [ev.Dispatch(ev.UNNUMBERED, [f"{r}"], [FULL]), ev.Process(ev.UNNUMBERED)]
     for g in n.groups:
         found = [b for b in n.table(r) if n.group(b) == g and post.label[b] and not pre.label[b]]
         if found:
-            out.append(Label("gpu", found, n.keys(found), group=g))
+            out.append(ev.Label("gpu", found, n.keys(found), group=g))
     return out
 
 
-def finish(pre: View, post: View, r: int) -> list[Event]:
+def finish(pre: View, post: View, r: int) -> list[ev.Event]:
     """The last token of the prompt is computed, and the request is gone; nothing of it is stored."""
     n = _Names(pre)
     return [
-        Dispatch(UNNUMBERED, [f"{r}"], [1]),
-        Process(UNNUMBERED),
-        Finish(f"{r}", 0, "stop", PROMPT),
-        *(Drop(f"{r}", 0, 0, PLACES, "off", g) for g in n.groups),
-        Free("gpu", n.req(r), n.table(r)),
-        Retire(f"{r}", 0),
+        ev.Dispatch(ev.UNNUMBERED, [f"{r}"], [1]),
+        ev.Process(ev.UNNUMBERED),
+        ev.Finish(f"{r}", 0, "stop", PROMPT),
+        *(ev.Drop(f"{r}", 0, 0, PLACES, "off", g) for g in n.groups),
+        ev.Free("gpu", n.req(r), n.table(r)),
+        ev.Retire(f"{r}", 0),
     ]
 
 
-def evict(pre: View, post: View, b: int) -> list[Event]:
+def evict(pre: View, post: View, b: int) -> list[ev.Event]:
     """A free block loses its key."""
-    return [Evict("gpu", [b])]
+    return [ev.Evict("gpu", [b])]
 
 
-def rest(pre: View, post: View) -> list[Event]:
+def rest(pre: View, post: View) -> list[ev.Event]:
     """Nothing is left to do."""
-    return [Quiesce()]
+    return [ev.Quiesce()]

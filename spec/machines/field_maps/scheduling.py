@@ -7,34 +7,7 @@ two slots for each request; the copy to host slot ``h`` is transfer ``COPIES + h
 
 from __future__ import annotations
 
-from kvfence.spec.events import (
-    UNNUMBERED,
-    Admit,
-    Alloc,
-    Answer,
-    Ask,
-    Complete,
-    Dispatch,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Preempt,
-    Process,
-    Queue,
-    Quiesce,
-    Report,
-    Retire,
-    Rollback,
-    Round,
-    Submit,
-    Touch,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
 from kvfence.spec.numbering import BEFORE, NOW
@@ -45,14 +18,14 @@ ROUNDS = 3  # that find the same, until a reader may take it that nothing more h
 TOKENS = 2
 
 
-def header(sizes: Sizes) -> Header:
+def header(sizes: Sizes) -> ev.Header:
     """The pools; no groups, since what a block has of a prompt is not said here."""
-    return Header(
+    return ev.Header(
         producer="kvfence machine scheduling",
         pools=(
-            Pool("gpu", sizes["Block"]),
-            Pool("host", sizes["Host"]),
-            Pool("remote", 2 * sizes["Request"]),
+            ev.Pool("gpu", sizes["Block"]),
+            ev.Pool("host", sizes["Host"]),
+            ev.Pool("remote", 2 * sizes["Request"]),
         ),
         depth=2,
         tier="host",
@@ -69,148 +42,152 @@ def _cached(view: View) -> set[int]:
     return wanted | {b for (_, b), yes in view.mirrors.items() if yes}
 
 
-def _forgotten(pre: View, post: View) -> list[Event]:
+def _forgotten(pre: View, post: View) -> list[ev.Event]:
     """The keys of blocks that are not cached any more."""
     lost = sorted(_cached(pre) - _cached(post))
-    return [Evict("gpu", lost)] if lost else []
+    return [ev.Evict("gpu", lost)] if lost else []
 
 
 def _key(b: int) -> int:
     return 1 + b
 
 
-def submit(pre: View, post: View, r: int) -> list[Event]:
+def submit(pre: View, post: View, r: int) -> list[ev.Event]:
     """The request enters the queue."""
-    return [Submit(f"{r}", NOW, TOKENS)]
+    return [ev.Submit(f"{r}", NOW, TOKENS)]
 
 
-def admit(pre: View, post: View, r: int) -> list[Event]:
+def admit(pre: View, post: View, r: int) -> list[ev.Event]:
     """It gets its blocks and will compute all of its tokens."""
     blocks = _of(post, "table", r)
     return [
         *_forgotten(pre, post),
-        Alloc("gpu", f"req:{r}.now", blocks),
-        Admit(f"{r}", NOW, 0, 0, TOKENS, TOKENS),
+        ev.Alloc("gpu", f"req:{r}.now", blocks),
+        ev.Admit(f"{r}", NOW, 0, 0, TOKENS, TOKENS),
     ]
 
 
-def park(pre: View, post: View, r: int) -> list[Event]:
+def park(pre: View, post: View, r: int) -> list[ev.Event]:
     """A hit in the remote pool, which somebody stored there before; its blocks, and their load."""
     blocks = _of(post, "table", r)
     sources = [2 * r + k for k in range(len(blocks))]
     keys = [1000 + s for s in sources]
-    stored: list[Event] = [
-        Alloc("remote", f"op:{REMOTE + r}.now", sources),
-        Label("remote", sources, keys),
-        Free("remote", f"op:{REMOTE + r}.now", sources),
+    stored: list[ev.Event] = [
+        ev.Alloc("remote", f"op:{REMOTE + r}.now", sources),
+        ev.Label("remote", sources, keys),
+        ev.Free("remote", f"op:{REMOTE + r}.now", sources),
     ]
     return [
         *_forgotten(pre, post),
         *stored,
-        Touch("remote", f"hit:{r}.now", sources),
-        Lookup(f"{r}", NOW, 0, 1, "remote", sources),
-        Alloc("gpu", f"req:{r}.now", blocks),
-        Admit(f"{r}", NOW, 0, 1, TOKENS - 1, TOKENS),
-        Touch("gpu", f"op:{r}.now", blocks),
-        Touch("remote", f"op:{r}.now", sources),
-        Queue(r, NOW, "load", "remote", sources, "gpu", blocks, keys, f"{r}", NOW),
-        Issue(r, NOW),
-        Free("remote", f"hit:{r}.now", sources),
+        ev.Touch("remote", f"hit:{r}.now", sources),
+        ev.Lookup(f"{r}", NOW, 0, 1, "remote", sources),
+        ev.Alloc("gpu", f"req:{r}.now", blocks),
+        ev.Admit(f"{r}", NOW, 0, 1, TOKENS - 1, TOKENS),
+        ev.Touch("gpu", f"op:{r}.now", blocks),
+        ev.Touch("remote", f"op:{r}.now", sources),
+        ev.Queue(r, NOW, "load", "remote", sources, "gpu", blocks, keys, f"{r}", NOW),
+        ev.Issue(r, NOW),
+        ev.Free("remote", f"hit:{r}.now", sources),
     ]
 
 
-def land(pre: View, post: View, r: int) -> list[Event]:
+def land(pre: View, post: View, r: int) -> list[ev.Event]:
     """The load is complete, and the remote pool forgets what it had."""
     blocks = _of(pre, "table", r)
     sources = [2 * r + k for k in range(len(blocks))]
     return [
-        Report(r, NOW, 0),
-        Complete(r, NOW),
-        Free("gpu", f"op:{r}.before", blocks),
-        Free("remote", f"op:{r}.before", sources),
-        Evict("remote", sources),
+        ev.Report(r, NOW, 0),
+        ev.Complete(r, NOW),
+        ev.Free("gpu", f"op:{r}.before", blocks),
+        ev.Free("remote", f"op:{r}.before", sources),
+        ev.Evict("remote", sources),
     ]
 
 
-def defer(pre: View, post: View, r: int) -> list[Event]:
+def defer(pre: View, post: View, r: int) -> list[ev.Event]:
     """A question to the remote pool."""
-    return [Ask(r, f"{r}", NOW, "remote", [1000 + 2 * r])]
+    return [ev.Ask(r, f"{r}", NOW, "remote", [1000 + 2 * r])]
 
 
-def answer(pre: View, post: View, r: int) -> list[Event]:
+def answer(pre: View, post: View, r: int) -> list[ev.Event]:
     """It does not have it."""
-    return [Answer(r, f"{r}", NOW, 0)]
+    return [ev.Answer(r, f"{r}", NOW, 0)]
 
 
-def dispatch(pre: View, post: View, r: int) -> list[Event]:
+def dispatch(pre: View, post: View, r: int) -> list[ev.Event]:
     """A step of one token."""
-    return [Dispatch(UNNUMBERED, [f"{r}"], [1])]
+    return [ev.Dispatch(ev.UNNUMBERED, [f"{r}"], [1])]
 
 
-def process(pre: View, post: View, r: int) -> list[Event]:
+def process(pre: View, post: View, r: int) -> list[ev.Event]:
     """The step's output, and the end of the fence after the last step of a preempted request."""
     lifted = [b for b in _of(pre, "fence", r) if not post.fence[r, b]]
-    over: list[Event] = [Free("gpu", f"req:{r}.before", lifted), Retire(f"{r}", BEFORE)] if lifted else []
-    return [Process(UNNUMBERED), *over]
+    over: list[ev.Event] = (
+        [ev.Free("gpu", f"req:{r}.before", lifted), ev.Retire(f"{r}", BEFORE)] if lifted else []
+    )
+    return [ev.Process(ev.UNNUMBERED), *over]
 
 
-def process_failed_load(pre: View, post: View, r: int) -> list[Event]:
+def process_failed_load(pre: View, post: View, r: int) -> list[ev.Event]:
     """The step's output, and that nothing counts as computed."""
-    return [Process(UNNUMBERED), Rollback(f"{r}", NOW, 0, ahead=int(post.placeholders[r]))]
+    return [ev.Process(ev.UNNUMBERED), ev.Rollback(f"{r}", NOW, 0, ahead=int(post.placeholders[r]))]
 
 
-def grow(pre: View, post: View, r: int, b: int) -> list[Event]:
+def grow(pre: View, post: View, r: int, b: int) -> list[ev.Event]:
     """The second block of the table."""
-    return [*_forgotten(pre, post), Alloc("gpu", f"req:{r}.now", [b], at=1)]
+    return [*_forgotten(pre, post), ev.Alloc("gpu", f"req:{r}.now", [b], at=1)]
 
 
-def preempt(pre: View, post: View, v: int) -> list[Event]:
+def preempt(pre: View, post: View, v: int) -> list[ev.Event]:
     """The blocks come free at once if no step in flight uses them."""
     freed = [b for b in _of(pre, "table", v) if not post.fence[v, b]]
-    gone: list[Event] = [Free("gpu", f"req:{v}.before", freed), Retire(f"{v}", BEFORE)] if freed else []
-    return [Preempt(f"{v}", NOW, why="room"), *gone]
+    gone: list[ev.Event] = (
+        [ev.Free("gpu", f"req:{v}.before", freed), ev.Retire(f"{v}", BEFORE)] if freed else []
+    )
+    return [ev.Preempt(f"{v}", NOW, why="room"), *gone]
 
 
-def finish(pre: View, post: View, r: int) -> list[Event]:
+def finish(pre: View, post: View, r: int) -> list[ev.Event]:
     """The blocks stay cached."""
     blocks = _of(pre, "table", r)
     return [
-        Finish(f"{r}", NOW, "stop", TOKENS),
-        Label("gpu", blocks, [_key(b) for b in blocks]),
-        Free("gpu", f"req:{r}.now", blocks),
-        Retire(f"{r}", NOW),
+        ev.Finish(f"{r}", NOW, "stop", TOKENS),
+        ev.Label("gpu", blocks, [_key(b) for b in blocks]),
+        ev.Free("gpu", f"req:{r}.now", blocks),
+        ev.Retire(f"{r}", NOW),
     ]
 
 
-def backup(pre: View, post: View, b: int, h: int) -> list[Event]:
+def backup(pre: View, post: View, b: int, h: int) -> list[ev.Event]:
     """A store of one block."""
     op, holder = COPIES + h, f"op:{COPIES + h}.now"
     return [
         *_forgotten(pre, post),
-        Touch("gpu", holder, [b]),
-        Alloc("host", holder, [h]),
-        Queue(op, NOW, "store", "gpu", [b], "host", [h], [_key(b)]),
-        Issue(op, NOW),
+        ev.Touch("gpu", holder, [b]),
+        ev.Alloc("host", holder, [h]),
+        ev.Queue(op, NOW, "store", "gpu", [b], "host", [h], [_key(b)]),
+        ev.Issue(op, NOW),
     ]
 
 
-def acknowledge(pre: View, post: View, h: int) -> list[Event]:
+def acknowledge(pre: View, post: View, h: int) -> list[ev.Event]:
     """The store is complete."""
     op, holder = COPIES + h, f"op:{COPIES + h}.before"
     return [
-        Report(op, NOW, 0),
-        Complete(op, NOW),
-        Free("gpu", holder, _of(pre, "mirrors", h)),
-        Free("host", holder, [h]),
+        ev.Report(op, NOW, 0),
+        ev.Complete(op, NOW),
+        ev.Free("gpu", holder, _of(pre, "mirrors", h)),
+        ev.Free("host", holder, [h]),
     ]
 
 
-def rest(pre: View, post: View) -> list[Event]:
+def rest(pre: View, post: View) -> list[ev.Event]:
     """Nothing is held."""
-    return [Quiesce()]
+    return [ev.Quiesce()]
 
 
-def stalled(view: View) -> list[Event]:
+def stalled(view: View) -> list[ev.Event]:
     """What the scheduler finds, again and again, when it can do nothing more."""
     count = dict.fromkeys(("running", "landed", "parked", "waiting", "answered"), 0)
     for status in view.status.values():
@@ -218,7 +195,7 @@ def stalled(view: View) -> list[Event]:
             count[status] += 1
     waiting = [r for r, status in view.status.items() if status in ("waiting", "answered")]
     needed = min((2 if view.need[r] == "long" else 1 for r in waiting), default=-1)
-    found = Round(
+    found = ev.Round(
         running=count["running"],
         ready=count["landed"],
         parked=count["parked"],

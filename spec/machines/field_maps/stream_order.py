@@ -6,26 +6,9 @@ that were launched. Each operation has two events, its barrier and its completio
 
 from __future__ import annotations
 
+from kvfence.spec import order as od
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Kernel,
-    OrderEvent,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    SourceOrder,
-    Stream,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
 
 ENGINE, COPIER = 0, 1
 LEGACY, COMPUTE, STORE, LOAD, FILL = range(5)
@@ -34,7 +17,7 @@ STEP_BEGIN, FILLED, OUTPUT = range(3)
 DEVICE, PINNED = 0, 1
 SLOT_BYTES = 4096
 
-ORDERS: dict[str, SourceOrder] = {"stream": "stream", "during_api_call": "call", "any": "any"}
+ORDERS: dict[str, od.SourceOrder] = {"stream": "stream", "during_api_call": "call", "any": "any"}
 
 
 def barrier(o: int) -> int:
@@ -47,7 +30,7 @@ def done(o: int) -> int:
     return 4 + 2 * o
 
 
-def bytes_of(region: int, slots: list[int]) -> list[Range]:
+def bytes_of(region: int, slots: list[int]) -> list[od.Range]:
     """The bytes of slots of the device or of the host."""
     return [(region, slot * SLOT_BYTES, SLOT_BYTES) for slot in slots]
 
@@ -75,23 +58,23 @@ class Events:
         self.store_barrier, self.load_barrier = store_barrier, load_barrier
         self.event_reused, self.wrong_stream = event_reused, wrong_stream
 
-    def header(self, sizes: Sizes) -> Header:
+    def header(self, sizes: Sizes) -> od.Header:
         """The threads, streams and memories."""
         streams = [
-            Stream(LEGACY, kind="legacy", name="default"),
-            Stream(COMPUTE, kind="blocking", name="compute"),
-            Stream(STORE, name="store"),
-            Stream(LOAD, name="load"),
-            *([Stream(FILL, name="fill")] if self.fill_apart else []),
+            od.Stream(LEGACY, kind="legacy", name="default"),
+            od.Stream(COMPUTE, kind="blocking", name="compute"),
+            od.Stream(STORE, name="store"),
+            od.Stream(LOAD, name="load"),
+            *([od.Stream(FILL, name="fill")] if self.fill_apart else []),
         ]
         device, pinned = sizes["Slot"] * SLOT_BYTES, sizes["Host"] * SLOT_BYTES
-        return Header(
+        return od.Header(
             producer="kvfence machine stream_order",
             threads=(ENGINE, COPIER),
             streams=tuple(streams),
             regions=(
-                Region(DEVICE, at=SLOT_BYTES, bytes=device, name="gpu", slot=SLOT_BYTES),
-                Region(
+                od.Region(DEVICE, at=SLOT_BYTES, bytes=device, name="gpu", slot=SLOT_BYTES),
+                od.Region(
                     PINNED,
                     at=SLOT_BYTES + device,
                     bytes=pinned,
@@ -104,93 +87,96 @@ class Events:
 
     # Kernels.
 
-    def _step_begin(self) -> list[OrderEvent]:
-        return [Record(ENGINE, COMPUTE, STEP_BEGIN)] if self.early_record else []
+    def _step_begin(self) -> list[od.OrderEvent]:
+        return [od.Record(ENGINE, COMPUTE, STEP_BEGIN)] if self.early_record else []
 
-    def _after_fills(self) -> list[OrderEvent]:
-        return [Record(ENGINE, FILL, FILLED), Wait(ENGINE, COMPUTE, FILLED)] if self.fill_apart else []
+    def _after_fills(self) -> list[od.OrderEvent]:
+        return [od.Record(ENGINE, FILL, FILLED), od.Wait(ENGINE, COMPUTE, FILLED)] if self.fill_apart else []
 
-    def zero_fill(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+    def zero_fill(self, pre: View, post: View, x: int) -> list[od.OrderEvent]:
         """A kernel on the legacy default stream, or on a stream that is ordered with compute by hand."""
         writes = bytes_of(DEVICE, [x])
         if self.fill_apart:
-            after_steps: list[OrderEvent] = [Record(ENGINE, COMPUTE, OUTPUT), Wait(ENGINE, FILL, OUTPUT)]
-            return [*after_steps, Kernel(ENGINE, FILL, writes=writes, name="zero_fill")]
-        return [*self._step_begin(), Kernel(ENGINE, LEGACY, writes=writes, name="zero_fill")]
+            after_steps: list[od.OrderEvent] = [
+                od.Record(ENGINE, COMPUTE, OUTPUT),
+                od.Wait(ENGINE, FILL, OUTPUT),
+            ]
+            return [*after_steps, od.Kernel(ENGINE, FILL, writes=writes, name="zero_fill")]
+        return [*self._step_begin(), od.Kernel(ENGINE, LEGACY, writes=writes, name="zero_fill")]
 
-    def compute(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+    def compute(self, pre: View, post: View, x: int) -> list[od.OrderEvent]:
         """A kernel that writes."""
-        kernel = Kernel(ENGINE, COMPUTE, writes=bytes_of(DEVICE, [x]), name="compute")
+        kernel = od.Kernel(ENGINE, COMPUTE, writes=bytes_of(DEVICE, [x]), name="compute")
         return [*self._step_begin(), *self._after_fills(), kernel]
 
-    def attend(self, pre: View, post: View, x: int) -> list[OrderEvent]:
+    def attend(self, pre: View, post: View, x: int) -> list[od.OrderEvent]:
         """A kernel that reads."""
-        return [*self._after_fills(), Kernel(ENGINE, COMPUTE, reads=bytes_of(DEVICE, [x]), name="attend")]
+        return [*self._after_fills(), od.Kernel(ENGINE, COMPUTE, reads=bytes_of(DEVICE, [x]), name="attend")]
 
-    def flush(self, pre: View, post: View) -> list[OrderEvent]:
+    def flush(self, pre: View, post: View) -> list[od.OrderEvent]:
         """A wait for the store stream."""
-        return [SyncStream(ENGINE, STORE)]
+        return [od.SyncStream(ENGINE, STORE)]
 
-    def wait_for_steps(self, pre: View, post: View) -> list[OrderEvent]:
+    def wait_for_steps(self, pre: View, post: View) -> list[od.OrderEvent]:
         """A wait for an event behind the steps."""
-        return [Record(ENGINE, COMPUTE, OUTPUT), SyncEvent(ENGINE, OUTPUT)]
+        return [od.Record(ENGINE, COMPUTE, OUTPUT), od.SyncEvent(ENGINE, OUTPUT)]
 
-    def synchronise_device(self, pre: View, post: View) -> list[OrderEvent]:
+    def synchronise_device(self, pre: View, post: View) -> list[od.OrderEvent]:
         """A wait for everything."""
-        return [SyncDevice(ENGINE, 0)]
+        return [od.SyncDevice(ENGINE, 0)]
 
     # Transfers.
 
-    def queue_store(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def queue_store(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """The barrier, and the item."""
-        recorded: list[OrderEvent] = [Record(ENGINE, COMPUTE, barrier(o))] if self.store_barrier else []
-        return [*recorded, Put(ENGINE, JOBS, o)]
+        recorded: list[od.OrderEvent] = [od.Record(ENGINE, COMPUTE, barrier(o))] if self.store_barrier else []
+        return [*recorded, od.Put(ENGINE, JOBS, o)]
 
-    def queue_load(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def queue_load(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """The barrier, and the item."""
-        recorded: list[OrderEvent] = [Record(ENGINE, COMPUTE, barrier(o))] if self.load_barrier else []
-        return [*recorded, Put(ENGINE, JOBS, o)]
+        recorded: list[od.OrderEvent] = [od.Record(ENGINE, COMPUTE, barrier(o))] if self.load_barrier else []
+        return [*recorded, od.Put(ENGINE, JOBS, o)]
 
-    def take(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def take(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """The get of the item."""
-        return [Get(COPIER, JOBS, o)]
+        return [od.Get(COPIER, JOBS, o)]
 
-    def synchronise_with_barrier(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def synchronise_with_barrier(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """A wait for the barrier."""
-        return [SyncEvent(COPIER, barrier(o))]
+        return [od.SyncEvent(COPIER, barrier(o))]
 
-    def launch_store(self, pre: View, post: View, o: int, order: str) -> list[OrderEvent]:
+    def launch_store(self, pre: View, post: View, o: int, order: str) -> list[od.OrderEvent]:
         """The wait, the copy, and its completion event."""
-        waits: list[OrderEvent] = []
+        waits: list[od.OrderEvent] = []
         if self.early_record:
-            waits = [Wait(COPIER, STORE, STEP_BEGIN)]
+            waits = [od.Wait(COPIER, STORE, STEP_BEGIN)]
         if self.store_barrier:
-            waits = [Wait(COPIER, STORE, barrier(o))]
+            waits = [od.Wait(COPIER, STORE, barrier(o))]
         src, dst = bytes_of(DEVICE, _of(pre.slot, o)), bytes_of(PINNED, _of(pre.host, o))
-        copy = Copy(COPIER, STORE, src, dst, ORDERS[order], "store", f"op:{o}")
+        copy = od.Copy(COPIER, STORE, src, dst, ORDERS[order], "store", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, STORE)]
 
-    def launch_load(self, pre: View, post: View, o: int, order: str) -> list[OrderEvent]:
+    def launch_load(self, pre: View, post: View, o: int, order: str) -> list[od.OrderEvent]:
         """The wait, the copy, and its completion event."""
-        waits: list[OrderEvent] = [Wait(COPIER, LOAD, barrier(o))] if self.load_barrier else []
+        waits: list[od.OrderEvent] = [od.Wait(COPIER, LOAD, barrier(o))] if self.load_barrier else []
         src, dst = bytes_of(PINNED, _of(pre.host, o)), bytes_of(DEVICE, _of(pre.slot, o))
-        copy = Copy(COPIER, LOAD, src, dst, ORDERS[order], "load", f"op:{o}")
+        copy = od.Copy(COPIER, LOAD, src, dst, ORDERS[order], "load", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, LOAD)]
 
-    def _launched(self, pre: View, o: int, stream: int) -> list[OrderEvent]:
+    def _launched(self, pre: View, o: int, stream: int) -> list[od.OrderEvent]:
         queued = [p for p, state in pre.state.items() if p != o and state in ("queued", "taken")]
-        again = [Record(COPIER, stream, barrier(p)) for p in queued] if self.event_reused else []
-        return [Record(COPIER, stream, done(o)), *again, Put(COPIER, LAUNCHED, o)]
+        again = [od.Record(COPIER, stream, barrier(p)) for p in queued] if self.event_reused else []
+        return [od.Record(COPIER, stream, done(o)), *again, od.Put(COPIER, LAUNCHED, o)]
 
-    def hear_of_launch(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def hear_of_launch(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """The get of the notice."""
-        return [Get(ENGINE, LAUNCHED, o)]
+        return [od.Get(ENGINE, LAUNCHED, o)]
 
-    def complete(self, pre: View, post: View, o: int) -> list[OrderEvent]:
+    def complete(self, pre: View, post: View, o: int) -> list[od.OrderEvent]:
         """The question whether the copy is over, and the answer that it is."""
         if self.wrong_stream:
-            return [Record(ENGINE, COMPUTE, OUTPUT), Query(ENGINE, OUTPUT, done=True)]
-        return [Query(ENGINE, done(o), done=True)]
+            return [od.Record(ENGINE, COMPUTE, OUTPUT), od.Query(ENGINE, OUTPUT, done=True)]
+        return [od.Query(ENGINE, done(o), done=True)]
 
 
 def _of(relation: object, o: int) -> list[int]:

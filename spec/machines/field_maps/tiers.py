@@ -9,38 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from kvfence.spec.events import (
-    Alloc,
-    Cleared,
-    Complete,
-    Event,
-    Evict,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Published,
-    Queue,
-    Quiesce,
-    Removed,
-    Report,
-    Reset,
-    Stored,
-    Touch,
-    Unlabel,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.language import View
 
 
-def header(sizes: Mapping[str, int]) -> Header:
+def header(sizes: Mapping[str, int]) -> ev.Header:
     """The header of a path's trace."""
-    tiers = [Pool(_pool(t), sizes["Key"]) for t in range(sizes["Tier"])]
-    return Header(
+    tiers = [ev.Pool(_pool(t), sizes["Key"]) for t in range(sizes["Tier"])]
+    return ev.Header(
         producer="kvfence machine tiers",
-        pools=(Pool("gpu", sizes["Operation"]), *tiers),
+        pools=(ev.Pool("gpu", sizes["Operation"]), *tiers),
         tier=_pool(0),
     )
 
@@ -69,125 +47,125 @@ def findable(view: View, t: int, k: int) -> bool:
     return all(yes for (u, j, _), yes in view.part.items() if (u, j) == (t, k))
 
 
-def _told(pre: View, post: View) -> list[Event]:
+def _told(pre: View, post: View) -> list[ev.Event]:
     """What is published in a step, and that it was all, for each tier with a change."""
-    out: list[Event] = []
+    out: list[ev.Event] = []
     tiers = []
     for t, k in _keys(pre):
         if post.listed[t, k] and not pre.listed[t, k]:
-            out.append(Stored(_pool(t), [k + 1]))
+            out.append(ev.Stored(_pool(t), [k + 1]))
         if pre.listed[t, k] and not post.listed[t, k]:
-            out.append(Removed(_pool(t), [k + 1]))
+            out.append(ev.Removed(_pool(t), [k + 1]))
         changed = findable(pre, t, k) != findable(post, t, k) or pre.listed[t, k] != post.listed[t, k]
         if changed and t not in tiers:
             tiers.append(t)
-    return [*out, *(Published(_pool(t)) for t in tiers)]
+    return [*out, *(ev.Published(_pool(t)) for t in tiers)]
 
 
-def _lost(pre: View, post: View, *, held: bool) -> list[Event]:
+def _lost(pre: View, post: View, *, held: bool) -> list[ev.Event]:
     """Labels of keys that cannot be looked up any more."""
-    out: list[Event] = []
+    out: list[ev.Event] = []
     for t, k in _keys(pre):
         if findable(pre, t, k) and not findable(post, t, k):
-            out.append(Unlabel(_pool(t), [k], "a part is lost") if held else Evict(_pool(t), [k]))
+            out.append(ev.Unlabel(_pool(t), [k], "a part is lost") if held else ev.Evict(_pool(t), [k]))
     return out
 
 
-def store(pre: View, post: View, o: int, t: int, k: int) -> list[Event]:
+def store(pre: View, post: View, o: int, t: int, k: int) -> list[ev.Event]:
     """A store from the GPU."""
     gen, op = _op(post, o)
     return [
-        Alloc("gpu", op, [o]),
-        Label("gpu", [o], [k + 1]),
-        Alloc(_pool(t), op, [k]),
-        Queue(o, gen, "store", "gpu", [o], _pool(t), [k], [k + 1]),
-        Issue(o, gen),
-        Unlabel("gpu", [o], "the request is gone"),
+        ev.Alloc("gpu", op, [o]),
+        ev.Label("gpu", [o], [k + 1]),
+        ev.Alloc(_pool(t), op, [k]),
+        ev.Queue(o, gen, "store", "gpu", [o], _pool(t), [k], [k + 1]),
+        ev.Issue(o, gen),
+        ev.Unlabel("gpu", [o], "the request is gone"),
         *_told(pre, post),
     ]
 
 
-def promote(pre: View, post: View, o: int, a: int, t: int, k: int) -> list[Event]:
+def promote(pre: View, post: View, o: int, a: int, t: int, k: int) -> list[ev.Event]:
     """A load from one tier into another."""
     gen, op = _op(post, o)
     return [
-        Touch(_pool(a), op, [k]),
-        Alloc(_pool(t), op, [k]),
-        Queue(o, gen, "load", _pool(a), [k], _pool(t), [k], [k + 1]),
-        Issue(o, gen),
+        ev.Touch(_pool(a), op, [k]),
+        ev.Alloc(_pool(t), op, [k]),
+        ev.Queue(o, gen, "load", _pool(a), [k], _pool(t), [k], [k + 1]),
+        ev.Issue(o, gen),
         *_told(pre, post),
     ]
 
 
-def land(pre: View, post: View) -> list[Event]:
+def land(pre: View, post: View) -> list[ev.Event]:
     """Nothing is seen of a part."""
     return []
 
 
-def read_fails(pre: View, post: View) -> list[Event]:
+def read_fails(pre: View, post: View) -> list[ev.Event]:
     """The failure is told when the transfer is over."""
     return []
 
 
-def _end(pre: View, post: View, o: int, *, ok: bool) -> list[Event]:
+def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
     gen, op = _op(pre, o)
     sources, targets = _places(pre, "source", o), _places(pre, "target", o)
-    own: list[Event] = [] if sources else [Free("gpu", op, [o])]
+    own: list[ev.Event] = [] if sources else [ev.Free("gpu", op, [o])]
     found = [(t, k) for t, k in _keys(pre) if findable(post, t, k) and not findable(pre, t, k)]
     return [
-        Report(o, gen, 0, ok=ok),
-        Complete(o, gen, ok=ok),
-        *(Label(_pool(t), [k], [k + 1], op=o, gen=gen) for t, k in found),
+        ev.Report(o, gen, 0, ok=ok),
+        ev.Complete(o, gen, ok=ok),
+        *(ev.Label(_pool(t), [k], [k + 1], op=o, gen=gen) for t, k in found),
         *_lost(pre, post, held=True),
         *own,
-        *(Free(_pool(t), op, [k]) for t, k in (*sources, *targets)),
+        *(ev.Free(_pool(t), op, [k]) for t, k in (*sources, *targets)),
         *_told(pre, post),
     ]
 
 
-def complete(pre: View, post: View, o: int) -> list[Event]:
+def complete(pre: View, post: View, o: int) -> list[ev.Event]:
     """The end of a transfer."""
     return _end(pre, post, o, ok=True)
 
 
-def complete_failed(pre: View, post: View, o: int) -> list[Event]:
+def complete_failed(pre: View, post: View, o: int) -> list[ev.Event]:
     """The end of a transfer that could not read its source."""
     return _end(pre, post, o, ok=False)
 
 
-def evict(pre: View, post: View) -> list[Event]:
+def evict(pre: View, post: View) -> list[ev.Event]:
     """The first part that goes takes the key out of the index."""
     return [*_lost(pre, post, held=False), *_told(pre, post)]
 
 
-def look_up(pre: View, post: View, t: int, k: int) -> list[Event]:
+def look_up(pre: View, post: View, t: int, k: int) -> list[ev.Event]:
     """A promise, pinned and withdrawn."""
     return [
-        Touch(_pool(t), "hit:0.0", [k]),
-        Lookup("0", 0, 0, 1, _pool(t), [k]),
-        Withdraw("0", 0),
-        Free(_pool(t), "hit:0.0", [k]),
+        ev.Touch(_pool(t), "hit:0.0", [k]),
+        ev.Lookup("0", 0, 0, 1, _pool(t), [k]),
+        ev.Withdraw("0", 0),
+        ev.Free(_pool(t), "hit:0.0", [k]),
     ]
 
 
-def clear(pre: View, post: View, t: int) -> list[Event]:
+def clear(pre: View, post: View, t: int) -> list[ev.Event]:
     """A tier becomes empty; slots under a transfer keep their holder and lose their key."""
     keys = [k for u, k in _keys(pre) if u == t and findable(pre, t, k)]
     held = {(u, k) for (_, u, k), yes in pre.pin.items() if yes}
-    out: list[Event] = [
-        Unlabel(_pool(t), [k], "a reset") if (t, k) in held else Evict(_pool(t), [k]) for k in keys
+    out: list[ev.Event] = [
+        ev.Unlabel(_pool(t), [k], "a reset") if (t, k) in held else ev.Evict(_pool(t), [k]) for k in keys
     ]
     silent = any(post.listed[u, k] for u, k in _keys(pre) if u == t)
-    return [*out, *([] if silent else [Cleared(_pool(t))]), Published(_pool(t))]
+    return [*out, *([] if silent else [ev.Cleared(_pool(t))]), ev.Published(_pool(t))]
 
 
-def end_reset(pre: View, post: View) -> list[Event]:
+def end_reset(pre: View, post: View) -> list[ev.Event]:
     """The answer names the pools that were cleared."""
     pools = [_pool(t) for t, yes in pre.cleared.items() if yes]
     ok: Literal[True] = True
-    return [Reset(ok, ("gpu", *pools))]
+    return [ev.Reset(ok, ("gpu", *pools))]
 
 
-def rest(pre: View, post: View) -> list[Event]:
+def rest(pre: View, post: View) -> list[ev.Event]:
     """Nothing is left to do."""
-    return [Quiesce()]
+    return [ev.Quiesce()]

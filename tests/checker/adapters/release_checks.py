@@ -27,7 +27,7 @@ from mini_engine import BLOCK, MiniEngine
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
 from kvfence.checker.adapters.vllm.runtime import Runtime, active, facts, install, uninstall
 from kvfence.checker.ledger.guard.guard import Guard
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 from kvfence.spec.files.packing import packed
 
 SIMPLE = "SimpleCPUOffloadConnector"
@@ -430,7 +430,7 @@ class Digest:
     def __enter__(self) -> Digest:
         batch, digest = self._batch, self._hash
 
-        def judged(guard: Guard, events: list[Event]) -> None:
+        def judged(guard: Guard, events: list[ev.Event]) -> None:
             for event in events:
                 digest.update(msgspec.json.encode(packed(event)))
             batch(guard, events)

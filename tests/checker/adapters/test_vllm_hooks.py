@@ -19,21 +19,7 @@ from kvfence.checker.adapters.vllm.stream.decisions import Cursors, account_curs
 from kvfence.checker.adapters.vllm_plugin import register
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Cursor,
-    Dispatch,
-    Evict,
-    Free,
-    Header,
-    Label,
-    Lookup,
-    Process,
-    Touch,
-    Unlabel,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 
 _spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
 assert _spec is not None
@@ -53,7 +39,7 @@ class Observed:
         self.events: list[Any] = []
         self.ledger: Ledger | None = None
 
-        def open_sink(header: Header) -> Any:
+        def open_sink(header: ev.Header) -> Any:
             self.ledger = Ledger(header, "count")
             return sink or self.emit
 
@@ -79,11 +65,11 @@ def test_holders_without_a_name_are_counted() -> None:
     seen.pool.free_blocks(block for block in blocks)
     seen.pool.free_blocks(blocks[:1])
     assert seen.events == [
-        Alloc("gpu", "ref:0.0", [1, 2], 6),
-        Touch("gpu", "ref:1.0", [1], 6),
-        Free("gpu", "ref:1.0", [1]),
-        Free("gpu", "ref:0.0", [2], 7),
-        Free("gpu", "ref:0.0", [1], 8),
+        ev.Alloc("gpu", "ref:0.0", [1, 2], 6),
+        ev.Touch("gpu", "ref:1.0", [1], 6),
+        ev.Free("gpu", "ref:1.0", [1]),
+        ev.Free("gpu", "ref:0.0", [2], 7),
+        ev.Free("gpu", "ref:0.0", [1], 8),
     ]
     assert not seen.broken
 
@@ -94,9 +80,9 @@ def test_a_cached_slot_is_evicted_before_it_is_given_away() -> None:
     seen.pool.cache_full_blocks(None, blocks, 0, 2, 16, 1)
     seen.pool.free_blocks(blocks)
     seen.pool.get_new_blocks(1)
-    labels = [event for event in seen.events if isinstance(event, Label)]
+    labels = [event for event in seen.events if isinstance(event, ev.Label)]
     assert [(list(event.slots), event.group) for event in labels] == [([1, 2], 1)]
-    assert [event for event in seen.events if isinstance(event, Evict)] == [Evict("gpu", [1])]
+    assert [event for event in seen.events if isinstance(event, ev.Evict)] == [ev.Evict("gpu", [1])]
     assert not seen.broken
 
 
@@ -106,7 +92,7 @@ def test_a_slot_that_leaves_the_index_alone_is_told() -> None:
     seen.pool.cache_full_blocks(None, blocks, 0, 2, 16, 0)
     seen.pool.evict_blocks({1})
     seen.pool.reset_prefix_cache()
-    assert [list(event.slots) for event in seen.events if isinstance(event, Unlabel)] == [[1], [2]]
+    assert [list(event.slots) for event in seen.events if isinstance(event, ev.Unlabel)] == [[1], [2]]
 
 
 def test_the_null_block_has_no_holders() -> None:
@@ -223,9 +209,9 @@ def test_steps_that_are_alike_are_told_as_one() -> None:
     for _ in range(4):
         seen.stream.dispatched(7, {"a": 1, "b": 1})
         seen.stream.processed(7)
-    assert seen.events == [Dispatch(0, ["a", "b"], [1, 1]), Process(0)]
+    assert seen.events == [ev.Dispatch(0, ["a", "b"], [1, 1]), ev.Process(0)]
     seen.pool.get_new_blocks(1)
-    assert seen.events[2:4] == [Dispatch(1, ["a", "b"], [3, 3]), Process(1)]
+    assert seen.events[2:4] == [ev.Dispatch(1, ["a", "b"], [3, 3]), ev.Process(1)]
     assert not seen.broken
 
 
@@ -234,7 +220,7 @@ def test_without_a_tier_a_table_may_be_freed_under_a_step() -> None:
     seen.stream.dispatched(7, {"a": 1})
     blocks = seen.pool.get_new_blocks(1)
     seen.pool.free_blocks(blocks)
-    assert not [event for event in seen.events if isinstance(event, Dispatch)]
+    assert not [event for event in seen.events if isinstance(event, ev.Dispatch)]
     assert not seen.broken
 
 
@@ -283,7 +269,7 @@ def test_a_scheduler_whose_connector_put_the_hooks_in_place_is_followed_from_its
         pool.get_new_blocks(1)
     seen.engines.scheduler_found(scheduler)
     pool.get_new_blocks(1)
-    assert [type(event) for event in seen.events] == ([] if used else [Alloc])
+    assert [type(event) for event in seen.events] == ([] if used else [ev.Alloc])
     (line,) = emitted
     assert ("in use before it was observed" if used else "its own tier is not judged") in line
 
@@ -295,14 +281,14 @@ def beside_an_unseen_tier(promised: int = 0) -> Observed:
     seen.stream.unseen = True
     seen.stream.submit("a", 12)
     if promised:
-        seen.stream.emit(Lookup("a", 0, 4, promised, "gpu", []))
+        seen.stream.emit(ev.Lookup("a", 0, 4, promised, "gpu", []))
         seen.stream.request("a").promised = True
     seen.events.clear()
     return seen
 
 
 def admissions(seen: Observed) -> list[tuple[int, int, int]]:
-    return [(e.local, e.external, e.compute) for e in seen.events if isinstance(e, Admit)]
+    return [(e.local, e.external, e.compute) for e in seen.events if isinstance(e, ev.Admit)]
 
 
 def test_what_an_unseen_tier_loads_counts_at_once_and_is_no_promise_broken() -> None:
@@ -325,7 +311,7 @@ def test_a_promise_beside_an_unseen_tier_is_kept_only_by_who_gave_it(
     assert admissions(seen) == []
     seen.stream.load_settled(state, observed)
     assert admissions(seen) == [emitted]
-    assert any(isinstance(event, Withdraw) for event in seen.events) != observed
+    assert any(isinstance(event, ev.Withdraw) for event in seen.events) != observed
     seen.stream.load_settled(state, not observed)
     assert len(admissions(seen)) == 1
     assert not {"COUNT", "PIN"} & set(seen.broken)
@@ -361,8 +347,8 @@ def test_a_store_cursor_is_told_only_of_a_table_that_was_seen(known: bool) -> No
     if known:
         state.enter(0, 0, seen.pool.get_new_blocks(2) and [1, 2])
     account_cursors(tier, Cursors("a", [2], 32))
-    emitted = [event for event in seen.events if isinstance(event, Cursor)]
-    assert emitted == ([Cursor("a", 0, 2, 0)] if known else [])
+    emitted = [event for event in seen.events if isinstance(event, ev.Cursor)]
+    assert emitted == ([ev.Cursor("a", 0, 2, 0)] if known else [])
 
 
 def test_something_that_happens_during_such_a_step_is_told_between_its_ends() -> None:
@@ -376,13 +362,13 @@ def test_something_that_happens_during_such_a_step_is_told_between_its_ends() ->
     seen.stream.processed(2)
     kinds = [(type(event), getattr(event, "tokens", None)) for event in seen.events]
     assert kinds == [
-        (Dispatch, [1]),
-        (Process, None),
-        (Dispatch, [1]),
-        (Process, None),
-        (Dispatch, [1]),
-        (Alloc, None),
-        (Process, None),
+        (ev.Dispatch, [1]),
+        (ev.Process, None),
+        (ev.Dispatch, [1]),
+        (ev.Process, None),
+        (ev.Dispatch, [1]),
+        (ev.Alloc, None),
+        (ev.Process, None),
     ]
     assert not seen.broken
 

@@ -22,7 +22,7 @@ from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
 from kvfence.checker.adapters.vllm.worker.worker_races import OrderViolation, Races, race_text
 from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, GroupKind, group_kinds
 from kvfence.checker.order.races import OrderChecker, Race
-from kvfence.spec.order import Header, Kernel
+from kvfence.spec import order as od
 
 _spec = importlib.util.spec_from_file_location("fake_worker", Path(__file__).with_name("fake_worker.py"))
 assert _spec is not None
@@ -383,8 +383,8 @@ def test_events_that_are_gone_are_forgotten(lab: Lab) -> None:
     assert len(order.checker.clocks._records) < 20
     assert len(order._given) < 20
     assert len(order._running) <= 2
-    assert isinstance(lab.emitted[0], Header)
-    assert sum(isinstance(event, Kernel) for event in lab.emitted) == 200
+    assert isinstance(lab.emitted[0], od.Header)
+    assert sum(isinstance(event, od.Kernel) for event in lab.emitted) == 200
 
 
 def test_races_are_logged_once_counted_or_raised(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

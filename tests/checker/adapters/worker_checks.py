@@ -17,7 +17,7 @@ from kvfence.checker.adapters.vllm.hooks.instrument import instrument
 from kvfence.checker.audit.cases.case import Case, Hold, Reset, Setup, Step, Submit
 from kvfence.checker.audit.rig.rig import Ask, Rig
 from kvfence.checker.order.races import OrderChecker, Race
-from kvfence.spec.order import Header
+from kvfence.spec import order as od
 
 SETUP = Setup(gpu_blocks=24, cpu_blocks=40)
 ACTIONS = (
@@ -61,7 +61,7 @@ def tried(rig: Rig, setup: Setup, connector: str = SIMPLE, case: Case | None = N
     made: list[Any] = []
 
     def sink(event: Any) -> None:
-        if isinstance(event, Header):
+        if isinstance(event, od.Header):
             checkers.append(OrderChecker(event, on_race=emitted.append))
         else:
             checkers[-1](event)

@@ -7,19 +7,19 @@ import msgspec
 import pytest
 
 from kvfence.checker.cli import app as cli
-from kvfence.spec.events import Alloc, Event, Free, Header, Pool, Quiesce
+from kvfence.spec import events as ev
 
-HEADER = Header(producer="test", pools=(Pool("gpu", 4, null=0),))
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 4, null=0),))
 
 
-def trace(folder: Path, *events: Event) -> str:
+def trace(folder: Path, *events: ev.Event) -> str:
     path = folder / "run.jsonl"
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in (HEADER, *events)))
     return str(path)
 
 
 def test_a_sound_trace_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = trace(tmp_path, Alloc("gpu", "req:1.0", [1]), Free("gpu", "req:1.0", [1]), Quiesce())
+    path = trace(tmp_path, ev.Alloc("gpu", "req:1.0", [1]), ev.Free("gpu", "req:1.0", [1]), ev.Quiesce())
     assert cli.run(["check", path]) == 0
     assert "holds. 3 events" in capsys.readouterr().out
 
@@ -28,7 +28,10 @@ def test_a_violation_is_told_with_its_event_and_the_slots_last_events(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = trace(
-        tmp_path, Alloc("gpu", "req:1.0", [1]), Free("gpu", "req:1.0", [1]), Free("gpu", "req:1.0", [1])
+        tmp_path,
+        ev.Alloc("gpu", "req:1.0", [1]),
+        ev.Free("gpu", "req:1.0", [1]),
+        ev.Free("gpu", "req:1.0", [1]),
     )
     assert cli.run(["check", path]) == 1
     text = capsys.readouterr().out

@@ -11,24 +11,13 @@ from kvfence.checker.order.race_check import check_order_trace
 from kvfence.reference.order_programs.order_rules import RULES, Twins, gpu
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import in_order
+from kvfence.spec import order as od
 from kvfence.spec.files.order_traces import OrderTraceWriter
-from kvfence.spec.order import (
-    Copy,
-    Declare,
-    Header,
-    Kernel,
-    OrderEvent,
-    Own,
-    Region,
-    Stack,
-    Stream,
-    SyncDevice,
-)
 
 ANY = next(twins for twins in RULES if "order ANY" in twins.rule)
 
 
-def record(path: Path, program: Program, first: list[OrderEvent] | None = None) -> Path:
+def record(path: Path, program: Program, first: list[od.OrderEvent] | None = None) -> Path:
     with OrderTraceWriter(path, program.header) as write:
         for event in (*(first or []), *in_order(program).trace):
             write(event)
@@ -38,7 +27,7 @@ def record(path: Path, program: Program, first: list[OrderEvent] | None = None) 
 @pytest.fixture
 def racy(tmp_path: Path) -> Path:
     frames = ["worker.py:31 start_store", "step.py:7 step"]
-    first: list[OrderEvent] = [Declare(stacks=[Stack(1, frames)]), Own("req:9.0", [gpu(1)])]
+    first: list[od.OrderEvent] = [od.Declare(stacks=[od.Stack(1, frames)]), od.Own("req:9.0", [gpu(1)])]
     return record(tmp_path / "racy.jsonl", ANY.broken, first)
 
 
@@ -83,8 +72,10 @@ def test_a_trace_without_accesses_is_undetermined(tmp_path: Path, capsys: pytest
 
 def test_forgotten_accesses_make_it_undetermined(tmp_path: Path) -> None:
     """Nobody ever waits for anything, so every access still matters."""
-    header = Header(producer="test", streams=(Stream(0),), regions=(Region(0, 0, 1 << 20),))
-    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 2 * number % 1998, 1),)) for number in range(1000)]
+    header = od.Header(producer="test", streams=(od.Stream(0),), regions=(od.Region(0, 0, 1 << 20),))
+    events: list[od.OrderEvent] = [
+        od.Kernel(0, 0, (), ((0, 2 * number % 1998, 1),)) for number in range(1000)
+    ]
     path = record(tmp_path / "long.jsonl", Program(header, events))
     found = check_order_trace(path, most_pieces=100)
     assert found.verdict == "undetermined"
@@ -96,12 +87,15 @@ def test_the_table_counts_the_pairs_that_were_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A kernel writes, then a store reads the same bytes on one stream: STORE-READY was judged, no more."""
-    header = Header(
+    header = od.Header(
         producer="test",
-        streams=(Stream(0),),
-        regions=(Region(0, 0, 64, kind="device"), Region(1, 4096, 64, kind="pinned")),
+        streams=(od.Stream(0),),
+        regions=(od.Region(0, 0, 64, kind="device"), od.Region(1, 4096, 64, kind="pinned")),
     )
-    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 0, 8),)), Copy(0, 0, ((0, 0, 8),), ((1, 0, 8),))]
+    events: list[od.OrderEvent] = [
+        od.Kernel(0, 0, (), ((0, 0, 8),)),
+        od.Copy(0, 0, ((0, 0, 8),), ((1, 0, 8),)),
+    ]
     path = record(tmp_path / "store.jsonl", Program(header, events))
     found = check_order_trace(path)
     assert found.checks == {"FREEZE": 0, "LOAD-ORDER": 0, "STORE-READY": 1, "USE-READY": 0, "": 0}
@@ -116,8 +110,8 @@ def test_the_table_counts_the_pairs_that_were_compared(
 def test_without_two_accesses_to_the_same_bytes_nothing_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header = Header(producer="test", streams=(Stream(0),), regions=(Region(0, 0, 64),))
-    events: list[OrderEvent] = [Kernel(0, 0, (), ((0, 8 * number, 8),)) for number in range(4)]
+    header = od.Header(producer="test", streams=(od.Stream(0),), regions=(od.Region(0, 0, 64),))
+    events: list[od.OrderEvent] = [od.Kernel(0, 0, (), ((0, 8 * number, 8),)) for number in range(4)]
     assert cli.run(["races", str(record(tmp_path / "apart.jsonl", Program(header, events)))]) == 3
     assert "no order was judged" in " ".join(capsys.readouterr().out.split())
 
@@ -134,18 +128,20 @@ def test_a_race_is_counted_for_its_invariant_also_if_it_is_not_kept(tmp_path: Pa
 
 def test_a_limit_ends_the_check_with_that_race(tmp_path: Path) -> None:
     """Two races, far apart: the first ends a check for one, the second a check for two."""
-    header = Header(producer="test", streams=(Stream(0), Stream(1)), regions=(Region(0, 0, 1 << 20),))
+    header = od.Header(
+        producer="test", streams=(od.Stream(0), od.Stream(1)), regions=(od.Region(0, 0, 1 << 20),)
+    )
 
-    def races(name: str) -> list[OrderEvent]:
-        return [Kernel(0, stream, (), ((0, 0, 8),), name=f"{name}{stream}") for stream in (0, 1)]
+    def races(name: str) -> list[od.OrderEvent]:
+        return [od.Kernel(0, stream, (), ((0, 0, 8),), name=f"{name}{stream}") for stream in (0, 1)]
 
-    quiet: list[OrderEvent] = [Kernel(0, 0, ((0, 64, 8),), ()) for _ in range(3000)]
-    order: list[OrderEvent] = [
+    quiet: list[od.OrderEvent] = [od.Kernel(0, 0, ((0, 64, 8),), ()) for _ in range(3000)]
+    order: list[od.OrderEvent] = [
         *races("early"),
-        SyncDevice(0, 0),
+        od.SyncDevice(0, 0),
         *quiet,
         *races("late"),
-        SyncDevice(0, 0),
+        od.SyncDevice(0, 0),
         *quiet,
     ]
     path = record(tmp_path / "two.jsonl", Program(header, order))

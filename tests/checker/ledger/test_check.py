@@ -6,32 +6,19 @@ import msgspec
 import pytest
 
 from kvfence.checker.ledger.check import check_trace
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Dispatch,
-    Drop,
-    Event,
-    Evict,
-    Free,
-    Header,
-    Label,
-    Pool,
-    Queue,
-    Quiesce,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceCutError, TraceError, TraceWriter
 from kvfence.spec.packed import WIDE, pack
 
-HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 4)))
-SOUND: list[Event] = [
-    Alloc("gpu", "req:1.0", [1, 2], free=5),
-    Free("gpu", "req:1.0", [2, 1], free=7),
-    Quiesce(),
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 4)))
+SOUND: list[ev.Event] = [
+    ev.Alloc("gpu", "req:1.0", [1, 2], free=5),
+    ev.Free("gpu", "req:1.0", [2, 1], free=7),
+    ev.Quiesce(),
 ]
 
 
-def write(path: Path, events: list[Event]) -> Path:
+def write(path: Path, events: list[ev.Event]) -> Path:
     """A trace file of ``events``."""
     with TraceWriter(path, HEADER) as record:
         for event in events:
@@ -52,7 +39,7 @@ def test_a_sound_trace_holds(tmp_path: Path, name: str) -> None:
 
 
 def test_the_first_violation_ends_the_check(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", [*SOUND, Evict("gpu", [1]), Evict("gpu", [2])])
+    path = write(tmp_path / "trace.jsonl", [*SOUND, ev.Evict("gpu", [1]), ev.Evict("gpu", [2])])
     report = check_trace(path)
     assert report.verdict == "violated"
     assert [violation.number for violation in report.violations] == [3]
@@ -60,7 +47,7 @@ def test_the_first_violation_ends_the_check(tmp_path: Path) -> None:
 
 
 def test_all_violations_are_found_if_wanted(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", [*SOUND, Evict("gpu", [1]), Evict("gpu", [2]), Quiesce()])
+    path = write(tmp_path / "trace.jsonl", [*SOUND, ev.Evict("gpu", [1]), ev.Evict("gpu", [2]), ev.Quiesce()])
     report = check_trace(path, limit=None)
     assert [violation.number for violation in report.violations] == [3, 4]
     assert report.violation_counts == {"CONSERVE": 2}
@@ -88,7 +75,7 @@ def test_a_cut_trace_is_no_pass(tmp_path: Path) -> None:
 
 
 def test_a_cut_trace_still_tells_its_violations(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", [Evict("gpu", [1]), *SOUND])
+    path = write(tmp_path / "trace.jsonl", [ev.Evict("gpu", [1]), *SOUND])
     path.write_bytes(path.read_bytes()[:-5])
     report = check_trace(path, limit=None)
     assert report.verdict == "violated"
@@ -99,24 +86,24 @@ def test_a_cut_trace_still_tells_its_violations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        (Alloc("disk", "req:1.0", [1]), "pool 'disk'"),
-        (Alloc("gpu", "req:1.0", [8]), "slot 8"),
-        (Alloc("gpu", "req:1.0", [-1]), "slot -1"),
-        (Evict("gpu", [2**70]), "slot 1180591620717411303424"),
-        (Evict("gpu", pack([*range(1, 8), 2**31] * 3)), "slot 2147483648"),
-        (Label("gpu", pack([1] * 20), pack([1] * 19, WIDE)), "19 keys for 20 slots"),
-        (Admit("1", 0, 2**70, 0, 0, 2**70), "1180591620717411303424 (tokens"),
-        (Dispatch(0, ["1"], [2**70]), "1180591620717411303424 (tokens"),
-        (Label("gpu", [1], [11, 12]), "2 keys for 1 slots"),
-        (Queue(0, 0, "store", "gpu", [1], "cpu", [1, 2], [11]), "1 sources, 2 destinations"),
-        (Dispatch(0, ["1"], []), "0 token counts for 1 requests"),
-        (Drop("1", 0, 0, 10**12, "lazy"), "1000000000000"),
+        (ev.Alloc("disk", "req:1.0", [1]), "pool 'disk'"),
+        (ev.Alloc("gpu", "req:1.0", [8]), "slot 8"),
+        (ev.Alloc("gpu", "req:1.0", [-1]), "slot -1"),
+        (ev.Evict("gpu", [2**70]), "slot 1180591620717411303424"),
+        (ev.Evict("gpu", pack([*range(1, 8), 2**31] * 3)), "slot 2147483648"),
+        (ev.Label("gpu", pack([1] * 20), pack([1] * 19, WIDE)), "19 keys for 20 slots"),
+        (ev.Admit("1", 0, 2**70, 0, 0, 2**70), "1180591620717411303424 (tokens"),
+        (ev.Dispatch(0, ["1"], [2**70]), "1180591620717411303424 (tokens"),
+        (ev.Label("gpu", [1], [11, 12]), "2 keys for 1 slots"),
+        (ev.Queue(0, 0, "store", "gpu", [1], "cpu", [1, 2], [11]), "1 sources, 2 destinations"),
+        (ev.Dispatch(0, ["1"], []), "0 token counts for 1 requests"),
+        (ev.Drop("1", 0, 0, 10**12, "lazy"), "1000000000000"),
     ],
 )
 def test_an_event_that_makes_no_sense_is_a_fault_of_the_trace(
-    tmp_path: Path, event: Event, told: str
+    tmp_path: Path, event: ev.Event, told: str
 ) -> None:
-    path = write(tmp_path / "trace.jsonl", [Alloc("gpu", "req:1.0", [1]), event])
+    path = write(tmp_path / "trace.jsonl", [ev.Alloc("gpu", "req:1.0", [1]), event])
     with pytest.raises(TraceError) as raised:
         check_trace(path)
     assert str(raised.value).startswith(f"{path}: line 3: makes no sense: ")
@@ -132,7 +119,9 @@ def test_packed_numbers_that_are_cut_are_a_fault_of_the_trace(tmp_path: Path) ->
 
 
 def test_a_violation_tells_packed_numbers_as_lists(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", [Alloc("cpu", "op:1.0", pack([1, 2])), Evict("cpu", pack([2]))])
+    path = write(
+        tmp_path / "trace.jsonl", [ev.Alloc("cpu", "op:1.0", pack([1, 2])), ev.Evict("cpu", pack([2]))]
+    )
     (violation,) = check_trace(path).violations
     told = msgspec.json.decode(msgspec.json.encode(violation))
     assert told["event"]["slots"] == [2]
@@ -143,7 +132,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
-    path = write(tmp_path / "trace.jsonl", [Evict("gpu", [1]), *SOUND])
+    path = write(tmp_path / "trace.jsonl", [ev.Evict("gpu", [1]), *SOUND])
     report = check_trace(path, limit=None, progress=interrupt)
     assert report.interrupted
     assert report.verdict == "violated"
@@ -153,7 +142,9 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
 
 def test_events_that_nothing_judges_are_no_verdict(tmp_path: Path) -> None:
     """There are events, and no rule found anything in them to compare."""
-    report = check_trace(write(tmp_path / "empty.jsonl", [Alloc("gpu", "req:1.0", []), Evict("gpu", [])]))
+    report = check_trace(
+        write(tmp_path / "empty.jsonl", [ev.Alloc("gpu", "req:1.0", []), ev.Evict("gpu", [])])
+    )
     assert (report.verdict, sum(report.checks.values())) == ("undetermined", 0)
     assert "no event of the trace was judged by an invariant" in report.notes
     assert set(report.verdicts.values()) == {"undetermined"}

@@ -12,60 +12,23 @@ import pytest
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.declared import RULES, Declared, Rules, UndeclaredError, judges
+from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Answer,
-    Ask,
-    Complete,
-    Decide,
-    Describe,
-    Dispatch,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Geometry,
-    Group,
-    Header,
-    Hostmem,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Preempt,
-    Process,
-    Queue,
-    Quiesce,
-    Removed,
-    Report,
-    Reserve,
-    Reset,
-    Retire,
-    Rollback,
-    Round,
-    Stored,
-    Submit,
-    Touch,
-    Unlabel,
-    Zero,
-)
 
 LEDGER = Path(__file__).parents[3] / "checker" / "ledger"
-HEADER = Header(
+HEADER = ev.Header(
     producer="test",
-    pools=(Pool("gpu", 8, null=0), Pool("cpu", 6)),
-    groups=(Group("gpu", 4),),
+    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
+    groups=(ev.Group("gpu", 4),),
     ranks=2,
 )
-STORE: list[Event] = [
-    Alloc("gpu", "req:1.0", [1], free=6),
-    Alloc("cpu", "op:0.0", [3]),
-    Touch("gpu", "op:0.0", [1]),
-    Queue(0, 0, "store", "gpu", [1], "cpu", [3], [11]),
-    Issue(0, 0),
-    Report(0, 0, 0),
+STORE: list[ev.Event] = [
+    ev.Alloc("gpu", "req:1.0", [1], free=6),
+    ev.Alloc("cpu", "op:0.0", [3]),
+    ev.Touch("gpu", "op:0.0", [1]),
+    ev.Queue(0, 0, "store", "gpu", [1], "cpu", [3], [11]),
+    ev.Issue(0, 0),
+    ev.Report(0, 0, 0),
 ]
 
 
@@ -237,7 +200,7 @@ def test_the_reading_sees_a_planted_fault(file: str, old: str, new: str, raised:
 # By running them.
 
 
-def counts(before: list[Event], event: Event, header: Header = HEADER) -> dict[str, int]:
+def counts(before: list[ev.Event], event: ev.Event, header: ev.Header = HEADER) -> dict[str, int]:
     """What ``event`` is counted for, after the events ``before`` of the same trace."""
     ledger = Ledger(header, "count")
     for one in before:
@@ -251,97 +214,105 @@ def once(*names: str) -> dict[str, int]:
     return dict.fromkeys(names, 1)
 
 
-CACHED: list[Event] = [
-    Alloc("cpu", "op:9.0", [2]),
-    Label("cpu", [2], [11]),
-    Touch("cpu", "hit:1.0", [2]),
+CACHED: list[ev.Event] = [
+    ev.Alloc("cpu", "op:9.0", [2]),
+    ev.Label("cpu", [2], [11]),
+    ev.Touch("cpu", "hit:1.0", [2]),
 ]
-PLACED = Geometry("1", 0, 0, 4)
+PLACED = ev.Geometry("1", 0, 0, 4)
 
 
 @pytest.mark.parametrize(
     ("before", "event", "expected"),
     [
-        ([], Alloc("gpu", "req:1.0", [1]), once("CONSERVE", "FREEZE", "PIN")),
-        ([], Alloc("gpu", "req:1.0", []), {}),
-        ([], Alloc("gpu", "req:1.0", [], free=7), once("CONSERVE")),
-        ([], Alloc("gpu", "req:1.0", [99]), once("CONSERVE")),
-        (STORE[:2], Touch("gpu", "op:0.0", [1]), once("CONSERVE", "UNIQUE")),
-        (STORE[:2], Touch("gpu", "hit:2.0", [1]), once("CONSERVE", "PURE")),
-        (STORE[:2], Touch("gpu", "req:2.0", [1]), once("CONSERVE")),
-        (STORE[:2], Free("gpu", "req:1.0", [1]), once("CONSERVE", "FREEZE", "PIN")),
-        (STORE[:3], Free("gpu", "req:1.0", [1]), once("CONSERVE")),
-        (STORE[:3], Free("gpu", "req:1.0", []), {}),
-        ([], Evict("gpu", []), {}),
-        ([], Unlabel("gpu", [], "test"), {}),
+        ([], ev.Alloc("gpu", "req:1.0", [1]), once("CONSERVE", "FREEZE", "PIN")),
+        ([], ev.Alloc("gpu", "req:1.0", []), {}),
+        ([], ev.Alloc("gpu", "req:1.0", [], free=7), once("CONSERVE")),
+        ([], ev.Alloc("gpu", "req:1.0", [99]), once("CONSERVE")),
+        (STORE[:2], ev.Touch("gpu", "op:0.0", [1]), once("CONSERVE", "UNIQUE")),
+        (STORE[:2], ev.Touch("gpu", "hit:2.0", [1]), once("CONSERVE", "PURE")),
+        (STORE[:2], ev.Touch("gpu", "req:2.0", [1]), once("CONSERVE")),
+        (STORE[:2], ev.Free("gpu", "req:1.0", [1]), once("CONSERVE", "FREEZE", "PIN")),
+        (STORE[:3], ev.Free("gpu", "req:1.0", [1]), once("CONSERVE")),
+        (STORE[:3], ev.Free("gpu", "req:1.0", []), {}),
+        ([], ev.Evict("gpu", []), {}),
+        ([], ev.Unlabel("gpu", [], "test"), {}),
         (CACHED[:1], CACHED[1], once("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")),
-        ([], Label("cpu", [], []), {}),
+        ([], ev.Label("cpu", [], []), {}),
         (
-            [*STORE, Report(0, 0, 1), Complete(0, 0)],
-            Label("cpu", [3], [11], op=0),
+            [*STORE, ev.Report(0, 0, 1), ev.Complete(0, 0)],
+            ev.Label("cpu", [3], [11], op=0),
             once("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", "ONCE"),
         ),
         (
-            [*STORE, Report(0, 0, 1), Complete(0, 0), Reset(True, ["gpu", "cpu"])],
-            Label("cpu", [3], [11], op=0),
+            [*STORE, ev.Report(0, 0, 1), ev.Complete(0, 0), ev.Reset(True, ["gpu", "cpu"])],
+            ev.Label("cpu", [3], [11], op=0),
             once("RESET", "ONCE"),
         ),
         (STORE[:3], STORE[3], once("ONCE", "UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")),
-        ([], Queue(0, 0, "load", "cpu", [], "gpu", [], []), once("ONCE")),
+        ([], ev.Queue(0, 0, "load", "cpu", [], "gpu", [], []), once("ONCE")),
         (
-            [*CACHED, Alloc("gpu", "req:1.0", [1])],
-            Queue(0, 0, "load", "cpu", [2], "gpu", [1], [11]),
+            [*CACHED, ev.Alloc("gpu", "req:1.0", [1])],
+            ev.Queue(0, 0, "load", "cpu", [2], "gpu", [1], [11]),
             once("ONCE", "UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED", "PIN"),
         ),
         (STORE[:5], STORE[5], once("ONCE")),
-        (STORE, Complete(0, 0), once("RANKS")),
-        ([*STORE, Complete(0, 0)], Report(0, 0, 1), {}),
-        ([*STORE, Report(0, 0, 1)], Complete(0, 0), once("ONCE", "RANKS", "FAIL-CLOSED")),
-        (STORE, Reserve(0, 0, 1), once("ONCE", "RANKS")),
-        (STORE, Decide(0, 0, 1, "commit"), once("ONCE", "RANKS")),
-        (STORE, Describe(0, 0, 0, 0), once("ONCE")),
-        ([], Lookup("1", 0, 0, 0), once("ONCE", "COUNT")),
+        (STORE, ev.Complete(0, 0), once("RANKS")),
+        ([*STORE, ev.Complete(0, 0)], ev.Report(0, 0, 1), {}),
+        ([*STORE, ev.Report(0, 0, 1)], ev.Complete(0, 0), once("ONCE", "RANKS", "FAIL-CLOSED")),
+        (STORE, ev.Reserve(0, 0, 1), once("ONCE", "RANKS")),
+        (STORE, ev.Decide(0, 0, 1, "commit"), once("ONCE", "RANKS")),
+        (STORE, ev.Describe(0, 0, 0, 0), once("ONCE")),
+        ([], ev.Lookup("1", 0, 0, 0), once("ONCE", "COUNT")),
         (
-            [*CACHED[:2], Touch("cpu", "hit:1.0", [2])],
-            Lookup("1", 0, 0, 4, "cpu", [2]),
+            [*CACHED[:2], ev.Touch("cpu", "hit:1.0", [2])],
+            ev.Lookup("1", 0, 0, 4, "cpu", [2]),
             once("ONCE", "COUNT", "PIN", "CONSERVE", "PURE"),
         ),
-        ([], Admit("1", 0, 0, 0, 4, 4), once("ONCE", "COUNT")),
-        ([], Rollback("1", 0, 4), once("ONCE")),
-        ([Admit("1", 0, 4, 0, 0, 4)], Rollback("1", 0, 4, ahead=0), once("ONCE", "FAIL-CLOSED", "COUNT")),
-        ([], Finish("1", 0, "stop", 4), once("ONCE")),
-        ([Admit("1", 0, 4, 0, 0, 4)], Finish("1", 0, "stop", 4), once("ONCE", "COUNT")),
-        ([Admit("1", 0, 3, 0, 0, 3), Finish("1", 0, "stop", 3)], Retire("1", 0), once("ONCE", "NO-LEAK")),
+        ([], ev.Admit("1", 0, 0, 0, 4, 4), once("ONCE", "COUNT")),
+        ([], ev.Rollback("1", 0, 4), once("ONCE")),
         (
-            [Admit("1", 0, 4, 0, 0, 4), Finish("1", 0, "stop", 4)],
-            Retire("1", 0),
+            [ev.Admit("1", 0, 4, 0, 0, 4)],
+            ev.Rollback("1", 0, 4, ahead=0),
+            once("ONCE", "FAIL-CLOSED", "COUNT"),
+        ),
+        ([], ev.Finish("1", 0, "stop", 4), once("ONCE")),
+        ([ev.Admit("1", 0, 4, 0, 0, 4)], ev.Finish("1", 0, "stop", 4), once("ONCE", "COUNT")),
+        (
+            [ev.Admit("1", 0, 3, 0, 0, 3), ev.Finish("1", 0, "stop", 3)],
+            ev.Retire("1", 0),
+            once("ONCE", "NO-LEAK"),
+        ),
+        (
+            [ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)],
+            ev.Retire("1", 0),
             once("FLUSH"),
         ),
-        ([], Preempt("1", 0, "room"), once("ONCE")),
-        ([], Dispatch(0, [], []), once("ONCE")),
-        ([], Dispatch(0, ["1"], [1]), once("ONCE", "USE-READY", "FAIL-CLOSED")),
-        ([], Process(3), {}),
-        ([], Reset(False, []), {}),
-        ([], Reset(True, ["cpu", "gpu"]), once("RESET")),
-        ([], Quiesce(), once("NO-LEAK")),
-        ([Hostmem("cpu", 0, True), Hostmem("cpu", 1, True)], Quiesce(), once("NO-LEAK", "HOSTMEM")),
+        ([], ev.Preempt("1", 0, "room"), once("ONCE")),
+        ([], ev.Dispatch(0, [], []), once("ONCE")),
+        ([], ev.Dispatch(0, ["1"], [1]), once("ONCE", "USE-READY", "FAIL-CLOSED")),
+        ([], ev.Process(3), {}),
+        ([], ev.Reset(False, []), {}),
+        ([], ev.Reset(True, ["cpu", "gpu"]), once("RESET")),
+        ([], ev.Quiesce(), once("NO-LEAK")),
+        ([ev.Hostmem("cpu", 0, True), ev.Hostmem("cpu", 1, True)], ev.Quiesce(), once("NO-LEAK", "HOSTMEM")),
         ([], PLACED, once("ONCE")),
-        ([], Geometry("1", 0, 0, 4, needed=1), once("ONCE", "GEOMETRY")),
-        ([], Geometry("1", 0, 0, 4, bound=1), once("ONCE")),
-        ([], Stored("gpu", []), {}),
-        ([], Removed("gpu", []), {}),
-        ([Ask(0, "1", 0, "cpu", [11])], Answer(0, "1", 0, 1), once("ONCE")),
-        ([Dispatch(0, [], [])], Zero(0, "gpu", []), once("ONCE")),
-        ([Dispatch(0, [], [])], Zero(0, "gpu", [1]), once("ONCE", "LOAD-ORDER")),
-        ([], Round(1, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
-        ([], Round(0, 0, 0, 0, 0, 0, "gpu"), {}),
-        ([], Round(0, 1, 0, 0, 0, 0, "gpu"), {}),
-        ([Round(0, 1, 0, 0, 0, 0, "gpu")] * 2, Round(0, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
-        ([], Submit("1", 0, 4), once("ONCE")),
+        ([], ev.Geometry("1", 0, 0, 4, needed=1), once("ONCE", "GEOMETRY")),
+        ([], ev.Geometry("1", 0, 0, 4, bound=1), once("ONCE")),
+        ([], ev.Stored("gpu", []), {}),
+        ([], ev.Removed("gpu", []), {}),
+        ([ev.Ask(0, "1", 0, "cpu", [11])], ev.Answer(0, "1", 0, 1), once("ONCE")),
+        ([ev.Dispatch(0, [], [])], ev.Zero(0, "gpu", []), once("ONCE")),
+        ([ev.Dispatch(0, [], [])], ev.Zero(0, "gpu", [1]), once("ONCE", "LOAD-ORDER")),
+        ([], ev.Round(1, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
+        ([], ev.Round(0, 0, 0, 0, 0, 0, "gpu"), {}),
+        ([], ev.Round(0, 1, 0, 0, 0, 0, "gpu"), {}),
+        ([ev.Round(0, 1, 0, 0, 0, 0, "gpu")] * 2, ev.Round(0, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
+        ([], ev.Submit("1", 0, 4), once("ONCE")),
     ],
 )
 def test_an_event_counts_for_what_it_was_judged_by(
-    before: list[Event], event: Event, expected: dict[str, int]
+    before: list[ev.Event], event: ev.Event, expected: dict[str, int]
 ) -> None:
     assert counts(before, event) == expected
 
@@ -349,9 +320,9 @@ def test_an_event_counts_for_what_it_was_judged_by(
 def test_an_event_that_makes_no_sense_is_not_counted() -> None:
     ledger = Ledger(HEADER)
     with pytest.raises(ValueError, match="one key for each slot"):
-        ledger.apply(Label("gpu", [1], []))
+        ledger.apply(ev.Label("gpu", [1], []))
     with pytest.raises(KeyError):
-        ledger.apply_until_violation(iter([Free("nowhere", "req:1.0", [1])]))
+        ledger.apply_until_violation(iter([ev.Free("nowhere", "req:1.0", [1])]))
     assert ledger.checks == 0
 
 
@@ -366,14 +337,14 @@ def test_a_report_alone_says_nothing_of_ranks() -> None:
 @pytest.fixture
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule of ``issue`` does not declare what it raises."""
-    monkeypatch.setitem(RULES, Issue, Declared(Issue, ("PURE",), frozenset({"PURE"})))
+    monkeypatch.setitem(RULES, ev.Issue, Declared(ev.Issue, ("PURE",), frozenset({"PURE"})))
 
 
 @pytest.mark.usefixtures("undeclared")
 def test_to_raise_what_is_not_declared_is_an_error() -> None:
     said = "the rule of Issue raised ONCE, which it does not declare: not true that only an open transfer"
     with pytest.raises(UndeclaredError, match=said):
-        Ledger(HEADER, "count").apply(Issue(0, 0))
+        Ledger(HEADER, "count").apply(ev.Issue(0, 0))
 
 
 @pytest.mark.usefixtures("undeclared")
@@ -381,7 +352,7 @@ def test_to_raise_what_is_not_declared_is_an_error() -> None:
 def test_in_a_serving_process_it_is_told_as_the_violation_that_it_is(mode: GuardMode) -> None:
     guard = Guard(mode)
     guard(HEADER)
-    guard(Issue(0, 0))
+    guard(ev.Issue(0, 0))
     facts = guard.facts()
     assert (facts.verdict, facts.violations, facts.internal_errors) == ("violated", {"ONCE": 1}, 0)
     assert (facts.checks["ONCE"], facts.checks["PURE"]) == (1, 0)
@@ -389,5 +360,5 @@ def test_in_a_serving_process_it_is_told_as_the_violation_that_it_is(mode: Guard
 
 def test_a_kind_of_event_has_one_rule() -> None:
     with pytest.raises(ValueError, match="Issue has a rule already"):
-        judges(Issue, "ONCE")(lambda event: event)
+        judges(ev.Issue, "ONCE")(lambda event: event)
     assert all("_marked" in vars(part) for part in Rules.__subclasses__())

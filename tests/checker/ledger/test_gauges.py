@@ -4,18 +4,20 @@ import pytest
 
 from kvfence.checker.ledger.guard.gauges import MOST_POOLS, GuardCollector
 from kvfence.checker.ledger.guard.guard import Guard
-from kvfence.spec.events import Alloc, Evict, Header, Pool, Queue
+from kvfence.spec import events as ev
 
 prometheus_client = pytest.importorskip("prometheus_client")
-HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 8)))
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 8)))
 
 
 def test_a_scrape_tells_what_the_guard_knows() -> None:
     registry = prometheus_client.CollectorRegistry()
     guard = Guard("count", HEADER)
     GuardCollector(registry).add(guard, "3")
-    guard.batch([Alloc("gpu", "op:0.0", [1, 2]), Alloc("cpu", "op:0.0", [1]), Evict("gpu", [3])])
-    guard.batch([Queue(0, 0, "store", "gpu", [1], "cpu", [1], [7]), Evict("gpu", [3]), Alloc("x", "", [])])
+    guard.batch([ev.Alloc("gpu", "op:0.0", [1, 2]), ev.Alloc("cpu", "op:0.0", [1]), ev.Evict("gpu", [3])])
+    guard.batch(
+        [ev.Queue(0, 0, "store", "gpu", [1], "cpu", [1], [7]), ev.Evict("gpu", [3]), ev.Alloc("x", "", [])]
+    )
 
     def value(name: str, **labels: str) -> float | None:
         found: float | None = registry.get_sample_value(f"kvfence_{name}", {"engine": "3"} | labels)
@@ -41,7 +43,9 @@ def test_a_guard_that_is_gone_is_not_published() -> None:
 
 def test_the_number_of_labels_is_bounded() -> None:
     registry = prometheus_client.CollectorRegistry()
-    guard = Guard("count", Header(producer="test", pools=tuple(Pool(f"pool{n}", 4) for n in range(100))))
+    guard = Guard(
+        "count", ev.Header(producer="test", pools=tuple(ev.Pool(f"pool{n}", 4) for n in range(100)))
+    )
     GuardCollector(registry).add(guard)
     pools = [sample for family in registry.collect() for sample in family.samples if "pool" in sample.labels]
     assert len(pools) == MOST_POOLS

@@ -10,36 +10,19 @@ from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state import ledger_state as state
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
-from kvfence.spec.events import (
-    Alloc,
-    Complete,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Header,
-    Issue,
-    Label,
-    Pool,
-    Queue,
-    Quiesce,
-    Report,
-    Retire,
-    Submit,
-    Touch,
-)
+from kvfence.spec import events as ev
 
-HEADER = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 6)))
-OPEN_STORE: list[Event] = [
-    Alloc("gpu", "req:1.0", [1], free=6),
-    Touch("gpu", "op:0.0", [1], free=6),
-    Alloc("cpu", "op:0.0", [2], free=5),
-    Queue(0, 0, "store", "gpu", [1], "cpu", [2], [11]),
+HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)))
+OPEN_STORE: list[ev.Event] = [
+    ev.Alloc("gpu", "req:1.0", [1], free=6),
+    ev.Touch("gpu", "op:0.0", [1], free=6),
+    ev.Alloc("cpu", "op:0.0", [2], free=5),
+    ev.Queue(0, 0, "store", "gpu", [1], "cpu", [2], [11]),
 ]
-END_STORE: list[Event] = [Issue(0, 0), Report(0, 0, 0), Complete(0, 0)]
+END_STORE: list[ev.Event] = [ev.Issue(0, 0), ev.Report(0, 0, 0), ev.Complete(0, 0)]
 
 
-def judge(ledger: Ledger, events: list[Event]) -> list[str]:
+def judge(ledger: Ledger, events: list[ev.Event]) -> list[str]:
     return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
 
 
@@ -49,14 +32,14 @@ def judge(ledger: Ledger, events: list[Event]) -> list[str]:
 def test_raising_stops_the_caller_and_says_why() -> None:
     ledger = Ledger(HEADER)
     with pytest.raises(InvariantViolation, match=r"CONSERVE violated by event 0: .*slot=0") as raised:
-        ledger(Alloc("gpu", "req:1.0", [0]))
+        ledger(ev.Alloc("gpu", "req:1.0", [0]))
     assert raised.value.violation.slots == (0,)
 
 
 def test_logging_goes_on_and_keeps_what_was_found(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger(HEADER, "log")
     with caplog.at_level(logging.ERROR, "kvfence.ledger"):
-        for event in (Alloc("gpu", "req:1.0", [1]), Evict("gpu", [1]), Quiesce()):
+        for event in (ev.Alloc("gpu", "req:1.0", [1]), ev.Evict("gpu", [1]), ev.Quiesce()):
             ledger(event)
     assert [violation.invariant for violation in ledger.violations] == ["PIN", "NO-LEAK"]
     assert len(caplog.records) == 2
@@ -65,7 +48,7 @@ def test_logging_goes_on_and_keeps_what_was_found(caplog: pytest.LogCaptureFixtu
 def test_counting_only_counts() -> None:
     ledger = Ledger(HEADER, "count")
     for slot in (1, 2, 3):
-        ledger(Evict("gpu", [slot]))
+        ledger(ev.Evict("gpu", [slot]))
     assert ledger.violation_counts == {"CONSERVE": 3}
     assert ledger.violations == []
 
@@ -74,21 +57,21 @@ def test_what_is_no_event_is_refused() -> None:
     with pytest.raises(TypeError, match="not an event"):
         Ledger(HEADER).apply("alloc")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="disk"):
-        Ledger(HEADER).apply(Alloc("disk", "req:1.0", [1]))
+        Ledger(HEADER).apply(ev.Alloc("disk", "req:1.0", [1]))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        Header(producer="test", pools=()),
-        Header(producer="test", pools=(Pool("gpu", 0),)),
-        Header(producer="test", pools=(Pool("gpu", 4, null=4),)),
-        Header(producer="test", pools=(Pool("gpu", 4), Pool("gpu", 4))),
-        Header(producer="test", pools=(Pool("gpu", 4),), ranks=0),
-        Header(producer="test", pools=(Pool("gpu", 4),), depth=0),
+        ev.Header(producer="test", pools=()),
+        ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)),
+        ev.Header(producer="test", pools=(ev.Pool("gpu", 4, null=4),)),
+        ev.Header(producer="test", pools=(ev.Pool("gpu", 4), ev.Pool("gpu", 4))),
+        ev.Header(producer="test", pools=(ev.Pool("gpu", 4),), ranks=0),
+        ev.Header(producer="test", pools=(ev.Pool("gpu", 4),), depth=0),
     ],
 )
-def test_impossible_sizes_are_refused(header: Header) -> None:
+def test_impossible_sizes_are_refused(header: ev.Header) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Ledger(header)
 
@@ -98,8 +81,8 @@ def test_impossible_sizes_are_refused(header: Header) -> None:
 
 def test_a_violation_tells_who_holds_the_slot_and_what_happened_to_it() -> None:
     ledger = Ledger(HEADER)
-    assert judge(ledger, [*OPEN_STORE, Alloc("gpu", "req:2.0", [3])]) == []
-    violation = ledger.apply(Free("cpu", "op:0.0", [2]))
+    assert judge(ledger, [*OPEN_STORE, ev.Alloc("gpu", "req:2.0", [3])]) == []
+    violation = ledger.apply(ev.Free("cpu", "op:0.0", [2]))
     assert violation is not None
     assert (violation.invariant, violation.number, violation.pool) == ("FREEZE", 5, "cpu")
     assert violation.values["transfers"] == ["store 0.0"]
@@ -109,17 +92,17 @@ def test_a_violation_tells_who_holds_the_slot_and_what_happened_to_it() -> None:
 
 def test_history_tells_how_a_transfer_of_the_slot_went() -> None:
     ledger = Ledger(HEADER)
-    assert judge(ledger, [*OPEN_STORE, *END_STORE, Free("cpu", "op:0.0", [2])]) == []
-    violation = ledger.apply(Free("cpu", "op:0.0", [2]))
+    assert judge(ledger, [*OPEN_STORE, *END_STORE, ev.Free("cpu", "op:0.0", [2])]) == []
+    violation = ledger.apply(ev.Free("cpu", "op:0.0", [2]))
     assert violation is not None
     kinds = [type(event) for _, event in violation.history[2]]
-    assert kinds == [Alloc, Queue, Issue, Report, Complete, Free]
+    assert kinds == [ev.Alloc, ev.Queue, ev.Issue, ev.Report, ev.Complete, ev.Free]
 
 
 def test_a_violation_can_be_written_and_read() -> None:
     ledger = Ledger(HEADER)
     judge(ledger, OPEN_STORE)
-    violation = ledger.apply(Free("cpu", "op:0.0", [2]))
+    violation = ledger.apply(ev.Free("cpu", "op:0.0", [2]))
     assert msgspec.json.decode(msgspec.json.encode(violation), type=Violation) == violation
 
 
@@ -130,44 +113,48 @@ def test_a_violation_can_be_written_and_read() -> None:
     ("faulty", "invariant", "after"),
     [
         pytest.param(
-            [*OPEN_STORE, Free("cpu", "op:0.0", [2], free=6)],
+            [*OPEN_STORE, ev.Free("cpu", "op:0.0", [2], free=6)],
             "FREEZE",
-            [Alloc("cpu", "op:1.0", [2], free=5), *END_STORE, Free("cpu", "op:1.0", [2], free=6)],
+            [ev.Alloc("cpu", "op:1.0", [2], free=5), *END_STORE, ev.Free("cpu", "op:1.0", [2], free=6)],
             id="a slot freed during a transfer is free",
         ),
         pytest.param(
-            [Alloc("gpu", "req:1.0", [1], free=6), Alloc("gpu", "req:2.0", [1], free=5)],
+            [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Alloc("gpu", "req:2.0", [1], free=5)],
             "CONSERVE",
-            [Alloc("gpu", "req:3.0", [2], free=4), Free("gpu", "req:2.0", [1]), Free("gpu", "req:1.0", [1])],
+            [
+                ev.Alloc("gpu", "req:3.0", [2], free=4),
+                ev.Free("gpu", "req:2.0", [1]),
+                ev.Free("gpu", "req:1.0", [1]),
+            ],
             id="a slot given away twice has two holders",
         ),
         pytest.param(
-            [Alloc("gpu", "req:1.0", [1], free=3)],
+            [ev.Alloc("gpu", "req:1.0", [1], free=3)],
             "CONSERVE",
-            [Alloc("gpu", "req:1.0", [2], free=2), Free("gpu", "req:1.0", [1, 2], free=4)],
+            [ev.Alloc("gpu", "req:1.0", [2], free=2), ev.Free("gpu", "req:1.0", [1, 2], free=4)],
             id="a wrong count stays off by as much",
         ),
         pytest.param(
-            [Alloc("gpu", "req:1.0", [1], free=6), Retire("1", 0)],
+            [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Retire("1", 0)],
             "NO-LEAK",
-            [Alloc("gpu", "req:2.0", [2], free=5), Free("gpu", "req:2.0", [2], free=6), Quiesce()],
+            [ev.Alloc("gpu", "req:2.0", [2], free=5), ev.Free("gpu", "req:2.0", [2], free=6), ev.Quiesce()],
             id="what leaked stays leaked",
         ),
         pytest.param(
-            [*OPEN_STORE, Label("cpu", [2], [11])],
+            [*OPEN_STORE, ev.Label("cpu", [2], [11])],
             "USE-READY",
-            [*END_STORE, Free("cpu", "op:0.0", [2], free=6), Evict("cpu", [2])],
+            [*END_STORE, ev.Free("cpu", "op:0.0", [2], free=6), ev.Evict("cpu", [2])],
             id="a slot labelled too early is labelled",
         ),
         pytest.param(
-            [*OPEN_STORE, Queue(0, 1, "store", "gpu", [1], "cpu", [2], [12])],
+            [*OPEN_STORE, ev.Queue(0, 1, "store", "gpu", [1], "cpu", [2], [12])],
             "ONCE",
-            [Issue(0, 1), Report(0, 1, 0), Complete(0, 1), Free("cpu", "op:0.0", [2], free=6)],
+            [ev.Issue(0, 1), ev.Report(0, 1, 0), ev.Complete(0, 1), ev.Free("cpu", "op:0.0", [2], free=6)],
             id="a transfer whose id was taken is over",
         ),
     ],
 )
-def test_a_fault_is_told_once(faulty: list[Event], invariant: str, after: list[Event]) -> None:
+def test_a_fault_is_told_once(faulty: list[ev.Event], invariant: str, after: list[ev.Event]) -> None:
     assert judge(Ledger(HEADER), [*faulty, *after]) == [invariant]
 
 
@@ -178,10 +165,10 @@ def test_a_copy_goes_its_own_way() -> None:
     ledger = Ledger(HEADER)
     judge(ledger, OPEN_STORE)
     copy = ledger.copy()
-    assert judge(copy, [*END_STORE, Free("cpu", "op:0.0", [2]), Free("gpu", "op:0.0", [1])]) == []
-    assert judge(ledger, [Free("cpu", "op:0.0", [2])]) == ["FREEZE"]
+    assert judge(copy, [*END_STORE, ev.Free("cpu", "op:0.0", [2]), ev.Free("gpu", "op:0.0", [1])]) == []
+    assert judge(ledger, [ev.Free("cpu", "op:0.0", [2])]) == ["FREEZE"]
     assert copy.violation_counts == {}
-    assert judge(copy, [Free("gpu", "req:1.0", [1]), Quiesce()]) == []
+    assert judge(copy, [ev.Free("gpu", "req:1.0", [1]), ev.Quiesce()]) == []
 
 
 def test_judgements_are_counted_by_invariant() -> None:
@@ -204,7 +191,7 @@ def test_judgements_are_counted_by_invariant() -> None:
 
 
 def test_each_event_of_the_format_has_a_rule() -> None:
-    kinds = set(Event.__args__)  # type: ignore[attr-defined]
+    kinds = set(ev.Event.__args__)  # type: ignore[attr-defined]
     assert set(RULES) == kinds
     assert set(Ledger(HEADER)._rules) == kinds
 
@@ -212,17 +199,17 @@ def test_each_event_of_the_format_has_a_rule() -> None:
 def test_memory_does_not_grow_with_the_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "RING", 1000)
     monkeypatch.setattr(state, "REMEMBERED", 1000)
-    header = Header(producer="test", pools=(Pool("gpu", 1024),))
+    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 1024),))
     ledger = Ledger(header)
 
     def serve(start: int, count: int) -> None:
         for number in range(start, start + count):
-            ledger(Submit(str(number), 0, 32))
+            ledger(ev.Submit(str(number), 0, 32))
             slots = [number % 1000, number % 1000 + 1]
-            ledger(Alloc("gpu", f"req:{number}.0", slots))
-            ledger(Free("gpu", f"req:{number}.0", slots))
-            ledger(Finish(str(number), 0, "stop", 0))
-            ledger(Retire(str(number), 0))
+            ledger(ev.Alloc("gpu", f"req:{number}.0", slots))
+            ledger(ev.Free("gpu", f"req:{number}.0", slots))
+            ledger(ev.Finish(str(number), 0, "stop", 0))
+            ledger(ev.Retire(str(number), 0))
 
     tracemalloc.start()
     try:
@@ -238,13 +225,13 @@ def test_memory_does_not_grow_with_the_number_of_events(monkeypatch: pytest.Monk
 
 def test_long_events_do_not_fill_the_memory() -> None:
     """The ring remembers many small events, or few with thousands of slots."""
-    header = Header(producer="test", pools=(Pool("gpu", 100_000),))
+    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 100_000),))
     ledger = Ledger(header)
     for number in range(30):
         slots = list(range(number, number + 50_000))
-        ledger(Alloc("gpu", f"req:{number}.0", slots))
-        ledger(Free("gpu", f"req:{number}.0", slots))
+        ledger(ev.Alloc("gpu", f"req:{number}.0", slots))
+        ledger(ev.Free("gpu", f"req:{number}.0", slots))
     assert sum(len(event.slots) for event in ledger.state.ring) < 2_500_000  # type: ignore[union-attr]
-    violation = ledger.apply(Evict("gpu", [29]))
+    violation = ledger.apply(ev.Evict("gpu", [29]))
     assert violation is not None
     assert violation.history[29]

@@ -16,37 +16,29 @@ from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.guard import recorder
 from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.guard.recorder import Recorder
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Dispatch,
-    Event,
-    Evict,
-    Free,
-    Group,
-    Header,
-    Label,
-    Pool,
-    Process,
-    Submit,
-)
+from kvfence.spec import events as ev
 
-HEADER = Header(
-    producer="test", pools=(Pool("gpu", 64, null=0), Pool("cpu", 64)), groups=(Group("gpu", 16),), tier="cpu"
+HEADER = ev.Header(
+    producer="test",
+    pools=(ev.Pool("gpu", 64, null=0), ev.Pool("cpu", 64)),
+    groups=(ev.Group("gpu", 16),),
+    tier="cpu",
 )
-LONG = Header(producer="test", pools=(Pool("gpu", 100_000), Pool("cpu", 64)))
-FAULT = Alloc("gpu", "req:2.0", [1])
-BEGIN: list[Event] = [
-    Submit("1", 0, 32),
-    Alloc("gpu", "req:1.0", [1, 2]),
-    Admit("1", 0, 0, 0, 32, 32),
-    Label("gpu", [1], [7]),
+LONG = ev.Header(producer="test", pools=(ev.Pool("gpu", 100_000), ev.Pool("cpu", 64)))
+FAULT = ev.Alloc("gpu", "req:2.0", [1])
+BEGIN: list[ev.Event] = [
+    ev.Submit("1", 0, 32),
+    ev.Alloc("gpu", "req:1.0", [1, 2]),
+    ev.Admit("1", 0, 0, 0, 32, 32),
+    ev.Label("gpu", [1], [7]),
 ]
 
 
-def steps(count: int, first: int = 0) -> list[Event]:
+def steps(count: int, first: int = 0) -> list[ev.Event]:
     """Model steps that change nothing else."""
-    return [event for n in range(first, first + count) for event in (Dispatch(n, ["1"], [0]), Process(n))]
+    return [
+        event for n in range(first, first + count) for event in (ev.Dispatch(n, ["1"], [0]), ev.Process(n))
+    ]
 
 
 def only(folder: Path) -> Path:
@@ -88,7 +80,7 @@ def test_a_recording_from_the_middle_of_a_run_gives_no_false_alarm_and_finds_the
 @pytest.mark.parametrize("last", [1, 2, 3, 7, 100])
 def test_every_recording_of_a_run_holds_wherever_it_begins(tmp_path: Path, last: int) -> None:
     guard = Guard("raise", HEADER, recorder=Recorder(tmp_path, last=last, max_files=1))
-    events = [*BEGIN, *steps(20), Free("gpu", "req:1.0", [2]), *steps(3, 20)]
+    events = [*BEGIN, *steps(20), ev.Free("gpu", "req:1.0", [2]), *steps(3, 20)]
     for event in events:
         guard(event)
         path = guard.record()
@@ -100,7 +92,7 @@ def test_every_recording_of_a_run_holds_wherever_it_begins(tmp_path: Path, last:
 
 def test_a_rule_that_is_broken_again_and_again_is_recorded_once(tmp_path: Path) -> None:
     guard = Guard("count", HEADER, recorder=Recorder(tmp_path))
-    guard.batch(Evict("gpu", [slot]) for slot in range(1, 10))
+    guard.batch(ev.Evict("gpu", [slot]) for slot in range(1, 10))
     guard.close()
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -144,8 +136,8 @@ def test_events_with_many_slots_count_for_more(tmp_path: Path) -> None:
     guard = Guard("count", LONG, recorder=Recorder(tmp_path, max_bytes=1 << 20))
     for number in range(30):
         slots = list(range(number * 1000, number * 1000 + 20_000))
-        guard(Alloc("gpu", f"req:{number}.0", slots))
-        guard(Free("gpu", f"req:{number}.0", slots))
+        guard(ev.Alloc("gpu", f"req:{number}.0", slots))
+        guard(ev.Free("gpu", f"req:{number}.0", slots))
     path = guard.record()
     assert path is not None
     assert path.stat().st_size <= 1 << 20
@@ -154,7 +146,7 @@ def test_events_with_many_slots_count_for_more(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_at_all_is_a_failure_and_leaves_no_file(tmp_path: Path) -> None:
     guard = Guard("count", LONG, recorder=Recorder(tmp_path, max_bytes=1 << 12))
-    guard(Alloc("gpu", "req:1.0", list(range(50_000))))
+    guard(ev.Alloc("gpu", "req:1.0", list(range(50_000))))
     assert guard.record() is None
     assert guard.facts().recording_failures == 1
     assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from kvfence.checker.ledger.state.extra_state import Extra
 from kvfence.checker.ledger.state.ledger_state import Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Request
-from kvfence.spec.events import Admit, Alloc, Event, Group, Header, Label, Lookup, Pool, Submit, Touch
+from kvfence.spec import events as ev
 from kvfence.spec.snapshot import KnownHolder, KnownPool, KnownRequest, KnownTransfer, Rarer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trace-format.md").read_text(encoding="utf-8")
@@ -30,14 +30,14 @@ EXAMPLES = {
 def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) -> None:
     right, wrong = EXAMPLES[invariant]
     lines = right.splitlines()
-    header = msgspec.json.decode(lines[0], type=Header)
-    events = [msgspec.json.decode(line, type=Event) for line in [*lines[1:-1], wrong]]  # type: ignore[arg-type]
+    header = msgspec.json.decode(lines[0], type=ev.Header)
+    events = [msgspec.json.decode(line, type=ev.Event) for line in [*lines[1:-1], wrong]]  # type: ignore[arg-type]
     for split in range(len(events)):
         ledger = Ledger(header)
         for event in events[:split]:
             assert ledger.apply(event) is None
         told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
-        other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
+        other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=ev.Header))
         for event in events[split:]:
             one, two = ledger.apply(event), other.apply(event)
             assert (one and (one.invariant, one.condition)) == (two and (two.invariant, two.condition)), split
@@ -46,25 +46,25 @@ def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) ->
 
 def test_a_promise_by_groups_is_known_after_a_snapshot() -> None:
     """Of 32 promised tokens 16 are accepted, behind which a block is read that was not promised."""
-    groups = (Group("gpu", 16), Group("gpu", 16, 17, "sliding"))
-    header = Header(producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 8)), groups=groups)
+    groups = (ev.Group("gpu", 16), ev.Group("gpu", 16, 17, "sliding"))
+    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 8)), groups=groups)
     ledger = Ledger(header)
-    promised: list[Event] = [
-        Alloc("cpu", "op:9.0", [0, 1]),
-        Label("cpu", [0, 1], [11, 12]),
-        Alloc("cpu", "op:8.0", [2]),
-        Label("cpu", [2], [12], group=1),
-        Submit("7", 0, 48),
-        Touch("cpu", "hit:7.0", [0, 1, 2]),
-        Lookup("7", 0, 0, 32, "cpu", [0, 1, 2], counts=[2, 1]),
+    promised: list[ev.Event] = [
+        ev.Alloc("cpu", "op:9.0", [0, 1]),
+        ev.Label("cpu", [0, 1], [11, 12]),
+        ev.Alloc("cpu", "op:8.0", [2]),
+        ev.Label("cpu", [2], [12], group=1),
+        ev.Submit("7", 0, 48),
+        ev.Touch("cpu", "hit:7.0", [0, 1, 2]),
+        ev.Lookup("7", 0, 0, 32, "cpu", [0, 1, 2], counts=[2, 1]),
     ]
     assert [ledger.apply(event) for event in promised] == [None] * len(promised)
     told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
-    other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=Header))
+    other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=ev.Header))
     assert other.state.extra.promised == ledger.state.extra.promised == {"7.0": (0, 32, (2, 1))}
     for external, broken in ((32, None), (16, "GEOMETRY")):
         for judge in (ledger.copy(), other.copy()):
-            found = judge.apply(Admit("7", 0, 0, external, 48 - external, 48))
+            found = judge.apply(ev.Admit("7", 0, 0, external, 48 - external, 48))
             assert (found and found.invariant) == broken
 
 

@@ -16,38 +16,13 @@ from hypothesis import strategies as st
 from kvfence.checker.ledger.kernels.kernels import kernels
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import Violation
-from kvfence.spec.events import (
-    PACKED_FIELDS,
-    Admit,
-    Alloc,
-    Complete,
-    Dispatch,
-    Event,
-    Evict,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Process,
-    Queue,
-    Report,
-    Reset,
-    Retire,
-    Rollback,
-    Touch,
-    Unlabel,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 from kvfence.spec.packed import ints, pack
 
-HEADER = Header(
+HEADER = ev.Header(
     producer="test",
-    pools=(Pool("gpu", 5, null=0), Pool("cpu", 4)),
-    groups=(Group("gpu", 2), Group("gpu", 2, window=3)),
+    pools=(ev.Pool("gpu", 5, null=0), ev.Pool("cpu", 4)),
+    groups=(ev.Group("gpu", 2), ev.Group("gpu", 2, window=3)),
     depth=2,
 )
 NEVER = 10**9
@@ -62,14 +37,14 @@ few = st.integers(0, 4)
 
 
 @st.composite
-def labels(draw: st.DrawFn) -> Label:
+def labels(draw: st.DrawFn) -> ev.Label:
     named = draw(slots)
     keys = [draw(st.integers(10, 13)) for _ in named]
-    return Label(draw(pools), named, keys, draw(ids), draw(st.integers(-1, 1)))
+    return ev.Label(draw(pools), named, keys, draw(ids), draw(st.integers(-1, 1)))
 
 
 @st.composite
-def transfers(draw: st.DrawFn) -> Queue:
+def transfers(draw: st.DrawFn) -> ev.Queue:
     src = draw(slots)
     dst = [draw(st.integers(0, 4)) for _ in src]
     keys = [draw(st.integers(10, 13)) for _ in src]
@@ -77,7 +52,7 @@ def transfers(draw: st.DrawFn) -> Queue:
     ends = ("gpu", "cpu") if store else ("cpu", "gpu")
     at = [draw(few) for _ in src] if draw(st.booleans()) else []
     kind = "store" if store else "load"
-    return Queue(
+    return ev.Queue(
         draw(ids),
         draw(ids),
         kind,
@@ -91,26 +66,26 @@ def transfers(draw: st.DrawFn) -> Queue:
     )
 
 
-anything: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Alloc, pools, holders, slots, free, ids, few),
-    st.builds(Touch, pools, holders, slots, free, ids, few),
-    st.builds(Free, pools, holders, slots, free),
-    st.builds(Evict, pools, slots),
+anything: st.SearchStrategy[ev.Event] = st.one_of(
+    st.builds(ev.Alloc, pools, holders, slots, free, ids, few),
+    st.builds(ev.Touch, pools, holders, slots, free, ids, few),
+    st.builds(ev.Free, pools, holders, slots, free),
+    st.builds(ev.Evict, pools, slots),
     labels(),
     transfers(),
-    st.builds(Unlabel, pools, slots, st.just("test")),
-    st.builds(Issue, ids, ids),
-    st.builds(Report, ids, ids, st.just(0), st.booleans()),
-    st.builds(Complete, ids, ids, st.booleans()),
-    st.builds(Lookup, names, st.just(0), few, few, pools, slots),
-    st.builds(Admit, names, st.just(0), few, few, few, few),
-    st.builds(Withdraw, names, st.just(0)),
-    st.builds(Rollback, names, st.just(0), few),
-    st.builds(Finish, names, st.just(0), st.just("stop"), few),
-    st.builds(Retire, names, st.just(0)),
-    st.builds(Dispatch, few, st.just(["1"]), st.just([2])),
-    st.builds(Process, few),
-    st.builds(Reset, st.booleans(), st.lists(pools, max_size=2)),
+    st.builds(ev.Unlabel, pools, slots, st.just("test")),
+    st.builds(ev.Issue, ids, ids),
+    st.builds(ev.Report, ids, ids, st.just(0), st.booleans()),
+    st.builds(ev.Complete, ids, ids, st.booleans()),
+    st.builds(ev.Lookup, names, st.just(0), few, few, pools, slots),
+    st.builds(ev.Admit, names, st.just(0), few, few, few, few),
+    st.builds(ev.Withdraw, names, st.just(0)),
+    st.builds(ev.Rollback, names, st.just(0), few),
+    st.builds(ev.Finish, names, st.just(0), st.just("stop"), few),
+    st.builds(ev.Retire, names, st.just(0)),
+    st.builds(ev.Dispatch, few, st.just(["1"]), st.just([2])),
+    st.builds(ev.Process, few),
+    st.builds(ev.Reset, st.booleans(), st.lists(pools, max_size=2)),
 )
 
 
@@ -139,7 +114,7 @@ def state(ledger: Ledger) -> object:
     )
 
 
-def all_ledgers(header: Header) -> list[Ledger]:
+def all_ledgers(header: ev.Header) -> list[Ledger]:
     """One that judges slot by slot, and those with short cuts: slot by slot, by numpy, by compiled code."""
     return [
         Ledger(header, shortcuts=False, long_from=NEVER),
@@ -149,10 +124,10 @@ def all_ledgers(header: Header) -> list[Ledger]:
     ]
 
 
-def packed(event: Event, form: int) -> Event:
+def packed(event: ev.Event, form: int) -> ev.Event:
     """``event`` with its numbers as bytes or as an array, if they fit."""
     changes: dict[str, object] = {}
-    for name, width in PACKED_FIELDS[type(event)]:
+    for name, width in ev.PACKED_FIELDS[type(event)]:
         numbers = ints(getattr(event, name), width)
         if form == 1 and min(numbers, default=0) >= 0:
             changes[name] = pack(numbers, width)
@@ -165,7 +140,7 @@ def packed(event: Event, form: int) -> Event:
     return msgspec.structs.replace(event, **changes)
 
 
-def judge_alike(ledgers: list[Ledger], event: Event, form: int) -> None:
+def judge_alike(ledgers: list[Ledger], event: ev.Event, form: int) -> None:
     """All come to the same verdict and the same state; the first one is not told packed numbers."""
     plain, *others = ledgers
     verdict = plain.apply(packed(event, 4) if form == 4 else event)
@@ -181,28 +156,28 @@ def test_compiled_short_cuts_are_tested() -> None:
 
 
 # From here random events reach more: a store and a load are open, a hit is promised, a step runs.
-BEGINNING: list[Event] = [
-    Alloc("gpu", "req:1.0", [1, 2]),
-    Admit("1", 0, 0, 0, 4, 4),
-    Dispatch(0, ["1"], [4]),
-    Process(0),
-    Alloc("cpu", "op:1.0", [1, 2]),
-    Label("cpu", [1, 2], [11, 12]),
-    Label("gpu", [1], [10]),
-    Touch("gpu", "op:0.0", [1]),
-    Alloc("cpu", "op:0.0", [3]),
-    Queue(0, 0, "store", "gpu", [1], "cpu", [3], [10], "1", at=[0]),
-    Touch("cpu", "hit:2.0", [1, 2]),
-    Lookup("2", 0, 0, 4, "cpu", [1, 2]),
-    Alloc("gpu", "req:2.0", [3]),
-    Issue(0, 0),
-    Queue(1, 0, "load", "cpu", [2], "gpu", [3], [12], "2", at=[0]),
-    Dispatch(1, ["1"], [1]),
+BEGINNING: list[ev.Event] = [
+    ev.Alloc("gpu", "req:1.0", [1, 2]),
+    ev.Admit("1", 0, 0, 0, 4, 4),
+    ev.Dispatch(0, ["1"], [4]),
+    ev.Process(0),
+    ev.Alloc("cpu", "op:1.0", [1, 2]),
+    ev.Label("cpu", [1, 2], [11, 12]),
+    ev.Label("gpu", [1], [10]),
+    ev.Touch("gpu", "op:0.0", [1]),
+    ev.Alloc("cpu", "op:0.0", [3]),
+    ev.Queue(0, 0, "store", "gpu", [1], "cpu", [3], [10], "1", at=[0]),
+    ev.Touch("cpu", "hit:2.0", [1, 2]),
+    ev.Lookup("2", 0, 0, 4, "cpu", [1, 2]),
+    ev.Alloc("gpu", "req:2.0", [3]),
+    ev.Issue(0, 0),
+    ev.Queue(1, 0, "load", "cpu", [2], "gpu", [3], [12], "2", at=[0]),
+    ev.Dispatch(1, ["1"], [1]),
 ]
 
 
 @given(st.integers(0, len(BEGINNING)), st.lists(st.tuples(anything, st.integers(0, 4)), max_size=20))
-def test_any_events_are_judged_alike(begun: int, events: list[tuple[Event, int]]) -> None:
+def test_any_events_are_judged_alike(begun: int, events: list[tuple[ev.Event, int]]) -> None:
     ledgers = all_ledgers(HEADER)
     for event in BEGINNING[:begun]:
         judge_alike(ledgers, event, 0)
@@ -210,7 +185,7 @@ def test_any_events_are_judged_alike(begun: int, events: list[tuple[Event, int]]
         judge_alike(ledgers, event, form)
 
 
-def plausible(chance: random.Random, ledger: Ledger) -> Event:
+def plausible(chance: random.Random, ledger: Ledger) -> ev.Event:
     """An event that often goes through in the present state, and else often nearly does."""
     state = ledger.state
     name = chance.choice(["gpu", "cpu"])
@@ -243,26 +218,26 @@ def plausible(chance: random.Random, ledger: Ledger) -> Event:
     cached = [slot for slot in pool.labelled_slots() if chance.random() < 0.5] or some
     return chance.choice(
         [
-            lambda: Alloc(name, holder, unheld, group=chance.randrange(2)),
-            lambda: Alloc(name, holder, some),
-            lambda: Touch(name, holder, cached, group=chance.randrange(2)),
-            lambda: Touch(name, holder, some),
-            lambda: Free(name, holder, mine, pool.free if chance.random() < 0.1 else -1),
-            lambda: Free(name, holder, mine),
-            lambda: Evict(name, cached),
-            lambda: Evict(name, [slot for slot in cached if slot in unheld] or some),
-            lambda: Label(name, mine, keys),
-            lambda: Label(name, mine, keys, op=op, gen=gen),
-            lambda: Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, owner, at=blocks),
-            lambda: Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, at=[]),
-            lambda: Queue(new_op, new_gen, "load", "cpu", dst, "gpu", src, moved, owner, at=blocks),
-            lambda: Issue(op, gen),
-            lambda: Report(op, gen, 0, chance.random() < 0.7),
-            lambda: Complete(op, gen, state.ops[op].failed == 0 if op in state.ops else True),
-            lambda: Dispatch((state.dispatched or 0) + 1, ["1"], [1]),
-            lambda: Process(state.steps[0].number if state.steps else 0),
-            lambda: Reset(chance.random() < 0.2, ["gpu", "cpu"]),
-            lambda: Lookup("2", 0, 0, len(cached), name, cached),
+            lambda: ev.Alloc(name, holder, unheld, group=chance.randrange(2)),
+            lambda: ev.Alloc(name, holder, some),
+            lambda: ev.Touch(name, holder, cached, group=chance.randrange(2)),
+            lambda: ev.Touch(name, holder, some),
+            lambda: ev.Free(name, holder, mine, pool.free if chance.random() < 0.1 else -1),
+            lambda: ev.Free(name, holder, mine),
+            lambda: ev.Evict(name, cached),
+            lambda: ev.Evict(name, [slot for slot in cached if slot in unheld] or some),
+            lambda: ev.Label(name, mine, keys),
+            lambda: ev.Label(name, mine, keys, op=op, gen=gen),
+            lambda: ev.Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, owner, at=blocks),
+            lambda: ev.Queue(new_op, new_gen, "store", "gpu", src, "cpu", dst, moved, at=[]),
+            lambda: ev.Queue(new_op, new_gen, "load", "cpu", dst, "gpu", src, moved, owner, at=blocks),
+            lambda: ev.Issue(op, gen),
+            lambda: ev.Report(op, gen, 0, chance.random() < 0.7),
+            lambda: ev.Complete(op, gen, state.ops[op].failed == 0 if op in state.ops else True),
+            lambda: ev.Dispatch((state.dispatched or 0) + 1, ["1"], [1]),
+            lambda: ev.Process(state.steps[0].number if state.steps else 0),
+            lambda: ev.Reset(chance.random() < 0.2, ["gpu", "cpu"]),
+            lambda: ev.Lookup("2", 0, 0, len(cached), name, cached),
         ]
     )()
 
@@ -290,7 +265,7 @@ def bench() -> ModuleType:
     return module
 
 
-def verdicts(ledger: Ledger, events: list[Event]) -> list[Violation]:
+def verdicts(ledger: Ledger, events: list[ev.Event]) -> list[Violation]:
     return [violation for event in events if (violation := ledger.apply(event)) is not None]
 
 

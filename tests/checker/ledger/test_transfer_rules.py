@@ -3,88 +3,73 @@
 import pytest
 
 from kvfence.checker.ledger.ledger import Ledger
-from kvfence.spec.events import (
-    Admit,
-    Alloc,
-    Complete,
-    Cursor,
-    Dispatch,
-    Drop,
-    Event,
-    Finish,
-    Free,
-    Group,
-    Header,
-    Issue,
-    Label,
-    Lookup,
-    Pool,
-    Process,
-    Queue,
-    Quiesce,
-    Report,
-    Reset,
-    Retire,
-    Rollback,
-    Stale,
-    Submit,
-    Touch,
-)
+from kvfence.spec import events as ev
 
-HEADER = Header(
-    producer="test", pools=(Pool("gpu", 8, null=0), Pool("cpu", 6)), groups=(Group("gpu", 4),), ranks=2
+HEADER = ev.Header(
+    producer="test",
+    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
+    groups=(ev.Group("gpu", 4),),
+    ranks=2,
 )
 
 
-def store(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> Queue:
+def store(
+    op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object
+) -> ev.Queue:
     """A store from gpu to cpu."""
-    return Queue(op, gen, "store", "gpu", src, "cpu", dst, keys, **whose)  # type: ignore[arg-type]
+    return ev.Queue(op, gen, "store", "gpu", src, "cpu", dst, keys, **whose)  # type: ignore[arg-type]
 
 
-def load(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> Queue:
+def load(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> ev.Queue:
     """A load from cpu to gpu."""
-    return Queue(op, gen, "load", "cpu", src, "gpu", dst, keys, **whose)  # type: ignore[arg-type]
+    return ev.Queue(op, gen, "load", "cpu", src, "gpu", dst, keys, **whose)  # type: ignore[arg-type]
 
 
-def reports(op: int, gen: int = 0, ok: tuple[bool, bool] = (True, True)) -> list[Event]:
+def reports(op: int, gen: int = 0, ok: tuple[bool, bool] = (True, True)) -> list[ev.Event]:
     """Issue, and the report of both ranks."""
-    return [Issue(op, gen), Report(op, gen, 1, ok[1]), Report(op, gen, 0, ok[0])]
+    return [ev.Issue(op, gen), ev.Report(op, gen, 1, ok[1]), ev.Report(op, gen, 0, ok[0])]
 
 
 HELD = [
-    Alloc("gpu", "req:1.0", [1, 2, 3]),
-    Touch("gpu", "op:0.0", [1, 2]),
-    Alloc("cpu", "op:0.0", [0, 1]),
-    Alloc("cpu", "op:1.0", [2, 3]),
-    Touch("gpu", "op:1.0", [1, 3]),
+    ev.Alloc("gpu", "req:1.0", [1, 2, 3]),
+    ev.Touch("gpu", "op:0.0", [1, 2]),
+    ev.Alloc("cpu", "op:0.0", [0, 1]),
+    ev.Alloc("cpu", "op:1.0", [2, 3]),
+    ev.Touch("gpu", "op:1.0", [1, 3]),
 ]
 PAIR = store(0, [1, 2], [0, 1], [11, 12])
 OPEN = [*HELD, PAIR]
-DONE = [*OPEN, *reports(0), Complete(0, 0)]
-RESIDENT = [*DONE, Label("cpu", [0, 1], [11, 12], op=0)]
-COMPUTED = [Submit("1", 0, 9), Admit("1", 0, 0, 0, 9, 9), *HELD, Dispatch(0, ["1"], [9]), Process(0)]
+DONE = [*OPEN, *reports(0), ev.Complete(0, 0)]
+RESIDENT = [*DONE, ev.Label("cpu", [0, 1], [11, 12], op=0)]
+COMPUTED = [
+    ev.Submit("1", 0, 9),
+    ev.Admit("1", 0, 0, 0, 9, 9),
+    *HELD,
+    ev.Dispatch(0, ["1"], [9]),
+    ev.Process(0),
+]
 OWN = store(0, [1, 2], [0, 1], [11, 12], req="1", at=[0, 1])
 # Request 2 has blocks 11 and 12 promised, after 4 local tokens.
 PROMISED = [
     *RESIDENT,
-    Free("cpu", "op:0.0", [0, 1]),
-    Submit("2", 0, 16),
-    Touch("cpu", "hit:2.0", [0, 1]),
-    Lookup("2", 0, 4, 8, "cpu", [0, 1]),
-    Admit("2", 0, 4, 8, 4, 16),
-    Alloc("gpu", "req:2.0", [4, 5, 6, 7]),
-    Touch("cpu", "op:5.0", [0, 1]),
+    ev.Free("cpu", "op:0.0", [0, 1]),
+    ev.Submit("2", 0, 16),
+    ev.Touch("cpu", "hit:2.0", [0, 1]),
+    ev.Lookup("2", 0, 4, 8, "cpu", [0, 1]),
+    ev.Admit("2", 0, 4, 8, 4, 16),
+    ev.Alloc("gpu", "req:2.0", [4, 5, 6, 7]),
+    ev.Touch("cpu", "op:5.0", [0, 1]),
 ]
 LOAD = load(5, [0, 1], [5, 6], [11, 12], req="2", at=[1, 2])
 LOADING = [*PROMISED, LOAD]
-LOADED = [*LOADING, *reports(5), Complete(5, 0)]
-FAILED = [*LOADING, *reports(5, ok=(True, False)), Complete(5, 0, ok=False)]
-SHARER = [*LOADING, Submit("3", 0, 12), Admit("3", 0, 8, 0, 4, 12), Touch("gpu", "req:3.0", [4, 5])]
-SHARER_FAILED = [*SHARER, *reports(5, ok=(False, True)), Complete(5, 0, ok=False)]
+LOADED = [*LOADING, *reports(5), ev.Complete(5, 0)]
+FAILED = [*LOADING, *reports(5, ok=(True, False)), ev.Complete(5, 0, ok=False)]
+SHARER = [*LOADING, ev.Submit("3", 0, 12), ev.Admit("3", 0, 8, 0, 4, 12), ev.Touch("gpu", "req:3.0", [4, 5])]
+SHARER_FAILED = [*SHARER, *reports(5, ok=(False, True)), ev.Complete(5, 0, ok=False)]
 AGAIN = [
     *FAILED,
-    Rollback("2", 0, 4),
-    Touch("cpu", "op:5.1", [0]),
+    ev.Rollback("2", 0, 4),
+    ev.Touch("cpu", "op:5.1", [0]),
     load(5, [0], [5], [11], 1),
     *reports(5, 1),
 ]
@@ -106,14 +91,14 @@ TWINS = [
     ("what is written is not read", OPEN, load(1, [2], [3], [13]), load(1, [0], [3], [11]), "USE-READY"),
     (
         "one load fills a slot",
-        [*LOADING, Touch("gpu", "op:6.0", [6, 7])],
+        [*LOADING, ev.Touch("gpu", "op:6.0", [6, 7])],
         load(6, [1], [7], [12]),
         load(6, [1], [6], [12]),
         "UNIQUE",
     ),
     ("one store fills a slot", OPEN, OTHER, store(1, [3], [1], [13]), "UNIQUE"),
     ("a slot is filled again when it is filled", LOADED, load(6, [1], [6], [12]), None, ""),
-    ("or when that has failed", [*FAILED, Rollback("2", 0, 4)], load(6, [1], [6], [12]), None, ""),
+    ("or when that has failed", [*FAILED, ev.Rollback("2", 0, 4)], load(6, [1], [6], [12]), None, ""),
     ("a store reads no load's target", LOADING, OTHER, store(1, [5], [2], [13]), "USE-READY"),
     ("a store reads no failed load's target", FAILED, OTHER, store(1, [5], [2], [13]), "FAIL-CLOSED"),
     ("a load reads what was promised", PROMISED, LOAD, load(5, [2], [5], [11], req="2"), "PIN"),
@@ -136,94 +121,142 @@ TWINS = [
         "UNIQUE",
     ),
     # Issue, report, stale.
-    ("a transfer is issued once", [*OPEN, OTHER, Issue(0, 0)], Issue(1, 0), Issue(0, 0), "ONCE"),
-    ("an open transfer is issued", OPEN, Issue(0, 0), Issue(1, 0), "ONCE"),
-    ("its generation is issued", OPEN, Issue(0, 0), Issue(0, 1), "ONCE"),
-    ("it is reported after it is issued", OPEN, Issue(0, 0), Report(0, 0, 1), "ONCE"),
-    ("a rank reports once", [*OPEN, Issue(0, 0), Report(0, 0, 1)], Report(0, 0, 0), Report(0, 0, 1), "ONCE"),
-    ("a rank exists", [*OPEN, Issue(0, 0)], Report(0, 0, 1), Report(0, 0, 2), "ONCE"),
-    ("a late report is not taken", DONE, Stale(0, 0, 0), Report(0, 0, 0), "ONCE"),
-    ("an older generation is ignored", [*OPEN, Issue(0, 0)], Stale(0, -1, 0), Stale(0, 0, 0), "ONCE"),
+    ("a transfer is issued once", [*OPEN, OTHER, ev.Issue(0, 0)], ev.Issue(1, 0), ev.Issue(0, 0), "ONCE"),
+    ("an open transfer is issued", OPEN, ev.Issue(0, 0), ev.Issue(1, 0), "ONCE"),
+    ("its generation is issued", OPEN, ev.Issue(0, 0), ev.Issue(0, 1), "ONCE"),
+    ("it is reported after it is issued", OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1), "ONCE"),
+    (
+        "a rank reports once",
+        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
+        ev.Report(0, 0, 0),
+        ev.Report(0, 0, 1),
+        "ONCE",
+    ),
+    ("a rank exists", [*OPEN, ev.Issue(0, 0)], ev.Report(0, 0, 1), ev.Report(0, 0, 2), "ONCE"),
+    ("a late report is not taken", DONE, ev.Stale(0, 0, 0), ev.Report(0, 0, 0), "ONCE"),
+    (
+        "an older generation is ignored",
+        [*OPEN, ev.Issue(0, 0)],
+        ev.Stale(0, -1, 0),
+        ev.Stale(0, 0, 0),
+        "ONCE",
+    ),
     (
         "a second report is ignored",
-        [*OPEN, Issue(0, 0), Report(0, 0, 1)],
-        Stale(0, 0, 1),
-        Stale(0, 0, 0),
+        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
+        ev.Stale(0, 0, 1),
+        ev.Stale(0, 0, 0),
         "ONCE",
     ),
     # Complete.
-    ("all ranks reported", [*OPEN, Issue(0, 0), Report(0, 0, 0)], Report(0, 0, 1), Complete(0, 0), "RANKS"),
-    ("a transfer ends", [*OPEN, *reports(0)], Complete(0, 0), Complete(1, 0), "ONCE"),
-    ("a transfer ends once", DONE, Stale(0, 0, 0), Complete(0, 0), "ONCE"),
+    (
+        "all ranks reported",
+        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 0)],
+        ev.Report(0, 0, 1),
+        ev.Complete(0, 0),
+        "RANKS",
+    ),
+    ("a transfer ends", [*OPEN, *reports(0)], ev.Complete(0, 0), ev.Complete(1, 0), "ONCE"),
+    ("a transfer ends once", DONE, ev.Stale(0, 0, 0), ev.Complete(0, 0), "ONCE"),
     (
         "one failure is a failure",
         [*OPEN, *reports(0, ok=(True, False))],
-        Complete(0, 0, ok=False),
-        Complete(0, 0),
+        ev.Complete(0, 0, ok=False),
+        ev.Complete(0, 0),
         "FAIL-CLOSED",
     ),
     # After a load.
-    ("a loaded table runs", LOADED, Dispatch(0, ["2"], [4]), None, ""),
-    ("a loading table waits", LOADING, Dispatch(0, [], []), Dispatch(0, ["2"], [4]), "USE-READY"),
-    ("a table that shares it waits", SHARER, Dispatch(0, [], []), Dispatch(0, ["3"], [4]), "USE-READY"),
-    ("until it landed", [*SHARER, *reports(5), Complete(5, 0)], Dispatch(0, ["2", "3"], [4, 4]), None, ""),
-    ("loaded tokens are computed", LOADED, Finish("2", 0, "stop", 12), Finish("2", 0, "stop", 4), "COUNT"),
-    ("a failed table is rolled back", [*FAILED, Rollback("2", 0, 4)], Dispatch(0, ["2"], [12]), None, ""),
-    ("before it runs", FAILED, Rollback("2", 0, 4), Dispatch(0, ["2"], [4]), "FAIL-CLOSED"),
-    ("a rollback goes to what is valid", FAILED, Rollback("2", 0, 4), Rollback("2", 0, 8), "FAIL-CLOSED"),
+    ("a loaded table runs", LOADED, ev.Dispatch(0, ["2"], [4]), None, ""),
+    ("a loading table waits", LOADING, ev.Dispatch(0, [], []), ev.Dispatch(0, ["2"], [4]), "USE-READY"),
+    ("a table that shares it waits", SHARER, ev.Dispatch(0, [], []), ev.Dispatch(0, ["3"], [4]), "USE-READY"),
+    (
+        "until it landed",
+        [*SHARER, *reports(5), ev.Complete(5, 0)],
+        ev.Dispatch(0, ["2", "3"], [4, 4]),
+        None,
+        "",
+    ),
+    (
+        "loaded tokens are computed",
+        LOADED,
+        ev.Finish("2", 0, "stop", 12),
+        ev.Finish("2", 0, "stop", 4),
+        "COUNT",
+    ),
+    (
+        "a failed table is rolled back",
+        [*FAILED, ev.Rollback("2", 0, 4)],
+        ev.Dispatch(0, ["2"], [12]),
+        None,
+        "",
+    ),
+    ("before it runs", FAILED, ev.Rollback("2", 0, 4), ev.Dispatch(0, ["2"], [4]), "FAIL-CLOSED"),
+    (
+        "a rollback goes to what is valid",
+        FAILED,
+        ev.Rollback("2", 0, 4),
+        ev.Rollback("2", 0, 8),
+        "FAIL-CLOSED",
+    ),
     (
         "a sharer is rolled back too",
         SHARER_FAILED,
-        Rollback("3", 0, 4),
-        Dispatch(0, ["3"], [4]),
+        ev.Rollback("3", 0, 4),
+        ev.Dispatch(0, ["3"], [4]),
         "FAIL-CLOSED",
     ),
     (
         "a sharer's rollback goes to what is valid",
         SHARER_FAILED,
-        Rollback("3", 0, 4),
-        Rollback("3", 0, 8),
+        ev.Rollback("3", 0, 4),
+        ev.Rollback("3", 0, 8),
         "FAIL-CLOSED",
     ),
     (
         "a table does not share what failed",
-        [*FAILED, Submit("3", 0, 12), Touch("gpu", "req:3.0", [5], at=1)],
-        Rollback("3", 0, 4),
-        Dispatch(0, ["3"], [4]),
+        [*FAILED, ev.Submit("3", 0, 12), ev.Touch("gpu", "req:3.0", [5], at=1)],
+        ev.Rollback("3", 0, 4),
+        ev.Dispatch(0, ["3"], [4]),
         "FAIL-CLOSED",
     ),
     (
         "a slot is labelled once rolled back",
-        [*FAILED, Rollback("2", 0, 4)],
-        Label("gpu", [5], [21]),
+        [*FAILED, ev.Rollback("2", 0, 4)],
+        ev.Label("gpu", [5], [21]),
         None,
         "",
     ),
-    ("but not before", FAILED, Rollback("2", 0, 4), Label("gpu", [5], [21]), "FAIL-CLOSED"),
-    ("a failed load may be tried again", AGAIN, Complete(5, 1), None, ""),
+    ("but not before", FAILED, ev.Rollback("2", 0, 4), ev.Label("gpu", [5], [21]), "FAIL-CLOSED"),
+    ("a failed load may be tried again", AGAIN, ev.Complete(5, 1), None, ""),
     # What is covered.
     (
         "a failed store leaves a gap",
-        [*COMPUTED, OWN, *reports(0, ok=(False, False)), Complete(0, 0, ok=False)],
-        Cursor("1", 0, 0),
-        Cursor("1", 0, 2),
+        [*COMPUTED, OWN, *reports(0, ok=(False, False)), ev.Complete(0, 0, ok=False)],
+        ev.Cursor("1", 0, 0),
+        ev.Cursor("1", 0, 2),
         "CURSOR",
     ),
     (
         "a gap may be filled",
-        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), Drop("1", 0, 0, 1, "resident")],
-        Cursor("1", 0, 2),
-        Cursor("1", 0, 3),
+        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), ev.Drop("1", 0, 0, 1, "resident")],
+        ev.Cursor("1", 0, 2),
+        ev.Cursor("1", 0, 3),
         "CURSOR",
     ),
     # Ends.
-    ("a request is not gone while it loads", LOADING, Stale(5, 0, 7), Retire("2", 0), "NO-LEAK"),
-    ("all tiers are reset", RESIDENT, Reset(ok=True, pools=["cpu"]), Reset(ok=True, pools=["gpu"]), "RESET"),
-    ("an open transfer is not quiet", OPEN, Issue(0, 0), Quiesce(), "NO-LEAK"),
+    ("a request is not gone while it loads", LOADING, ev.Stale(5, 0, 7), ev.Retire("2", 0), "NO-LEAK"),
+    (
+        "all tiers are reset",
+        RESIDENT,
+        ev.Reset(ok=True, pools=["cpu"]),
+        ev.Reset(ok=True, pools=["gpu"]),
+        "RESET",
+    ),
+    ("an open transfer is not quiet", OPEN, ev.Issue(0, 0), ev.Quiesce(), "NO-LEAK"),
 ]
 
 
-def judge(events: list[Event]) -> list[str]:
+def judge(events: list[ev.Event]) -> list[str]:
     """The invariants that ``events`` violate, in order."""
     ledger = Ledger(HEADER)
     return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
@@ -232,7 +265,7 @@ def judge(events: list[Event]) -> list[str]:
 @pytest.mark.parametrize(
     ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
 )
-def test_accepted(before: list[Event], sound: Event) -> None:
+def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
     assert judge([*before, sound]) == []
 
 
@@ -240,11 +273,16 @@ def test_accepted(before: list[Event], sound: Event) -> None:
     ("before", "faulty", "invariant"),
     [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
 )
-def test_rejected(before: list[Event], faulty: Event, invariant: str) -> None:
+def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
     assert judge([*before, faulty]) == [invariant]
 
 
 def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
     """They were served to others, so they are told again when the load turns out to have failed."""
-    events = [*LOADING, Label("gpu", [5], [11]), *reports(5, ok=(False, True)), Complete(5, 0, ok=False)]
+    events = [
+        *LOADING,
+        ev.Label("gpu", [5], [11]),
+        *reports(5, ok=(False, True)),
+        ev.Complete(5, 0, ok=False),
+    ]
     assert judge(events) == ["USE-READY", "FAIL-CLOSED"]

@@ -8,24 +8,7 @@ from kvfence.checker.order.happens_before import OrderGraph, explain
 from kvfence.checker.order.races import Access, OrderChecker, Race
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import Run, exhaustive, in_order, seeded, witness
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Host,
-    Kernel,
-    OrderEvent,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    Stream,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 from kvfence.spec.order_steps import Step, steps_of
 
 MOST_RUNS = 1500
@@ -36,42 +19,42 @@ def drawn(seed: int) -> Program:
     draw = random.Random(seed)
     threads = (0, 1) if draw.random() < 0.6 else (0,)
     kinds = draw.choice([("nonblocking",) * 3, ("legacy", "blocking", "nonblocking")])
-    streams = tuple(Stream(number, 0, kind) for number, kind in enumerate(kinds))  # type: ignore[arg-type]
-    header = Header(producer="drawn", threads=threads, streams=streams, regions=(Region(0, 0, 4),))
+    streams = tuple(od.Stream(number, 0, kind) for number, kind in enumerate(kinds))  # type: ignore[arg-type]
+    header = od.Header(producer="drawn", threads=threads, streams=streams, regions=(od.Region(0, 0, 4),))
     items = 0
-    events: list[OrderEvent] = []
+    events: list[od.OrderEvent] = []
 
-    def where() -> Range:
+    def where() -> od.Range:
         nbytes = draw.choice([1, 1, 2])
         return (0, draw.randrange(5 - nbytes), nbytes)
 
-    def copy(thread: int, stream: int) -> Copy:
+    def copy(thread: int, stream: int) -> od.Copy:
         src = tuple((0, at, 1) for at in draw.sample(range(4), draw.choice([1, 1, 2])))
         dst = tuple((0, at, 1) for at in draw.sample(range(4), len(src)))
         if any(one == other for one, other in zip(src, dst, strict=True)):
             return copy(thread, stream)
-        return Copy(thread, stream, src, dst, draw.choice(["stream", "call", "any"]))
+        return od.Copy(thread, stream, src, dst, draw.choice(["stream", "call", "any"]))
 
     for _ in range(draw.randint(3, 9)):
         thread, stream, event = draw.choice(threads), draw.randrange(3), draw.randrange(2)
         kind = draw.choice("kkkccrrwwsqtdhp")
         if kind == "p" and len(threads) == 2:
-            events += [Put(thread, 0, items), Get(1 - thread, 0, items)]
+            events += [od.Put(thread, 0, items), od.Get(1 - thread, 0, items)]
             items += 1
         elif kind == "k":
             reads = (where(),) if draw.random() < 0.5 else ()
             writes = (where(),) if draw.random() < 0.7 or not reads else ()
-            events.append(Kernel(thread, stream, reads, writes))
+            events.append(od.Kernel(thread, stream, reads, writes))
         elif kind in "crwsqtdh":
-            made: dict[str, OrderEvent] = {
+            made: dict[str, od.OrderEvent] = {
                 "c": copy(thread, stream),
-                "r": Record(thread, stream, event),
-                "w": Wait(thread, stream, event),
-                "s": SyncEvent(thread, event),
-                "q": Query(thread, event, draw.random() < 0.5),
-                "t": SyncStream(thread, stream),
-                "d": SyncDevice(thread, 0),
-                "h": Host(thread, *(((where(),), ()) if draw.random() < 0.5 else ((), (where(),)))),
+                "r": od.Record(thread, stream, event),
+                "w": od.Wait(thread, stream, event),
+                "s": od.SyncEvent(thread, event),
+                "q": od.Query(thread, event, draw.random() < 0.5),
+                "t": od.SyncStream(thread, stream),
+                "d": od.SyncDevice(thread, 0),
+                "h": od.Host(thread, *(((where(),), ()) if draw.random() < 0.5 else ((), (where(),)))),
             }
             events.append(made[kind])
     return Program(header, events)

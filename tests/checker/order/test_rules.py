@@ -12,7 +12,7 @@ from kvfence.checker.order.ranges import What
 from kvfence.reference.order_programs.order_rules import RULES, Twins
 from kvfence.reference.order_programs.program import Program
 from kvfence.reference.order_programs.schedules import Run, exhaustive, hunt, in_order, seeded, witness
-from kvfence.spec.order import RegionKind
+from kvfence.spec import order as od
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
 
@@ -59,6 +59,6 @@ def test_a_witness_of_the_race_corrupts_on_the_virtual_device(twins: Twins) -> N
 def test_what_a_pair_of_accesses_can_break_is_counted() -> None:
     """Each invariant of the table can be broken by some pair, and no pair breaks another."""
     whats: tuple[What, ...] = ("kernel", "copy", "host", "release")
-    kinds: tuple[RegionKind, ...] = get_args(RegionKind)
+    kinds: tuple[od.RegionKind, ...] = get_args(od.RegionKind)
     pairs = itertools.product(whats, (False, True), whats, (False, True), kinds)
     assert {broken_by(*pair) for pair in pairs} == set(INVARIANTS)

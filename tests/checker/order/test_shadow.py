@@ -6,32 +6,19 @@ import random
 from kvfence.checker.order.clocks import Clocks
 from kvfence.checker.order.races import OrderChecker
 from kvfence.checker.order.ranges import Shadow, Site
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Kernel,
-    OrderEvent,
-    Put,
-    Record,
-    Region,
-    Stream,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 
 SLOT = 4096
 
 
-def header(slots: int, threads: tuple[int, ...] = (0,)) -> Header:
-    return Header(
+def header(slots: int, threads: tuple[int, ...] = (0,)) -> od.Header:
+    return od.Header(
         producer="test",
         threads=threads,
-        streams=(Stream(0), Stream(1)),
+        streams=(od.Stream(0), od.Stream(1)),
         regions=(
-            Region(0, 0, slots * SLOT, slot=SLOT),
-            Region(1, 1 << 50, slots * SLOT, "pinned", slot=SLOT),
+            od.Region(0, 0, slots * SLOT, slot=SLOT),
+            od.Region(1, 1 << 50, slots * SLOT, "pinned", slot=SLOT),
         ),
     )
 
@@ -73,14 +60,19 @@ def test_neighbours_that_remember_the_same_become_one_piece() -> None:
     assert [(piece.start, piece.end) for piece in shadow.overlapping(0, 9)] == [(0, 2), (2, 3), (4, 5)]
 
 
-def steps(slots: int, count: int) -> list[OrderEvent]:
+def steps(slots: int, count: int) -> list[od.OrderEvent]:
     """Each step computes a slot, stores it, and waits for the store."""
-    events: list[OrderEvent] = []
+    events: list[od.OrderEvent] = []
     for number in range(count):
         slot = (0, number % slots * SLOT, SLOT)
         to = (1, number % slots * SLOT, SLOT)
-        events += [Kernel(0, 0, (), (slot,)), Record(0, 0, 1), Wait(0, 1, 1), Copy(0, 1, (slot,), (to,))]
-        events += [Record(0, 1, 2), SyncEvent(0, 2)]
+        events += [
+            od.Kernel(0, 0, (), (slot,)),
+            od.Record(0, 0, 1),
+            od.Wait(0, 1, 1),
+            od.Copy(0, 1, (slot,), (to,)),
+        ]
+        events += [od.Record(0, 1, 2), od.SyncEvent(0, 2)]
     return events
 
 
@@ -97,20 +89,20 @@ def test_a_forgotten_past_hides_no_race() -> None:
     checker = OrderChecker(header(1 << 20))
     checker.apply_all(steps(1 << 20, 10_000))
     slot = (0, 77 * SLOT, SLOT)
-    copy = Copy(0, 1, (slot,), ((1, 0, SLOT),))
-    checker.apply_all([Kernel(0, 0, (), (slot,)), *steps(1 << 20, 5000), copy, SyncStream(0, 1)])
+    copy = od.Copy(0, 1, (slot,), ((1, 0, SLOT),))
+    checker.apply_all([od.Kernel(0, 0, (), (slot,)), *steps(1 << 20, 5000), copy, od.SyncStream(0, 1)])
     assert checker.found == 0  # the steps wait for everything before them
-    checker.apply_all([Kernel(0, 0, (), (slot,)), copy])
+    checker.apply_all([od.Kernel(0, 0, (), (slot,)), copy])
     assert checker.found == 1
 
 
 def test_the_race_of_an_access_long_ago_is_found_if_nobody_waited() -> None:
     checker = OrderChecker(header(1 << 16))
     slot = (0, 5 * SLOT, SLOT)
-    checker(Kernel(0, 0, (), (slot,)))
+    checker(od.Kernel(0, 0, (), (slot,)))
     other = (0, 9 * SLOT, 1)
-    checker.apply_all(Kernel(0, 1, (), ((0, 9 * SLOT + 2 * number, 1),)) for number in range(10_000))
-    checker.apply_all([Kernel(0, 1, (other,), ()), Kernel(0, 1, (slot,), ())])
+    checker.apply_all(od.Kernel(0, 1, (), ((0, 9 * SLOT + 2 * number, 1),)) for number in range(10_000))
+    checker.apply_all([od.Kernel(0, 1, (other,), ()), od.Kernel(0, 1, (slot,), ())])
     assert checker.found == 1
     assert checker.races[0].first.number == 0
 
@@ -118,25 +110,25 @@ def test_the_race_of_an_access_long_ago_is_found_if_nobody_waited() -> None:
 def test_the_same_race_again_is_counted_not_kept() -> None:
     checker = OrderChecker(header(1 << 10))
     for number in range(100):
-        checker(Kernel(0, 0, (), ((0, number * SLOT, SLOT),), "compute"))
-        checker(Kernel(0, 1, ((0, number * SLOT, SLOT),), (), "attention"))
+        checker(od.Kernel(0, 0, (), ((0, number * SLOT, SLOT),), "compute"))
+        checker(od.Kernel(0, 1, ((0, number * SLOT, SLOT),), (), "attention"))
     assert (len(checker.races), checker.found, checker.times()) == (1, 100, [100])
 
 
 def test_different_races_are_all_reported() -> None:
     checker = OrderChecker(header(1 << 10))
-    checker(Kernel(0, 0, (), ((0, 0, SLOT),), "compute"))
+    checker(od.Kernel(0, 0, (), ((0, 0, SLOT),), "compute"))
     for number in range(5):
-        checker(Kernel(0, 1, ((0, 0, SLOT),), (), f"reader {number}"))
+        checker(od.Kernel(0, 1, ((0, 0, SLOT),), (), f"reader {number}"))
     assert [race.second.name for race in checker.races] == [f"reader {number}" for number in range(5)]
 
 
 def test_only_so_many_races_are_kept() -> None:
     emitted: list[object] = []
     checker = OrderChecker(header(1 << 10), keep=3, on_race=emitted.append)
-    checker(Kernel(0, 0, (), ((0, 0, SLOT),)))
+    checker(od.Kernel(0, 0, (), ((0, 0, SLOT),)))
     for number in range(5):
-        checker(Kernel(0, 1, ((0, 0, SLOT),), (), f"reader {number}"))
+        checker(od.Kernel(0, 1, ((0, 0, SLOT),), (), f"reader {number}"))
     assert len(checker.races) == len(emitted) == len(checker.times()) == 3
     assert checker.found == 5
 
@@ -145,12 +137,12 @@ def test_a_thread_that_asks_late_gets_the_clock_of_then() -> None:
     """Thread 1 shares a stream and knows only an early part of what thread 0 launched on it."""
     checker = OrderChecker(header(1 << 10, (0, 1)))
     early, late = (0, 0, SLOT), (0, SLOT, SLOT)
-    checker.apply_all([Kernel(0, 0, (), (early,)), Record(0, 0, 1), Wait(0, 1, 1), Put(0, 1, 1)])
+    checker.apply_all([od.Kernel(0, 0, (), (early,)), od.Record(0, 0, 1), od.Wait(0, 1, 1), od.Put(0, 1, 1)])
     for _ in range(200):
-        checker.apply_all([Kernel(0, 0, (), (late,)), Record(0, 0, 1), Wait(0, 1, 1)])
-    checker.apply_all([Get(1, 1, 1), SyncStream(1, 1), Kernel(1, 0, (early,), (), "knows")])
+        checker.apply_all([od.Kernel(0, 0, (), (late,)), od.Record(0, 0, 1), od.Wait(0, 1, 1)])
+    checker.apply_all([od.Get(1, 1, 1), od.SyncStream(1, 1), od.Kernel(1, 0, (early,), (), "knows")])
     assert checker.found == 0
-    checker(Kernel(1, 1, (late,), (), "does not"))
+    checker(od.Kernel(1, 1, (late,), (), "does not"))
     assert [race.second.name for race in checker.races] == ["does not"]
     assert checker.complete
 
@@ -158,8 +150,10 @@ def test_a_thread_that_asks_late_gets_the_clock_of_then() -> None:
 def test_histories_are_cut_when_everybody_knows() -> None:
     checker = OrderChecker(header(1 << 10, (0, 1)))
     for number in range(2000):
-        checker.apply_all([Kernel(0, 0, (), ((0, 0, SLOT),)), Record(0, 0, 1), SyncEvent(0, 1)])
-        checker.apply_all([Put(0, 1, number), Get(1, 1, number), Put(1, 2, number), Get(0, 2, number)])
+        checker.apply_all([od.Kernel(0, 0, (), ((0, 0, SLOT),)), od.Record(0, 0, 1), od.SyncEvent(0, 1)])
+        checker.apply_all(
+            [od.Put(0, 1, number), od.Get(1, 1, number), od.Put(1, 2, number), od.Get(0, 2, number)]
+        )
     lanes = [lane for lane in checker.clocks.lanes if lane is not None]
     assert max(len(lane.history) for lane in lanes) < 100
 
@@ -168,7 +162,7 @@ def test_clocks_of_an_idle_thread_stay_bounded_and_say_so_when_asked() -> None:
     clocks = Clocks()
     one, idle = clocks.add_thread(0), clocks.add_thread(1)
     for stream in (0, 1):
-        clocks.add_stream(Stream(stream))
+        clocks.add_stream(od.Stream(stream))
     number = 0
     for _ in range(20_000):
         number += 3
@@ -182,7 +176,7 @@ def test_clocks_of_an_idle_thread_stay_bounded_and_say_so_when_asked() -> None:
 def test_an_event_recorded_often_without_anybody_knowing_is_told_when_asked() -> None:
     clocks = Clocks()
     one, idle = clocks.add_thread(0), clocks.add_thread(1)
-    clocks.add_stream(Stream(0))
+    clocks.add_stream(od.Stream(0))
     for number in range(1, 100):
         clocks.record(one, 0, 1, number)
     clocks.sync_event(idle, 1, 100)

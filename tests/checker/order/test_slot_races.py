@@ -10,67 +10,50 @@ import pytest
 
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.checker.order.slot_races import KEPT, SlotChecker
-from kvfence.spec.order import (
-    Copy,
-    Get,
-    Header,
-    Host,
-    Kernel,
-    OrderEvent,
-    Put,
-    Query,
-    Range,
-    Record,
-    Region,
-    Stream,
-    SyncDevice,
-    SyncEvent,
-    SyncStream,
-    Wait,
-)
+from kvfence.spec import order as od
 
 SLOTS = 5
 
 
-def row(ranges: Sequence[Range]) -> list[tuple[int, np.ndarray]]:
+def row(ranges: Sequence[od.Range]) -> list[tuple[int, np.ndarray]]:
     slots = [at for _, start, count in ranges for at in range(start, start + count)]
     return [(0, np.array(slots, np.int64))] if slots else []
 
 
-def emit(checker: SlotChecker, event: OrderEvent) -> None:
+def emit(checker: SlotChecker, event: od.OrderEvent) -> None:
     match event:
-        case Put(thread, queue, item):
+        case od.Put(thread, queue, item):
             checker.put(thread, queue, item)
-        case Get(thread, queue, item):
+        case od.Get(thread, queue, item):
             checker.get(thread, queue, item)
-        case Record(thread, stream, number):
+        case od.Record(thread, stream, number):
             checker.record(thread, stream, number)
-        case Wait(thread, stream, number):
+        case od.Wait(thread, stream, number):
             checker.wait(thread, stream, number)
-        case SyncEvent(thread, number):
+        case od.SyncEvent(thread, number):
             checker.sync_event(thread, number)
-        case Query(thread, number, done):
+        case od.Query(thread, number, done):
             checker.query(thread, number, done)
-        case SyncStream(thread, stream):
+        case od.SyncStream(thread, stream):
             checker.sync_stream(thread, stream)
-        case SyncDevice(thread, device):
+        case od.SyncDevice(thread, device):
             checker.sync_device(thread, device)
-        case Host(thread, reads, writes):
+        case od.Host(thread, reads, writes):
             checker.host(thread, row(reads), row(writes))
-        case Kernel(thread, stream, reads, writes):
+        case od.Kernel(thread, stream, reads, writes):
             checker.kernel(thread, stream, row(reads), row(writes), event.name)
-        case Copy(thread, stream, src, dst, order):
+        case od.Copy(thread, stream, src, dst, order):
             checker.copy(thread, stream, row(src)[0], row(dst)[0], order, event.name)
         case _:
             raise AssertionError(event)
 
 
-def drawn(draw: random.Random, threads: int, streams: int) -> list[OrderEvent]:
+def drawn(draw: random.Random, threads: int, streams: int) -> list[od.OrderEvent]:
     """Calls of several threads, with everything that can order them."""
-    events: list[OrderEvent] = []
+    events: list[od.OrderEvent] = []
     items = 0
 
-    def some() -> list[Range]:
+    def some() -> list[od.Range]:
         return [(0, at, 1) for at in sorted(draw.sample(range(SLOTS), draw.randint(1, 3)))]
 
     for _ in range(draw.randint(5, 60)):
@@ -79,31 +62,31 @@ def drawn(draw: random.Random, threads: int, streams: int) -> list[OrderEvent]:
         if kind == "p":
             if threads > 1:
                 other = draw.choice([each for each in range(threads) if each != thread])
-                events += [Put(thread, 0, items), Get(other, 0, items)]
+                events += [od.Put(thread, 0, items), od.Get(other, 0, items)]
                 items += 1
         elif kind == "k":
-            events.append(Kernel(thread, stream, some(), some() if draw.random() < 0.7 else []))
+            events.append(od.Kernel(thread, stream, some(), some() if draw.random() < 0.7 else []))
         elif kind == "c":
             src = some()
             dst = [(0, draw.randrange(SLOTS), 1) for _ in src]
-            events.append(Copy(thread, stream, src, dst, draw.choice(["stream", "call", "any"])))
+            events.append(od.Copy(thread, stream, src, dst, draw.choice(["stream", "call", "any"])))
         else:
-            made: dict[str, OrderEvent] = {
-                "r": Record(thread, stream, event),
-                "w": Wait(thread, stream, event),
-                "q": Query(thread, event, draw.random() < 0.5),
-                "s": SyncEvent(thread, event),
-                "t": SyncStream(thread, stream),
-                "d": SyncDevice(thread, 0),
-                "h": Host(thread, some(), []),
+            made: dict[str, od.OrderEvent] = {
+                "r": od.Record(thread, stream, event),
+                "w": od.Wait(thread, stream, event),
+                "q": od.Query(thread, event, draw.random() < 0.5),
+                "s": od.SyncEvent(thread, event),
+                "t": od.SyncStream(thread, stream),
+                "d": od.SyncDevice(thread, 0),
+                "h": od.Host(thread, some(), []),
             }
             events.append(made[kind])
     return events
 
 
-def both(threads: int, streams: Sequence[Stream]) -> tuple[OrderChecker, SlotChecker]:
+def both(threads: int, streams: Sequence[od.Stream]) -> tuple[OrderChecker, SlotChecker]:
     ids = tuple(range(threads))
-    header = Header(producer="t", threads=ids, streams=tuple(streams), regions=(Region(0, 0, SLOTS),))
+    header = od.Header(producer="t", threads=ids, streams=tuple(streams), regions=(od.Region(0, 0, SLOTS),))
     slots = SlotChecker(ids)
     for stream in streams:
         slots.add_stream(stream)
@@ -117,7 +100,7 @@ def test_both_find_a_race_in_the_same_events(start: int) -> None:
     for seed in range(start, start + 100):
         draw = random.Random(seed)
         kinds = draw.choice([("nonblocking",) * 3, ("legacy", "blocking", "nonblocking")])
-        streams = [Stream(number, 0, kind) for number, kind in enumerate(kinds)]  # type: ignore[arg-type]
+        streams = [od.Stream(number, 0, kind) for number, kind in enumerate(kinds)]  # type: ignore[arg-type]
         threads = draw.choice([1, 2, 3])
         ranges, slots = both(threads, streams)
         for event in drawn(draw, threads, len(streams)):
@@ -136,7 +119,7 @@ def store(*, waits: bool, order: str = "stream") -> tuple[SlotChecker, list[Race
     emitted: list[Race] = []
     checker = SlotChecker((0, 1), on_race=emitted.append)
     for number, name in enumerate(("compute", "store")):
-        checker.add_stream(Stream(number, name=name))
+        checker.add_stream(od.Stream(number, name=name))
     gpu = checker.add_pool("gpu", 100, "device", 64)
     cpu = checker.add_pool("cpu", 100, "pinned", 64)
     slots = np.array([4, 5, 6, 9])
@@ -180,7 +163,7 @@ def test_a_wait_does_not_help_a_copy_that_reads_when_it_likes() -> None:
 def test_a_load_over_what_a_kernel_still_reads_is_told() -> None:
     checker = SlotChecker()
     for number in range(2):
-        checker.add_stream(Stream(number))
+        checker.add_stream(od.Stream(number))
     gpu = checker.add_pool("gpu", 100, "device")
     cpu = checker.add_pool("cpu", 100, "pinned")
     first = checker.kernel(0, 0, [(gpu, np.array([1, 2]))], [], "step")
@@ -198,7 +181,7 @@ def test_a_load_over_what_a_kernel_still_reads_is_told() -> None:
 def test_memory_is_flat_and_races_alike_are_told_once() -> None:
     checker = SlotChecker()
     for number in range(2):
-        checker.add_stream(Stream(number))
+        checker.add_stream(od.Stream(number))
     gpu = checker.add_pool("gpu", 8, "device")
     for number in range(20_000):
         checker.kernel(0, 0, [], [(gpu, np.array([number % 8]))], "step")
@@ -215,7 +198,7 @@ def test_memory_is_flat_and_races_alike_are_told_once() -> None:
 def test_an_access_a_thousand_events_ago_is_told_by_its_name() -> None:
     checker = SlotChecker()
     for number in range(2):
-        checker.add_stream(Stream(number))
+        checker.add_stream(od.Stream(number))
     gpu = checker.add_pool("gpu", 8, "device")
     checker.kernel(0, 0, [], [(gpu, np.array([7]))], "step")
     for _ in range(1000):

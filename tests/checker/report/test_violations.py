@@ -2,18 +2,18 @@
 
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.checker.ledger.violation_text import event_text, value_text, violation_text
-from kvfence.spec.events import Alloc, Evict, Touch
+from kvfence.spec import events as ev
 
 VIOLATION = Violation(
     invariant="PIN",
     number=7,
-    event=Evict("cpu", [5]),
+    event=ev.Evict("cpu", [5]),
     condition="nobody pins an evicted slot",
     values={"promises": 1},
     pool="cpu",
     slots=(5,),
     holders={5: ("hit:3.0",)},
-    history={5: ((2, Alloc("cpu", "op:1.0", [5])), (6, Touch("cpu", "hit:3.0", [5])))},
+    history={5: ((2, ev.Alloc("cpu", "op:1.0", [5])), (6, ev.Touch("cpu", "hit:3.0", [5])))},
 )
 
 
@@ -36,8 +36,8 @@ def test_lines_keep_to_the_width() -> None:
 
 
 def test_fields_with_their_default_are_left_out() -> None:
-    assert event_text(Alloc("gpu", "req:1.0", [1, 2])) == "alloc pool=gpu holder=req:1.0 slots=[1, 2]"
-    assert event_text(Alloc("gpu", "req:1.0", [1], free=3)).endswith("free=3")
+    assert event_text(ev.Alloc("gpu", "req:1.0", [1, 2])) == "alloc pool=gpu holder=req:1.0 slots=[1, 2]"
+    assert event_text(ev.Alloc("gpu", "req:1.0", [1], free=3)).endswith("free=3")
 
 
 def test_a_long_list_ends_with_how_many_more() -> None:

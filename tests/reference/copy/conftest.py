@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvfence.reference.driver.driver import SRC_ANY, Card
-from kvfence.spec.order import Copy, Kernel, OrderEvent, Range, Record, Wait
+from kvfence.spec import order as od
 
 
 class FakeEvent:
@@ -25,7 +25,7 @@ class FakeEvent:
     def record(self, stream: FakeStream) -> None:
         done = {"record": False}
         self.done = done
-        self.world.emit(Record(0, stream.number, self.number))
+        self.world.emit(od.Record(0, stream.number, self.number))
         stream.work.append(("record", lambda: done.update(record=True)))
 
     def query(self) -> bool:
@@ -44,7 +44,7 @@ class FakeStream:
 
     def wait_event(self, event: FakeEvent) -> None:
         bound = event.done
-        self.world.emit(Wait(0, self.number, event.number))
+        self.world.emit(od.Wait(0, self.number, event.number))
         self.work.append(("wait", lambda: bound["record"]))
 
 
@@ -64,7 +64,7 @@ class FakeDriver:
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.streams: dict[int, FakeStream] = {}
-        self.events: list[OrderEvent] = []
+        self.events: list[od.OrderEvent] = []
         self.keep: list[torch.Tensor] = []
         self.launches: list[tuple[str, int]] = []
         self.sent: dict[int, bytes] = {}
@@ -75,7 +75,7 @@ class FakeDriver:
         self._count += 1
         return self._count
 
-    def emit(self, event: OrderEvent) -> None:
+    def emit(self, event: od.OrderEvent) -> None:
         self.events.append(event)
 
     def new_stream(self) -> FakeStream:
@@ -99,7 +99,7 @@ class FakeDriver:
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         self.launches.append(("copy", 1))
         self.sent[dst] = ctypes.string_at(src, nbytes)
-        self.emit(Copy(0, stream, [_range(src, nbytes)], [_range(dst, nbytes)]))
+        self.emit(od.Copy(0, stream, [_range(src, nbytes)], [_range(dst, nbytes)]))
         self.streams[stream].work.append(("copy", lambda: ctypes.memmove(dst, src, nbytes)))
 
     def copy_batch(self, dst, src, nbytes, order, stream) -> None:  # type: ignore[no-untyped-def]
@@ -108,7 +108,7 @@ class FakeDriver:
         if not moves:
             return
         reads, writes = [_range(s, n) for _, s, n in moves], [_range(d, n) for d, _, n in moves]
-        self.emit(Copy(0, stream, reads, writes, "any" if order == SRC_ANY else "stream"))
+        self.emit(od.Copy(0, stream, reads, writes, "any" if order == SRC_ANY else "stream"))
         early = order == SRC_ANY and self.random.random() < 0.5
         taken = [ctypes.string_at(s, n) for _, s, n in moves] if early else None
 
@@ -131,7 +131,7 @@ class FakeDriver:
         sources, targets, count, size = arguments
         addresses = np.frombuffer(self.sent[sources], np.uint64).tolist()
         reads = [_range(sources, 16 * count), *(_range(at, size) for at in addresses[:count])]
-        self.emit(Kernel(0, stream, reads, [_range(at, size) for at in addresses[count:]]))
+        self.emit(od.Kernel(0, stream, reads, [_range(at, size) for at in addresses[count:]]))
 
         def run() -> None:
             for i in range(count):
@@ -159,7 +159,7 @@ class FakeDriver:
         return kind != "wait" or bool(work())
 
 
-def _range(address: int, nbytes: int) -> Range:
+def _range(address: int, nbytes: int) -> od.Range:
     return (0, address, nbytes)
 
 

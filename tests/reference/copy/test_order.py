@@ -13,7 +13,7 @@ from kvfence.reference.copy.batched import BatchedDMA
 from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
 from kvfence.reference.copy.staged import StagedCopy
-from kvfence.spec.order import Header, Kernel, Record, Region, Stream, Wait
+from kvfence.spec import order as od
 
 ENGINES = {
     "dma": lambda driver: BatchedDMA(driver, lanes=1),
@@ -38,17 +38,17 @@ def races(driver, name, kind, *, waits_before=True, waits_after=True):
     segment = Segment([View.of(sides[0])], blocks, [View.of(sides[1])], blocks[::-1].copy())
     everything = [(0, device.data_ptr(), device.numel())]
     for _ in range(2):
-        driver.emit(Kernel(0, compute.number, [], everything, "compute"))
-        driver.emit(Record(0, compute.number, ready))
+        driver.emit(od.Kernel(0, compute.number, [], everything, "compute"))
+        driver.emit(od.Record(0, compute.number, ready))
         if waits_before:
-            driver.emit(Wait(0, copies.number, ready))
+            driver.emit(od.Wait(0, copies.number, ready))
         engine.copy(kind, [segment], copies)
-        driver.emit(Record(0, copies.number, end))
+        driver.emit(od.Record(0, copies.number, end))
         if waits_after:
-            driver.emit(Wait(0, compute.number, end))
-    driver.emit(Kernel(0, compute.number, [], everything, "compute"))
-    streams = tuple(Stream(number) for number in driver.streams)
-    checker = OrderChecker(Header(producer="test", streams=streams, regions=(Region(0, 0, 2**62),)))
+            driver.emit(od.Wait(0, compute.number, end))
+    driver.emit(od.Kernel(0, compute.number, [], everything, "compute"))
+    streams = tuple(od.Stream(number) for number in driver.streams)
+    checker = OrderChecker(od.Header(producer="test", streams=streams, regions=(od.Region(0, 0, 2**62),)))
     checker.apply_all(driver.events)
     assert checker.complete
     return checker.races

@@ -25,7 +25,7 @@ from kvfence.reference.driver.driver import DriverError, NoDevice, open_driver
 from kvfence.reference.driver.host_pool import HostMemoryRefused, HostPool
 from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.order import Copy, Kernel, Wait
+from kvfence.spec import order as od
 
 pytestmark = pytest.mark.gpu
 TRIALS = 25
@@ -229,8 +229,8 @@ def test_a_replay_on_the_gpu_reads_what_was_computed_and_its_accesses_are_ordere
     assert report.moved["load"].transfers == report.stats.loads > 0
     assert checker.races == []
     assert checker.complete
-    assert kinds[Copy] == report.stats.stores + report.stats.loads
-    assert kinds[Kernel] == report.stats.steps
+    assert kinds[od.Copy] == report.stats.stores + report.stats.loads
+    assert kinds[od.Kernel] == report.stats.steps
 
 
 @pytest.mark.usefixtures("driver")
@@ -238,7 +238,7 @@ def test_the_order_check_reports_a_replay_whose_copies_do_not_wait():
     checker = OrderChecker(replay_header(Options(**SMALL)), most_pieces=10**6)
 
     def judge(event):
-        if not isinstance(event, Wait):
+        if not isinstance(event, od.Wait):
             checker(event)
 
     run(conversations(60, seed=3), Options(async_depth=2, **SMALL), order=judge)

@@ -12,7 +12,7 @@ from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.device.virtual_order import replay_header
 from kvfence.reference.replay import ReplayReport, run
 from kvfence.reference.scheduler.options import Options
-from kvfence.spec.order import Copy, Kernel, OrderEvent, SyncEvent
+from kvfence.spec import order as od
 
 SMALL: dict[str, Any] = {
     "block_size": 4,
@@ -29,9 +29,9 @@ AHEAD = {"groups": "full+sliding", "async_depth": 2}
 SAMPLE = Path(__file__).parents[3] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
-def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, list[OrderEvent]]:
+def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, list[od.OrderEvent]]:
     options = Options(**{**SMALL, **extra}, seed=seed, design=design)
-    events: list[OrderEvent] = []
+    events: list[od.OrderEvent] = []
     try:
         run(conversations(60, seed), options, order=events.append)
     except GarbledBlock:
@@ -39,7 +39,7 @@ def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, 
     return options, events
 
 
-def judged(options: Options, events: list[OrderEvent]) -> OrderChecker:
+def judged(options: Options, events: list[od.OrderEvent]) -> OrderChecker:
     checker = OrderChecker(replay_header(options))
     checker.apply_all(events)
     return checker
@@ -51,7 +51,7 @@ def test_every_conflict_of_the_sound_reference_has_an_order(extra: dict[str, Any
     checker = judged(options, events)
     assert checker.races == []
     assert checker.complete
-    assert {Copy, Kernel} <= {type(event) for event in events}
+    assert {od.Copy, od.Kernel} <= {type(event) for event in events}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_designs_that_use_slots_too_early_race(design: str, extra: dict[str, Any
 
 def test_stores_that_do_not_wait_for_the_compute_race() -> None:
     options, events = served("sound", {})
-    checker = judged(options, [event for event in events if not isinstance(event, SyncEvent)])
+    checker = judged(options, [event for event in events if not isinstance(event, od.SyncEvent)])
     assert "STORE-READY" in {race.invariant for race in checker.races}
 
 

@@ -21,7 +21,7 @@ from kvfence.reference.order_programs.schedules import (
     seeded,
     witness,
 )
-from kvfence.spec.order import Copy, Get, Header, Host, Kernel, Put, Region, SyncStream
+from kvfence.spec import order as od
 
 by_rule = pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)
 
@@ -75,7 +75,7 @@ def test_in_order_is_what_others_are_compared_with() -> None:
 
 
 def test_a_thread_that_waits_for_ever_is_stuck() -> None:
-    run = in_order(Program(header(), [Get(0, 1, 0), Host(0, (gpu(1),), ())]))
+    run = in_order(Program(header(), [od.Get(0, 1, 0), od.Host(0, (gpu(1),), ())]))
     assert run.stuck
     assert run.steps == ()
 
@@ -89,29 +89,29 @@ def test_a_mismatch_tells_which_step_read_what() -> None:
 
 
 def test_all_orders_of_independent_steps_count_once() -> None:
-    events = [Kernel(0, stream, (), (gpu(stream),), "write") for stream in range(3)]
+    events = [od.Kernel(0, stream, (), (gpu(stream),), "write") for stream in range(3)]
     search = exhaustive(Program(header(), events))
     assert len(list(search)) == 1
 
 
 def test_conflicting_steps_are_tried_in_all_orders() -> None:
-    events = [Kernel(0, stream, (), (gpu(1),), "write") for stream in range(3)]
+    events = [od.Kernel(0, stream, (), (gpu(1),), "write") for stream in range(3)]
     search = exhaustive(Program(header(), events))
     assert len({run.mismatches for run in search}) == 3  # memory ends as one of three
     assert search.runs == 6
 
 
 def test_a_search_that_gives_up_says_so() -> None:
-    events = [Kernel(0, stream, (), (gpu(1),), "write") for stream in range(3)]
+    events = [od.Kernel(0, stream, (), (gpu(1),), "write") for stream in range(3)]
     search = exhaustive(Program(header(), events), most=2)
     assert len(list(search)) == 2
     assert not search.complete
 
 
 def test_a_queue_gives_what_was_put_first() -> None:
-    events = [Put(0, 1, 5), Put(0, 1, 6), Get(1, 1, -1), Get(1, 1, -1)]
+    events = [od.Put(0, 1, 5), od.Put(0, 1, 6), od.Get(1, 1, -1), od.Get(1, 1, -1)]
     run = in_order(Program(header(threads=(0, 1)), events))
-    assert [call.item for call in run.trace if isinstance(call, Get)] == [5, 6]
+    assert [call.item for call in run.trace if isinstance(call, od.Get)] == [5, 6]
 
 
 @pytest.mark.parametrize(
@@ -132,22 +132,25 @@ def test_a_witness_that_does_not_fit_is_refused(steps: list[str], says: str) -> 
 @pytest.mark.parametrize(
     ("events", "says"),
     [
-        ([Host(3, (gpu(1),), ())], "thread 3 is not started once"),
-        ([Kernel(0, 9, (), (gpu(1),))], "stream 9 is not declared"),
-        ([SyncStream(0, 9)], "stream 9 is not declared"),
-        ([Kernel(0, 0, (), ((0, 0, 10_000),))], "is in no declared region"),
-        ([Copy(0, 0, (gpu(0, 2),), (cpu(0),))], "differ in their bytes"),
+        ([od.Host(3, (gpu(1),), ())], "thread 3 is not started once"),
+        ([od.Kernel(0, 9, (), (gpu(1),))], "stream 9 is not declared"),
+        ([od.SyncStream(0, 9)], "stream 9 is not declared"),
+        ([od.Kernel(0, 0, (), ((0, 0, 10_000),))], "is in no declared region"),
+        ([od.Copy(0, 0, (gpu(0, 2),), (cpu(0),))], "differ in their bytes"),
     ],
 )
-def test_a_program_that_makes_no_sense_is_refused(events: list[Host], says: str) -> None:
+def test_a_program_that_makes_no_sense_is_refused(events: list[od.Host], says: str) -> None:
     with pytest.raises(ProgramError, match=says):
         Program(header(), events)
 
 
 def test_memory_of_any_size_costs_what_is_written() -> None:
-    pool = Region(0, 0, 1 << 50)
-    events = [Kernel(0, COMPUTE, (), ((0, 1 << 49, 1 << 30),)), Kernel(0, STORE, ((0, 1 << 49, 1),), ())]
-    run = hunt(Program(Header(producer="test", streams=header().streams, regions=(pool,)), events))
+    pool = od.Region(0, 0, 1 << 50)
+    events = [
+        od.Kernel(0, COMPUTE, (), ((0, 1 << 49, 1 << 30),)),
+        od.Kernel(0, STORE, ((0, 1 << 49, 1),), ()),
+    ]
+    run = hunt(Program(od.Header(producer="test", streams=header().streams, regions=(pool,)), events))
     assert run.corrupt
 
 

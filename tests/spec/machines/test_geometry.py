@@ -10,8 +10,8 @@ from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.ledger.state.attention_window import blocks_read, most_blocks_read
+from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.events import Group, GroupKind
 from kvfence.spec.language import View
 from kvfence.spec.machines import geometry
 
@@ -68,9 +68,9 @@ def test_the_sound_design_holds_at_a_small_size_and_can_do_what_it_is_for() -> N
     assert all(times > 0 for times in found.coverage.values())
 
 
-def group_of(view: View, g: int) -> Group:
+def group_of(view: View, g: int) -> ev.Group:
     """A group of the machine as one of a trace's header; the window there counts the reading token too."""
-    kinds: dict[str, GroupKind] = {
+    kinds: dict[str, ev.GroupKind] = {
         "full": "full",
         "window": "sliding",
         "chunked": "chunked",
@@ -78,7 +78,7 @@ def group_of(view: View, g: int) -> Group:
     }
     kind = kinds[str(view.kind[g])]
     window = {"sliding": view.reach[g] + 1, "chunked": view.reach[g]}.get(kind)
-    return Group("gpu", block_size=view.size[g], window=window, kind=kind)
+    return ev.Group("gpu", block_size=view.size[g], window=window, kind=kind)
 
 
 def walk(seed: int, tokens: int, ahead: int) -> list[View]:
@@ -142,7 +142,7 @@ def test_the_bound_is_what_some_window_touches(size: int, reach: int) -> None:
     touched = max((at + reach - 1) // size - at // size + 1 for at in range(size))
     whole, rest = divmod(reach, size)
     assert touched == whole + (1 if rest <= 1 else 2)  # the machine's bound, without lookahead
-    assert touched == most_blocks_read(Group("gpu", size, window=reach + 1, kind="sliding"))
+    assert touched == most_blocks_read(ev.Group("gpu", size, window=reach + 1, kind="sliding"))
 
 
 def test_a_window_of_4096_tokens_that_begins_anywhere_touches_129_blocks_of_32() -> None:

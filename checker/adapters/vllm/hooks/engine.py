@@ -13,7 +13,7 @@ from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, log
 from kvfence.checker.adapters.vllm.stream.tables import TableReader
-from kvfence.spec.events import Group
+from kvfence.spec import events as ev
 
 STREAM = "_kvfence_stream"
 """Attribute of a scheduler, table manager or connector under observation."""
@@ -147,7 +147,7 @@ def busy(stream: EngineStream) -> bool:
     return False
 
 
-def tables_groups(manager: Any, config: Any = None) -> tuple[Group, ...]:
+def tables_groups(manager: Any, config: Any = None) -> tuple[ev.Group, ...]:
     """The KV-cache groups of a table manager (or of a connector that has none)."""
     if config is None:
         config = manager.kv_cache_config
@@ -158,5 +158,5 @@ def tables_groups(manager: Any, config: Any = None) -> tuple[Group, ...]:
         spec = group.kv_cache_spec
         size = singles[index].block_size if index < len(singles) else spec.block_size
         window = getattr(spec, "sliding_window", None)
-        groups.append(Group("gpu", int(size), int(window) if window else None))
+        groups.append(ev.Group("gpu", int(size), int(window) if window else None))
     return tuple(groups)

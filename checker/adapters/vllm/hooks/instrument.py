@@ -21,7 +21,7 @@ from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
 from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, Sink
 from kvfence.checker.order.races import Race
-from kvfence.spec.events import Header
+from kvfence.spec import events as ev
 
 
 class Instrumentation:
@@ -90,7 +90,7 @@ def instrument(
         raise TypeError("either a sink or open_sink is needed")
     if open_sink is None:
 
-        def open_sink(header: Header) -> Sink:
+        def open_sink(header: ev.Header) -> Sink:
             assert sink is not None
             sink(header)
             return sink

@@ -27,7 +27,7 @@ from kvfence.checker.adapters.vllm.stream.known_parts import GAPS
 from kvfence.checker.adapters.vllm.worker.observed_cuda import here, on_behalf_of, telling
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import NULL, Slots, group_kinds, widened_by
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import order as od
 
 WORKER: Final = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
 COPIES: Final = "vllm.v1.kv_offload.cpu.gpu_worker"
@@ -186,7 +186,7 @@ def _launching(handler: Any, order: WorkerOrder, pool: int, original: Callable[.
         asked = getattr(handler, ASKED)
         setattr(handler, ASKED, None)
         if telling() is order:
-            reads: SourceOrder = "any" if any_order and not kernel else "stream"
+            reads: od.SourceOrder = "any" if any_order and not kernel else "stream"
             order.transferred(here.thread, lambda: _rows(handler, order.gpu, pool, asked), reads, here.by)
         return result
 

@@ -14,7 +14,7 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.stream.tables import Tables
 
 IN_FLIGHT: Final = "kvfence_in_flight"
-"""Attribute of the note queue, or of a scheduler that is not observed: the steps whose output is not processed yet.
+"""Attribute of the note queue, or of an unobserved scheduler: the steps whose output is not processed yet.
 
 Of a step's output: how many there were before it. Workers learn only from here which steps are over."""
 

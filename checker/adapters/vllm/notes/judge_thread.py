@@ -17,7 +17,7 @@ from typing import Any, Final
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import deferred_note_queue
 from kvfence.checker.adapters.vllm.notes.note_queue import DeferredNoteQueue
 from kvfence.checker.ledger.guard.guard import Guard
-from kvfence.spec.events import Event
+from kvfence.spec import events as ev
 
 LOOK: Final = 0.1
 """Seconds between two looks while the engine works."""
@@ -38,9 +38,9 @@ class Batch:
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._events: list[Event] = []
+        self._events: list[ev.Event] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ev.Event) -> None:
         """Remember ``event``."""
         self._events.append(event)
         if len(self._events) >= TOGETHER:

@@ -13,7 +13,7 @@ from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.numbers import packed
 from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, EVICT, FREE, TOUCH, Item
 from kvfence.checker.adapters.vllm.stream.transfers import Tier, Transfer, pairs
-from kvfence.spec.events import Cursor, Drop, DropReason, Lookup
+from kvfence.spec import events as ev
 
 
 class Load(NamedTuple):
@@ -78,7 +78,7 @@ def looked_up(tier: Tier, id_: str, local: int, external: int, hits: list[Any] |
             stream.withdraw(state)
         return
     slots = tier.tap.slots(hits)[2] if hits is not None else packed(tier.pins.get(state.id, []))
-    stream.emit(Lookup(state.id, state.gen, local, external, tier.tap.name, slots))
+    stream.emit(ev.Lookup(state.id, state.gen, local, external, tier.tap.name, slots))
     state.promised = True
     state.promiser = tier
 
@@ -140,7 +140,7 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
 def _resident(tier: Tier, state: RequestState, group: int, at: Sequence[int]) -> None:
     """Blocks that are being loaded are in the tier already."""
     for start, end in _runs(at):
-        tier.stream.emit(Drop(state.id, state.gen, start, end - start, "resident", group))
+        tier.stream.emit(ev.Drop(state.id, state.gen, start, end - start, "resident", group))
         state.cover(group, start, end)
 
 
@@ -336,10 +336,10 @@ def _pass(tier: Tier, state: RequestState, group: int, start: int, end: int) -> 
     if gaps:
         reasons = [(at, _reason(tier, table[at])) for at in gaps if at < len(table)]
         _drop(tier, state, group, reasons)
-    tier.stream.emit(Cursor(state.id, state.gen, end, group))
+    tier.stream.emit(ev.Cursor(state.id, state.gen, end, group))
 
 
-def _reason(tier: Tier, slot: int) -> DropReason | None:
+def _reason(tier: Tier, slot: int) -> ev.DropReason | None:
     """Why a block of the GPU need not be stored, if there is a reason that can be seen."""
     gpu = tier.stream.gpu
     if slot < 0 or slot == gpu.null:
@@ -356,15 +356,17 @@ def _reason(tier: Tier, slot: int) -> DropReason | None:
     return None
 
 
-def _drop(tier: Tier, state: RequestState, group: int, reasons: list[tuple[int, DropReason | None]]) -> None:
+def _drop(
+    tier: Tier, state: RequestState, group: int, reasons: list[tuple[int, ev.DropReason | None]]
+) -> None:
     """Tell blocks that will not be stored, in runs of the same reason."""
-    run: tuple[int, int, DropReason] | None = None
+    run: tuple[int, int, ev.DropReason] | None = None
     for at, why in [*reasons, (-1, None)]:
         if run is not None and why == run[2] and at == run[1]:
             run = (run[0], at + 1, why)
             continue
         if run is not None:
-            tier.stream.emit(Drop(state.id, state.gen, run[0], run[1] - run[0], run[2], group))
+            tier.stream.emit(ev.Drop(state.id, state.gen, run[0], run[1] - run[0], run[2], group))
             state.cover(group, run[0], run[1])
         run = None if why is None else (at, at + 1, why)
 
@@ -386,12 +388,12 @@ def account_finished(
         if not gaps:
             continue
         if tier.lazy or status == "FINISHED_ABORTED":
-            why: DropReason = "lazy" if tier.lazy else "aborted"
+            why: ev.DropReason = "lazy" if tier.lazy else "aborted"
             _drop(tier, state, group, [(at, why) for at in gaps])
             continue
         table = tables[group] if group < len(tables) else []
         blocked = state.blocked.get(group, 0)
-        reasons: list[tuple[int, DropReason | None]] = []
+        reasons: list[tuple[int, ev.DropReason | None]] = []
         for at in gaps:
             reason = _reason(tier, table[at]) if at < len(table) else None
             if reason is None and (free <= 0 or at < blocked):

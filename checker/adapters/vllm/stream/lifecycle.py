@@ -11,21 +11,9 @@ from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.stream.steps import StepStream
 from kvfence.checker.adapters.vllm.stream.tables import Tables, emit_table
-from kvfence.spec.events import (
-    Admit,
-    Failed,
-    Finish,
-    FinishReason,
-    Preempt,
-    Quiesce,
-    Reset,
-    Retire,
-    Rollback,
-    Unlabel,
-    Withdraw,
-)
+from kvfence.spec import events as ev
 
-_REASONS: dict[str, FinishReason] = {
+_REASONS: dict[str, ev.FinishReason] = {
     "FINISHED_STOPPED": "stop",
     "FINISHED_LENGTH_CAPPED": "length",
     "FINISHED_ABORTED": "abort",
@@ -89,7 +77,7 @@ class EngineStream(StepStream):
 
     def emit_admission(self, state: RequestState, local: int, external: int, total: int) -> None:
         """Tokens that are computed, those that an observed tier loads, and all."""
-        self.emit(Admit(state.id, state.gen, local, external, total - local - external, total))
+        self.emit(ev.Admit(state.id, state.gen, local, external, total - local - external, total))
         if external <= 0:
             state.promised = False
 
@@ -103,7 +91,7 @@ class EngineStream(StepStream):
         """The promise to a request, if there is one, is given up."""
         if state.promised:
             state.promised = False
-            self.emit(Withdraw(state.id, state.gen))
+            self.emit(ev.Withdraw(state.id, state.gen))
 
     # Preemption.
 
@@ -112,13 +100,13 @@ class EngineStream(StepStream):
         state = self.request(id_)
         self.withdraw(state)
         self.settle(state, computed)
-        self.emit(Preempt(state.id, state.gen))
+        self.emit(ev.Preempt(state.id, state.gen))
 
     def preempted(self, id_: str) -> None:
         """It lost them, and waits again."""
         state = self.request(id_)
         if state.table not in self.leaving:
-            self.emit(Retire(state.id, state.gen))
+            self.emit(ev.Retire(state.id, state.gen))
         state.begin(state.gen + 1)
 
     # The end.
@@ -131,7 +119,7 @@ class EngineStream(StepStream):
         state.ended = True
         self.settle(state, computed)
         why = _REASONS.get(status, "error")
-        self.emit(Finish(state.id, state.gen, why, self.confirmed(state, computed)))
+        self.emit(ev.Finish(state.id, state.gen, why, self.confirmed(state, computed)))
 
     def confirmed(self, state: RequestState, computed: int) -> int:
         """Tokens of a request whose KV is written by the steps that were told: none without a tier."""
@@ -148,7 +136,7 @@ class EngineStream(StepStream):
         if state is None:
             return
         if state.table not in self.leaving:
-            self.emit(Retire(state.id, state.gen))
+            self.emit(ev.Retire(state.id, state.gen))
         self.forget(state)
 
     def free_is_deferred(self, id_: str, blocks: list[Any]) -> None:
@@ -161,7 +149,7 @@ class EngineStream(StepStream):
 
     def left(self, id_: str, gen: int) -> None:
         """The table of a generation that is over was given back."""
-        self.emit(Retire(id_, gen))
+        self.emit(ev.Retire(id_, gen))
 
     # Tokens that do not count after all.
 
@@ -169,7 +157,7 @@ class EngineStream(StepStream):
         """Tell the tokens that count as computed when some of a step may have been rejected."""
         if state.uneven:
             state.uneven = False
-            self.emit(Rollback(state.id, state.gen, computed))
+            self.emit(ev.Rollback(state.id, state.gen, computed))
 
     def settle_rejected(self, computed: list[tuple[str, int]]) -> None:
         """After a step with speculative tokens: how many of each request count."""
@@ -188,12 +176,12 @@ class EngineStream(StepStream):
                 failed = [slot for slot in transfer.gpu if slot in bad]
                 if failed:
                     transfer.ok = False
-                    self.emit(Failed(transfer.op, 0, 0, failed, transfer.group))
+                    self.emit(ev.Failed(transfer.op, 0, 0, failed, transfer.group))
 
     def load_failed(self, state: RequestState, computed: int | None) -> None:
         """A load of the request is over and failed: so many tokens of it count; None if it is gone."""
         if computed is not None and not state.ended:
-            self.emit(Rollback(state.id, state.gen, computed))
+            self.emit(ev.Rollback(state.id, state.gen, computed))
 
     def open_loads(self) -> list[list[Any]]:
         """The open loads of every tier."""
@@ -217,7 +205,7 @@ class EngineStream(StepStream):
         gone = np.flatnonzero(tap.labels).tolist()
         tap.labels[:] = False
         if gone:
-            self.emit(Unlabel(tap.name, gone, "reset"))
+            self.emit(ev.Unlabel(tap.name, gone, "reset"))
 
     def end_reset(self, done: bool, with_connector: bool) -> None:
         """A reset was answered. One that spares the connector is not a reset of all tiers."""
@@ -225,16 +213,16 @@ class EngineStream(StepStream):
         if done and with_connector:
             for tap in cleared:
                 tap.labels[:] = False
-            self.emit(Reset(True, [tap.name for tap in cleared]))
+            self.emit(ev.Reset(True, [tap.name for tap in cleared]))
             return
         for tap in cleared:
             self.empty(tap)
         if with_connector:
-            self.emit(Reset(False))
+            self.emit(ev.Reset(False))
 
     # Rest.
 
     def at_rest(self, busy: bool) -> None:
         """Observation ends: nothing may be held, unless requests, steps or transfers are under way."""
         if self.sink is not None and not self.requests and not self.steps and not busy:
-            self.emit(Quiesce())
+            self.emit(ev.Quiesce())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.adapters.vllm.stream.numbers import FEW, indexes, packed, slots_of
-from kvfence.spec.events import Deny
+from kvfence.spec import events as ev
 
 if TYPE_CHECKING:
     from kvfence.checker.adapters.vllm.stream.stream import Stream
@@ -137,7 +137,7 @@ class PoolTap:
 
     def denied(self, asked: int, free: int) -> None:
         """The pool could not give so many."""
-        self.stream.emit(Deny(self.name, "ref:0.0", asked, free))
+        self.stream.emit(ev.Deny(self.name, "ref:0.0", asked, free))
 
     def touched(self, blocks: list[Any], free: int, hashes: list[bytes | None] | None) -> None:
         """A holder was added to ``blocks``."""

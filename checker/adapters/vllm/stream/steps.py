@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvfence.checker.adapters.vllm.stream.stream import Stream
-from kvfence.spec.events import Dispatch, Event, Process
+from kvfence.spec import events as ev
 
 
 class StepStream(Stream):
@@ -25,7 +25,7 @@ class StepStream(Stream):
         self.loaded_whole: set[str] = set()
         """Requests all of whose tokens a tier that is not observed loads, before their first step."""
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         """Tell ``event``, after the steps that were put off."""
         if self.still is not None:
             self.emit_repeats()
@@ -50,7 +50,7 @@ class StepStream(Stream):
             self.loaded_whole.difference_update(tokens)
         number = self.next_step
         self.next_step = number + 1
-        self.emit(Dispatch(number, list(tokens), list(tokens.values())))
+        self.emit(ev.Dispatch(number, list(tokens), list(tokens.values())))
         self.steps.append((number, output, tokens))
         for id_ in uneven:
             self.request(id_).uneven = True
@@ -71,7 +71,7 @@ class StepStream(Stream):
         if number < 0:
             self.repeats += 1
             return
-        self.emit(Process(number))
+        self.emit(ev.Process(number))
         if not self.steps:
             self.still = tokens
 
@@ -82,14 +82,14 @@ class StepStream(Stream):
         if tokens is not None and repeats:
             number = self.next_step
             self.next_step = number + 1
-            self.emit(Dispatch(number, list(tokens), [repeats * count for count in tokens.values()]))
-            self.emit(Process(number))
+            self.emit(ev.Dispatch(number, list(tokens), [repeats * count for count in tokens.values()]))
+            self.emit(ev.Process(number))
         if self.steps and self.steps[0][0] < 0:
             _, output, running = self.steps.popleft()
             number = self.next_step
             self.next_step = number + 1
             self.steps.append((number, output, running))
-            self.emit(Dispatch(number, list(running), list(running.values())))
+            self.emit(ev.Dispatch(number, list(running), list(running.values())))
 
     def in_flight(self, id_: str) -> int:
         """Tokens of a request in steps that are dispatched and not processed."""

@@ -24,10 +24,10 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     PoolTap,
 )
 from kvfence.checker.ledger.state.violation import InvariantViolation
-from kvfence.spec.events import Alloc, Event, Evict, Free, Group, Header, Label, Pool, Submit, Touch, Unlabel
+from kvfence.spec import events as ev
 
-Sink: TypeAlias = Callable[[Event], None]
-OpenSink: TypeAlias = Callable[[Header], Sink]
+Sink: TypeAlias = Callable[[ev.Event], None]
+OpenSink: TypeAlias = Callable[[ev.Header], Sink]
 MakeNoteQueue: TypeAlias = Callable[[Any], NoteQueue]
 Handler: TypeAlias = Callable[[list[Item]], None]
 
@@ -59,7 +59,7 @@ class Stream:
         self.tiers: list[PoolTap] = []
         self.connectors: list[Any] = []
         """The observed scheduler sides of connectors."""
-        self.groups: tuple[Group, ...] = ()
+        self.groups: tuple[ev.Group, ...] = ()
         self.ranks = 1
         self.requests: dict[str, RequestState] = {}
         self.last_gens: dict[str, int] = {}
@@ -81,19 +81,19 @@ class Stream:
 
     # Telling.
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         """Tell ``event``; the header goes first."""
         if self.sink is None:
             self.sink = self.open_sink(self.header())
         self.sink(event)
 
-    def header(self) -> Header:
+    def header(self) -> ev.Header:
         """What the numbers in the events refer to."""
         pools = list(self.taps.values())
-        return Header(
+        return ev.Header(
             producer=self.producer,
             pools=tuple(
-                Pool(tap.name, len(tap.pool.blocks), None if tap.null < 0 else tap.null) for tap in pools
+                ev.Pool(tap.name, len(tap.pool.blocks), None if tap.null < 0 else tap.null) for tap in pools
             ),
             groups=self.groups,
             ranks=self.ranks,
@@ -171,11 +171,11 @@ class Stream:
         """Tell one item, which ``holder`` did."""
         kind = item.kind
         if kind == ALLOC:
-            self.emit(Alloc(item.tap.name, holder, item.pack, item.free, group, at))
+            self.emit(ev.Alloc(item.tap.name, holder, item.pack, item.free, group, at))
         elif kind == TOUCH:
-            self.emit(Touch(item.tap.name, holder, item.pack, item.free, group, at))
+            self.emit(ev.Touch(item.tap.name, holder, item.pack, item.free, group, at))
         elif kind == FREE:
-            self.emit(Free(item.tap.name, holder, item.pack, item.free))
+            self.emit(ev.Free(item.tap.name, holder, item.pack, item.free))
         else:
             self.emit_label(item)
 
@@ -183,19 +183,19 @@ class Stream:
         """Tell an item that has no holder: evict, label, unlabel."""
         tap, slots = item.tap, item.slots
         if item.kind == EVICT:
-            self.emit(Evict(tap.name, item.pack))
+            self.emit(ev.Evict(tap.name, item.pack))
         elif item.kind == UNLABEL:
-            self.emit(Unlabel(tap.name, item.pack, item.extra))
+            self.emit(ev.Unlabel(tap.name, item.pack, item.extra))
         else:
             keys, groups = keys_and_groups(item.extra, slots)
             first = int(groups[0])
             if (groups == first).all():
-                self.emit(Label(tap.name, item.pack, packed_keys(keys), first, op))
+                self.emit(ev.Label(tap.name, item.pack, packed_keys(keys), first, op))
                 return
             for group in sorted(set(groups.tolist())):
                 here = [at for at, of in enumerate(groups.tolist()) if of == group]
                 self.emit(
-                    Label(
+                    ev.Label(
                         tap.name,
                         packed([slots[at] for at in here]),
                         packed_keys([int(keys[at]) for at in here]),
@@ -270,7 +270,7 @@ class Stream:
             return
         self.requests.pop(id_, None)
         state = self.request(id_)
-        self.emit(Submit(state.id, state.gen, tokens))
+        self.emit(ev.Submit(state.id, state.gen, tokens))
 
     def forget(self, request: RequestState) -> None:
         """The request is gone; its id may come again."""

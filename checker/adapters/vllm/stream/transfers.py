@@ -28,7 +28,7 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     Item,
     PoolTap,
 )
-from kvfence.spec.events import Alloc, Complete, Free, Issue, Kind, Label, Queue, Report, Touch
+from kvfence.spec import events as ev
 
 
 class Transfer:
@@ -53,7 +53,7 @@ class Transfer:
     )
 
     def __init__(
-        self, op: int, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
+        self, op: int, kind: ev.Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
     ) -> None:
         self.op = op
         self.kind = kind
@@ -172,7 +172,7 @@ class Tier:
 
     # Beginning.
 
-    def split(self, kind: Kind, gpu: list[int], cpu: list[int], hashes: list[Any]) -> list[Transfer]:
+    def split(self, kind: ev.Kind, gpu: list[int], cpu: list[int], hashes: list[Any]) -> list[Transfer]:
         """Transfers of these blocks, one for each group."""
         keys, groups = keys_and_groups(hashes, cpu)
         first = int(groups[0])
@@ -188,7 +188,7 @@ class Tier:
         return found
 
     def new(
-        self, kind: Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
+        self, kind: ev.Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
     ) -> Transfer:
         """A transfer with the next number."""
         op = self.stream.next_op
@@ -201,9 +201,9 @@ class Tier:
         for transfer in transfers:
             slots, free = transfer.cpu_pack, free_cpu if transfer is last else -1
             if cpu_kind == ALLOC:
-                stream.emit(Alloc(self.tap.name, transfer.holder, slots, free))
+                stream.emit(ev.Alloc(self.tap.name, transfer.holder, slots, free))
             else:
-                stream.emit(Touch(self.tap.name, transfer.holder, slots, free))
+                stream.emit(ev.Touch(self.tap.name, transfer.holder, slots, free))
         for transfer in transfers:
             free = free_gpu if transfer is last else -1
             self.touch_gpu(transfer, free)
@@ -212,11 +212,11 @@ class Tier:
         """Tell that a transfer holds its GPU slots, those that it names twice by two holders."""
         stream = self.stream
         if not transfer.again:
-            stream.emit(Touch("gpu", transfer.holder, transfer.gpu_pack, free))
+            stream.emit(ev.Touch("gpu", transfer.holder, transfer.gpu_pack, free))
             return
-        stream.emit(Touch("gpu", transfer.holder, list(dict.fromkeys(transfer.gpu)), -1))
+        stream.emit(ev.Touch("gpu", transfer.holder, list(dict.fromkeys(transfer.gpu)), -1))
         for place, holder in enumerate(self.more_holders(transfer)):
-            stream.emit(Touch("gpu", holder[0], holder[1], free if place == 0 else -1))
+            stream.emit(ev.Touch("gpu", holder[0], holder[1], free if place == 0 else -1))
 
     def more_holders(self, transfer: Transfer) -> list[tuple[str, list[int]]]:
         """Names for the second and further holds of the same slots, and these slots."""
@@ -236,7 +236,7 @@ class Tier:
         load = transfer.kind == "load"
         gpu, cpu = transfer.gpu_pack, transfer.cpu_pack
         self.stream.emit(
-            Queue(
+            ev.Queue(
                 transfer.op,
                 0,
                 transfer.kind,
@@ -260,7 +260,7 @@ class Tier:
         """Tell that transfers were handed to the workers."""
         for transfer in transfers:
             transfer.issued = True
-            self.stream.emit(Issue(transfer.op, 0))
+            self.stream.emit(ev.Issue(transfer.op, 0))
 
     # End.
 
@@ -268,13 +268,13 @@ class Tier:
         """Tell that ``ranks`` more ranks finished the transfers."""
         for transfer in transfers:
             for _ in range(ranks):
-                self.stream.emit(Report(transfer.op, 0, transfer.reported, transfer.ok))
+                self.stream.emit(ev.Report(transfer.op, 0, transfer.reported, transfer.ok))
                 transfer.reported += 1
 
     def complete(self, transfers: list[Transfer], computed: int | None = None) -> None:
         """Tell that transfers are over; ``computed``: tokens of the request of a load that count now."""
         for transfer in transfers:
-            self.stream.emit(Complete(transfer.op, 0, transfer.ok))
+            self.stream.emit(ev.Complete(transfer.op, 0, transfer.ok))
             if transfer.kind == "load":
                 if transfer.state is not None:
                     transfer.state.open_loads -= 1
@@ -315,7 +315,7 @@ class Tier:
         if len(transfers) == len(items) == 1 and (tier or not transfers[0].again):
             transfer, item = transfers[0], items[0]
             if item.pack == (transfer.cpu_pack if tier else transfer.gpu_pack):
-                self.stream.emit(Free(tap.name, transfer.holder, item.pack, item.free))
+                self.stream.emit(ev.Free(tap.name, transfer.holder, item.pack, item.free))
                 return
         freed = [slot for item in items for slot in item.slots]
         left: dict[int, int] = {}
@@ -350,7 +350,7 @@ class Tier:
         parts = [part for part in parts if part[1]]
         for place, (holder, slots) in enumerate(parts):
             free = items[-1].free if place == len(parts) - 1 else -1
-            self.stream.emit(Free(tap.name, holder, packed(slots), free))
+            self.stream.emit(ev.Free(tap.name, holder, packed(slots), free))
 
     def label(self, transfers: list[Transfer], slots: list[int], found: list[bytes | None]) -> None:
         """Tell which destinations of completed stores are in the tier's index now: ``slots`` under ``found``.
@@ -363,7 +363,9 @@ class Tier:
             if None not in hashes and hashes == transfer.hashes:
                 self.tap.remember(indexes(transfer.cpu_pack), hashes)
                 keys = packed_keys(transfer.keys)
-                self.stream.emit(Label(self.tap.name, transfer.cpu_pack, keys, transfer.group, transfer.op))
+                self.stream.emit(
+                    ev.Label(self.tap.name, transfer.cpu_pack, keys, transfer.group, transfer.op)
+                )
                 continue
             there = [at for at, each in enumerate(hashes) if each is not None]
             if not there:

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.worker.worker_order import COMPUTE, WorkerOrder
-from kvfence.spec.order import SourceOrder
+from kvfence.spec import order as od
 
 OBSERVED: Final = "__kvfence_observed__"
 """Attribute of what stands for a name of a module: what it stands for."""
-SOURCE_ORDERS: Final[dict[int, SourceOrder]] = {1: "stream", 2: "call", 3: "any"}
+SOURCE_ORDERS: Final[dict[int, od.SourceOrder]] = {1: "stream", 2: "call", 3: "any"}
 """By the number that the driver knows them by."""
 
 
@@ -295,7 +295,7 @@ def _build_params(original: Any) -> Any:
     return build_params
 
 
-def source_order(build: Any, params: Any, asked: Any) -> SourceOrder:
+def source_order(build: Any, params: Any, asked: Any) -> od.SourceOrder:
     """In which order the copies that ``params`` describe read."""
     attributes: Any = getattr(params, "attrs", None)
     if hasattr(attributes, "srcAccessOrder"):

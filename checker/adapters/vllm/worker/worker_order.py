@@ -18,7 +18,7 @@ from kvfence.checker.adapters.vllm.worker.order_events import OrderEmitter
 from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, GroupKind, Reader, Slots
 from kvfence.checker.order.races import Race
 from kvfence.checker.order.slot_races import Row, SlotChecker
-from kvfence.spec.order import RegionKind, SourceOrder, Stream
+from kvfence.spec import order as od
 
 ENGINE: Final = 0
 """The thread that steps are launched by."""
@@ -70,7 +70,7 @@ class WorkerOrder:
         self._streams: dict[Any, int] = {}
         self._pools: dict[int, int] = {}
         """By address of their first tensor."""
-        self._parameters: dict[int, tuple[Any, int, int, Any, SourceOrder]] = {}
+        self._parameters: dict[int, tuple[Any, int, int, Any, od.SourceOrder]] = {}
         """By id of what a connector calls the parameters of its copies, which are kept so that it stays."""
         self._given: dict[int, tuple[int, int]] = {}
         """By device event: the thread that recorded it, if not the engine's, and the item it stands for."""
@@ -157,10 +157,10 @@ class WorkerOrder:
             number = max([COMPUTE, *self._streams.values()]) + 1
             name = self.stream_names(stream) or f"stream {number}"
         self._streams[key] = number
-        self._emit("add_stream", Stream(number, name=name))
+        self._emit("add_stream", od.Stream(number, name=name))
         return number
 
-    def pool(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
+    def pool(self, caches: Any, name: str, kind: od.RegionKind, parts: int = 1) -> int:
         """The number of the pool whose layers ``caches`` are, each [slots, bytes].
 
         ``parts``: slots that each of these is taken for.
@@ -179,7 +179,7 @@ class WorkerOrder:
         """How many pools are known by the address of their first layer."""
         return len(self._pools)
 
-    def memory(self, caches: Any, name: str, kind: RegionKind, parts: int = 1) -> int:
+    def memory(self, caches: Any, name: str, kind: od.RegionKind, parts: int = 1) -> int:
         """:meth:`pool`, or -1 where that goes wrong."""
         known = self._do(self.pool, caches, name, kind, parts)
         return -1 if known is None else int(known)
@@ -290,11 +290,11 @@ class WorkerOrder:
 
     # Copies.
 
-    def prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: SourceOrder) -> None:
+    def prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: od.SourceOrder) -> None:
         """``params`` describe copies from ``src`` to ``dst``, which are layers by name."""
         self._do(self._prepared, params, src, dst, stream, order)
 
-    def _prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: SourceOrder) -> None:
+    def _prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: od.SourceOrder) -> None:
         if len(self._parameters) >= MOST_PARAMETERS:
             raise ValueError(f"more than {MOST_PARAMETERS} kinds of copies")
         on_pools, self.on_pools = self.on_pools, lambda: None
@@ -315,13 +315,13 @@ class WorkerOrder:
             self._copy(thread, self._stream_of(stream), (source, src), (target, dst), order, by)
 
     def transferred(
-        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: SourceOrder, by: str
+        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: od.SourceOrder, by: str
     ) -> None:
         """``thread`` launched a copy on the current stream; ``rows`` says from where to where."""
         self._do(self._transferred, thread, rows, order, by)
 
     def _transferred(
-        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: SourceOrder, by: str
+        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: od.SourceOrder, by: str
     ) -> None:
         source, target = rows()
         if len(source[1]):
@@ -333,7 +333,7 @@ class WorkerOrder:
         stream: int,
         src: tuple[int, Any],
         dst: tuple[int, Any],
-        order: SourceOrder,
+        order: od.SourceOrder,
         by: str,
     ) -> None:
         rows: list[Row] = [(pool, np.array(slots, np.int64)) for pool, slots in (src, dst)]

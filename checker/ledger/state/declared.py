@@ -42,8 +42,7 @@ def judges(kind: type[ev.Event], *each: str, also: tuple[str, ...] = ()) -> Call
     """Marks the rule of ``kind``, which judges each event by ``each`` and some events by ``also``.
 
     The rule counts the latter with ``LedgerState.judge``, before it can raise one. It reports with
-    ``LedgerState.not_judged`` an event that it does not judge by one of ``each``, because it names no slot for
-    instance.
+    ``LedgerState.not_judged`` an event that it does not judge by one of ``each``.
     Raises ``ValueError`` for a kind that has a rule.
     """
 

@@ -13,6 +13,7 @@ from kvfence.checker.report.diagrams import sequence, timeline
 from kvfence.checker.report.diagrams import slot_history as slots
 from kvfence.checker.report.html.page import page
 from kvfence.checker.report.text.raced import race_text
+from kvfence.spec import events as ev
 
 Pictures = dict[str, tuple[str, str]]
 """Caption and SVG of each picture, by the name of its file."""

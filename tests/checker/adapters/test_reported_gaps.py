@@ -13,7 +13,7 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
 from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 
-@pytest.mark.parametrize(("computed", "in_flight", "told"), [(5, 3, 2), (7, 0, 7), (2, 3, 0)])
+@pytest.mark.parametrize(("computed", "in_flight", "emitted"), [(5, 3, 2), (7, 0, 7), (2, 3, 0)])
 def test_tokens_of_steps_under_way_are_not_confirmed(computed: int, in_flight: int, emitted: int) -> None:
     stream: Any = SimpleNamespace(tiers=["cpu"], loaded_whole=set(), in_flight=lambda _: in_flight)
     state: Any = SimpleNamespace(id="1", open_loads=0, local=0)
@@ -35,7 +35,7 @@ def test_how_much_is_free_is_told_when_the_last_transfer_holds_its_slots() -> No
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "told"),
+    ("was", "now", "emitted"),
     [
         (None, 1, [(PoolTap.labelled, [1])]),
         (1, 1, []),

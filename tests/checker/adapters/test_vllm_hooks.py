@@ -301,7 +301,7 @@ def test_what_an_unseen_tier_loads_counts_at_once_and_is_no_promise_broken() -> 
     assert not seen.broken
 
 
-@pytest.mark.parametrize(("observed", "told"), [(True, (4, 4, 4)), (False, (8, 0, 4))])
+@pytest.mark.parametrize(("observed", "emitted"), [(True, (4, 4, 4)), (False, (8, 0, 4))])
 def test_a_promise_beside_an_unseen_tier_is_kept_only_by_who_gave_it(
     observed: bool, emitted: tuple[int, int, int]
 ) -> None:

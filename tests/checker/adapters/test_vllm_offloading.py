@@ -325,7 +325,7 @@ def test_a_connector_under_observation_is_judged(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "told"),
+    ("owner", "name", "emitted"),
     [
         (fake.CONNECTOR, "OffloadingConnectorWorker.handle_preemptions", "this release has no such method"),
         (fake.CONNECTOR, "OffloadingConnectorWorker.get_finished", "this release has no such method"),

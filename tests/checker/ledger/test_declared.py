@@ -66,8 +66,7 @@ class Code:
         for (owner, name), node in self.functions.items():
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "judges":
-                    assert isinstance(mark.args[0], ast.Name)
-                    yield owner, name, mark.args[0].id
+                    yield owner, name, ast.unparse(mark.args[0]).removeprefix("ev.")
 
     def ids(self, owner: str, name: str, what: str) -> set[str]:
         """Ids given to ``what`` (``fail``, ``judge``, ``not_judged``) by a method and all that it calls."""
@@ -91,7 +90,7 @@ class Code:
                     elif isinstance(called.value, ast.Name) and called.value.id == "self":
                         todo.append((kin[0], bare))
                     elif bare in {"request", "close_promise"} and ast.unparse(called.value).endswith("state"):
-                        todo.append(("Books", bare))
+                        todo.append(("LedgerState", bare))
                     elif isinstance(called.value, ast.Call):  # super()
                         todo += [(base, bare) for base in self.bases.get(kin[0], [])]
         return found
@@ -175,7 +174,7 @@ def reached(owner: str, name: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("file", "old", "new", "raised"),
     [
-        ("rank", '@judges(Reserve, "ONCE", "RANKS")', '@judges(Reserve, "ONCE")', {"ONCE", "RANKS"}),
+        ("rank", '@judges(ev.Reserve, "ONCE", "RANKS")', '@judges(ev.Reserve, "ONCE")', {"ONCE", "RANKS"}),
         (
             "transfer",
             '"ONCE", "a transfer is issued once"',

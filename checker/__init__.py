@@ -28,7 +28,7 @@ class _Moved(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         short = self.__name__.rpartition(".")[2]
         if name not in _MOVED[short]:
-            raise AttributeError(f"{self.__name__} has moved: docs/files.md says where everything is")
+            raise AttributeError(f"{self.__name__} has moved: ARCHITECTURE.md says where everything is")
         home = _MOVED[short][name]
         module = f"{__name__}.{home}" if home else f"kvfence.spec.files.{short}"
         warnings.warn(f"{self.__name__}.{name} is {module}.{name} now", DeprecationWarning, stacklevel=2)

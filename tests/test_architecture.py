@@ -20,11 +20,12 @@ def test_the_list_of_files_has_a_description_of_every_source_file() -> None:
         p
         for part in ("spec", "reference", "checker")
         for p in (ROOT / part).rglob("*.py")
-        if p.stat().st_size and str(p.relative_to(ROOT)) not in listed
+        if p.name != "__init__.py" and str(p.relative_to(ROOT)) not in listed
     ]
 
 
 def test_the_page_names_no_file_that_does_not_exist() -> None:
     named = {name for name in re.findall(r"`([\w./-]+)`", PAGE) if name.startswith(TOPS)}
     assert len(named) > 40
-    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+    built = {"docs/files.md"}
+    assert not [name for name in sorted(named - built) if not (ROOT / name).exists()]

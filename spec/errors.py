@@ -9,7 +9,12 @@ from typing import Final
 
 
 class CannotRun(Exception):  # noqa: N818 - what the command answers, as its exit code does
-    """What was asked cannot be done: one line that names the thing and the way out."""
+    """What was asked cannot be done: one line that names the thing and the way out.
+
+    >>> kvfence.verify("no_such_design")
+    Traceback (most recent call last):
+    kvfence.spec.errors.CannotRun: there is no design 'no_such_design': kvfence designs lists them
+    """
 
 
 def named(error: BaseException) -> str:

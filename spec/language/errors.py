@@ -15,6 +15,10 @@ class SpecError(Exception):
 
     The text is one line, ``file:line: what is wrong; the way out``, and the place is the line of the
     specification, not of the language.
+
+    >>> Machine("doc").sort("Block", default=0)
+    Traceback (most recent call last):
+    kvfence.spec.language.errors.SpecError: ...: sort Block has default size 0; ...
     """
 
 

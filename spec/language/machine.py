@@ -28,6 +28,10 @@ class Function:
     """A function of the state from index types to a value type.
 
     ``formals`` are the index variables that next-state expressions and ``init`` are written over.
+
+    >>> machine = Machine("doc")
+    >>> machine.function("ref", machine.sort("Block"), value=Int(0, 4), init=0)
+    ref(Block): Int(0, 4)
     """
 
     def __init__(self, name: str, domain: tuple[Type, ...], value: Type, init: Init, where: str) -> None:
@@ -104,6 +108,18 @@ class Machine:
 
     ``faults`` are design switches: a machine file asks ``m.faulty("name")`` while it is built. SpecError,
     raised when an engine first uses the machine, for a fault that was never asked about.
+
+    >>> from kvfence.language import Int
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 2), init=2)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> @machine.invariant("COUNT")
+    ... def one_is_left(s):
+    ...     return s.free >= 1
+    >>> machine.assert_discovers("COUNT", ["take()", "take()"])
     """
 
     def __init__(self, name: str, doc: str | None = None, faults: frozenset[str] = frozenset()) -> None:

@@ -76,6 +76,15 @@ class State:
     """Reads and, in an action, writes the functions of the machine: ``s.ref[b] = s.ref[b] + 1``.
 
     Assignments take effect in order. Guards read the state before the step and so come first.
+
+    >>> machine = Machine("blocks")
+    >>> held = machine.relation("held", machine.sort("Block"))
+    >>> @machine.action(b=machine.sorts["Block"])
+    ... def take(s: State, b: Elem) -> None:
+    ...     s.require(Not(s.held[b]))
+    ...     s.held[b] = True
+    >>> machine.actions["take"].updates[held]
+    If((i0 == b), True, s.held[i0])
     """
 
     def __init__(

@@ -230,11 +230,7 @@ class Machine:
             name = body.__name__
             self._new(name, self.actions, "action")
             _same_names(name, body, params)
-            for p, t in params.items():
-                self._known(t, f"parameter {p} of {name}")
-                if isinstance(t, Int) and not t.bounded:
-                    raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
-            variables = tuple(variable("param", t, p) for p, t in params.items())
+            variables = self._variables(name, params)
             action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
             action.event = _by_name(name, event, tuple(params)) if event else None
             state = State(self, name, name, variables)
@@ -302,7 +298,7 @@ class Machine:
     def leads_to(
         self,
         name: str,
-        when: Callable[..., Expr | bool],
+        when: Callable[..., Expr | bool] | None,
         then: Callable[..., Expr | bool],
         *,
         id_: str = "PROGRESS",
@@ -317,7 +313,16 @@ class Machine:
         ``fair="weak"`` stays enabled there; one with ``fair="strong"`` must be taken if it is enabled again
         and again.
         """
-        self._promise(name, when, then, id_, doc, params)
+        self._condition(name, "promise")
+        check_id(id_)
+        variables = self._variables(name, params)
+        state = State(self, name, params=variables)
+        for condition in (when, then):
+            _no_identity(condition)
+        first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
+        last = state._closed(lift_bool(then(state, *variables), name))
+        self.liveness[name] = LeadsTo(id_, name, doc, variables, first, last)
+        self.liveness[name].late = tuple(state._late)
 
     def eventually(
         self,
@@ -328,8 +333,8 @@ class Machine:
         doc: str = "",
         **params: Type,
     ) -> None:
-        """Promise that every run meets ``then`` at some time; see ``leads_to``."""
-        self._promise(name, None, then, id_, doc, params)
+        """State that every run meets ``then`` at some time; see ``leads_to``."""
+        self.leads_to(name, None, then, id_=id_, doc=doc, **params)
 
     def liveness_sizes(self, **sizes: int) -> None:
         """Say at which sort sizes the promises are judged when those of a run are larger.
@@ -342,30 +347,6 @@ class Machine:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
         self.liveness_at.update(sizes)
-
-    def _promise(
-        self,
-        name: str,
-        when: Callable[..., Expr | bool] | None,
-        then: Callable[..., Expr | bool],
-        id_: str,
-        doc: str,
-        params: dict[str, Type],
-    ) -> None:
-        self._condition(name, "promise")
-        check_id(id_)
-        for p, t in params.items():
-            self._known(t, f"parameter {p} of {name}")
-            if isinstance(t, Int) and not t.bounded:
-                raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
-        variables = tuple(variable("param", t, p) for p, t in params.items())
-        state = State(self, name, params=variables)
-        for side in (when, then):
-            _no_identity(side)
-        first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
-        last = state._closed(lift_bool(then(state, *variables), name))
-        self.liveness[name] = LeadsTo(id_, name, doc, variables, first, last)
-        self.liveness[name].late = tuple(state._late)
 
     def terminal(self, body: Callable[[State], Expr]) -> None:
         """Say which states may have no successor; any other state without one is a deadlock."""
@@ -437,6 +418,14 @@ class Machine:
         _no_identity(body)
         e = state._closed(lift_bool(body(state), name))
         return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
+
+    def _variables(self, name: str, params: dict[str, Type]) -> tuple[Expr, ...]:
+        """The parameters of an action or a liveness property; SpecError for a type that they cannot have."""
+        for p, t in params.items():
+            self._known(t, f"parameter {p} of {name}")
+            if isinstance(t, Int) and not t.bounded:
+                raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
+        return tuple(variable("param", t, p) for p, t in params.items())
 
     def _condition(self, name: str, what: str) -> None:
         """What is judged is told apart by name: SpecError for a second one."""

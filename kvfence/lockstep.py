@@ -29,26 +29,10 @@ kvfence.checker.analysis.lockstep.StatesDifferError: after take(): the states di
   free   1              0
 """
 
-from kvfence.checker.analysis.lockstep import (
-    Args,
-    CannotHere,
-    Coverage,
-    Driver,
-    Lockstep,
-    LockstepError,
-    NotRefusedError,
-    Observed,
-    PropertyBrokenError,
-    StatesDifferError,
-    Step,
-    StepFailedError,
-    StepNotAllowedError,
-    TraceRefusedError,
-    state_machine,
-)
+from kvfence.checker.analysis.lockstep import *  # noqa: F403
 from kvfence.checker.engines.explicit.interpret import Interpreter
 
-__all__ = [
+__all__ = [  # noqa: F405
     "Args",
     "CannotHere",
     "Coverage",

@@ -34,7 +34,7 @@ _JUDGES: Final = {
     ev.FORMAT: ("the trace of a connector", "kvfence check"),
     od.FORMAT: ("an order trace", "kvfence races"),
 }
-"""What each format is, and the command for it."""
+"""What each format is, and the command that judges it."""
 
 _H = TypeVar("_H", bound=msgspec.Struct)
 _E = TypeVar("_E", bound=msgspec.Struct)
@@ -358,8 +358,7 @@ class LineReader(Generic[_H, _E]):
     def batches(self) -> Iterator[list[_E]]:
         """The events, some thousands at a time.
 
-        Only the form of each line is checked. That slots and pools exist is seen by whoever judges the
-        events.
+        Only the form of each line is checked. Whether slots and pools exist is for the judge of the events.
         """
         begun, size, line = [b""], 0, 2  # the pieces of a line whose end is not read yet, and their length
         try:

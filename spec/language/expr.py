@@ -287,18 +287,18 @@ def _arith(op: str, a: object, b: object, sign: str) -> Expr:
 
 
 def _junction(op: str, xs: Sequence[object], unit: Expr, zero: Expr) -> Expr:
-    seen: dict[int, Expr] = {}
+    distinct: dict[int, Expr] = {}
     for x in xs:
         e = lift_bool(x, "And" if op == "and" else "Or")
         for part in e.args if e.op == op else (e,):
             if part is zero:
                 return zero
             if part is not unit:
-                seen[part.uid] = part
-    if len(seen) == 0:
-        return unit
-    parts = tuple(seen.values())
-    return parts[0] if len(parts) == 1 else make(op, Bool, parts)
+                distinct[part.uid] = part
+    parts = tuple(distinct.values())
+    if len(parts) < 2:
+        return parts[0] if parts else unit
+    return make(op, Bool, parts)
 
 
 def And(*xs: Expr | bool) -> Expr:  # noqa: N802

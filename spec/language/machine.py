@@ -80,9 +80,9 @@ class Property:
 
 
 class LeadsTo:
-    """A promise about whole runs: whenever ``when`` holds, ``then`` holds at that time or later.
+    """A liveness property: whenever ``when`` holds, ``then`` holds at that time or later.
 
-    ``when`` is None for the beginning of a run. The promise is made for every choice of ``params``.
+    ``when`` is None for the beginning of a run. The property is stated for every choice of ``params``.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class Machine:
             quantified += [(a.name, e) for e in read]
         stated = (*self.invariants.values(), *self.lemmas.values(), *self.goals.values())
         quantified += [(p.name, p.expr) for p in stated]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while quantified:
             name, e = quantified.pop()
-            if e.uid in seen:
+            if e.uid in visited:
                 continue
-            seen.add(e.uid)
+            visited.add(e.uid)
             quantified += [(name, a) for a in e.args]
             if e.op == "limit" and callable(e.value):
                 yield f"a limit in {name}", e.value
@@ -305,11 +305,11 @@ class Machine:
         doc: str = "",
         **params: Type,
     ) -> None:
-        """Promise that ``when`` is always followed by ``then`` (at once counts), under the fairness marked.
+        """State that ``when`` is always followed by ``then`` (at once counts), under the fairness marked.
 
         Both are functions of the state and of the parameters, by position, as in
-        ``m.leads_to("done", lambda s, o: s.queued[o], lambda s, o: s.idle[o], o=Operation)``; the promise is
-        made for each choice of them. A run may stop anywhere, unless an instance of an action with
+        ``m.leads_to("done", lambda s, o: s.queued[o], lambda s, o: s.idle[o], o=Operation)``; the property is
+        stated for each choice of them. A run may stop anywhere, unless an instance of an action with
         ``fair="weak"`` stays enabled there; one with ``fair="strong"`` must be taken if it is enabled again
         and again.
         """
@@ -337,7 +337,7 @@ class Machine:
         self.leads_to(name, None, then, id_=id_, doc=doc, **params)
 
     def liveness_sizes(self, **sizes: int) -> None:
-        """Say at which sort sizes the promises are judged when those of a run are larger.
+        """Say at which sort sizes liveness properties are judged when those of a run are larger.
 
         The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
         """
@@ -361,7 +361,7 @@ class Machine:
     def idle(self, body: Callable[[View], Sequence[object]]) -> None:
         """Say which events tell that nothing more happens in a state, as a function of its view.
 
-        They end the trace of a run that breaks a promise by staying where it is.
+        They end the trace of a run that breaks a liveness property by staying where it is.
         """
         self.idle_events = body
 
@@ -428,7 +428,7 @@ class Machine:
         return tuple(variable("param", t, p) for p, t in params.items())
 
     def _condition(self, name: str, what: str) -> None:
-        """What is judged is told apart by name: SpecError for a second one."""
+        """What is judged has a name of its own: SpecError for a second one."""
         every: dict[str, dict[str, Any]] = {
             "invariant": self.invariants,
             "lemma": self.lemmas,
@@ -463,13 +463,13 @@ def _no_identity(body: object) -> None:
 
     Looked at are a body, the functions inside it, and those of its file that it names.
     """
-    todo, seen = [body], set[types.CodeType]()
+    todo, visited = [body], set[types.CodeType]()
     while todo:
         found = todo.pop()
         code = found.__code__ if isinstance(found, types.FunctionType) else found
-        if not isinstance(code, types.CodeType) or code in seen:
+        if not isinstance(code, types.CodeType) or code in visited:
             continue
-        seen.add(code)
+        visited.add(code)
         if isinstance(found, types.FunctionType):
             cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
             todo += [f for f in cells if _in_file(f, code.co_filename)]
@@ -481,18 +481,18 @@ def _no_identity(body: object) -> None:
         todo += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
             continue
-        told: object = None
+        loaded: object = None
         line = code.co_firstlineno
         for i in dis.get_instructions(code):
             line = i.starts_line or line
-            if i.opname == "IS_OP" and isinstance(told, bool):
+            if i.opname == "IS_OP" and isinstance(loaded, bool):
                 raise fail(
-                    f"`is {told}` (or `case {told}`) asks which object a value is, and no symbolic value "
+                    f"`is {loaded}` (or `case {loaded}`) asks which object a value is, and no symbolic value "
                     "is that one; write x or ~x, and for a switch of yours `if switch:`",
                     place(code.co_filename, line),
                 )
-            told = i.argval if i.opname == "LOAD_CONST" else None
-    _ANSWERED.update(seen)
+            loaded = i.argval if i.opname == "LOAD_CONST" else None
+    _ANSWERED.update(visited)
 
 
 def _in_file(found: object, filename: str) -> bool:

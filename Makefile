@@ -8,6 +8,7 @@
 #   make docs     write the generated pages again (minutes)
 #   make files    write docs/files.md: a line for every source file
 #   make mutation mutate a sample of kvfence's own Python, and see that a test notices (SEED, SAMPLE_SIZE, PATHS)
+#   make dist     build sdist and wheel, and test them in clean environments of each Python from 3.11 on
 #   make bench    run the measurements of bench/
 #   make test-gpu      the tests that need a CUDA device
 #   make test-vllm     a whole vLLM on the CPU, offloading, with kvfence around it (gigabytes, minutes)
@@ -24,7 +25,7 @@ WORKERS ?= 2
 LOCKS := ci/lock-build.txt ci/lock-reference.txt ci/lock-dev.txt \
   checker/audit/releases/torch_cpu_lock.txt checker/audit/releases/torch_cuda_lock.txt
 
-.PHONY: test-vllm bench-monitor setup verify test coverage fuzz lint docs files mutation bench bench-copy bench-explore bench-explore-gpu test-gpu clean
+.PHONY: test-vllm bench-monitor setup verify test coverage fuzz lint docs files mutation dist bench bench-copy bench-explore bench-explore-gpu test-gpu clean
 
 setup: .venv/.dev
 
@@ -73,6 +74,9 @@ SAMPLE_SIZE ?= 100
 mutation: .venv/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement ci/mutation_pins.txt
 	$(BIN)/python ci/mutation.py --seed $(SEED) --sample $(SAMPLE_SIZE) $(PATHS)
+
+dist:
+	$(PYTHON) ci/dist.py
 
 bench: .venv/.dev
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""A toy pool that tells its events to a guard, and forgets to give a block back."""
+"""Guards a toy pool that emits its events, and that forgets to give a block back."""
 
 from kvfence import Guard, InvariantViolation
 from kvfence.events import Alloc, Finish, Free, Header, Pool, Quiesce, Retire, Submit
@@ -14,7 +14,7 @@ class ToyPool:
         self.guard = Guard("raise", Header(producer="toy", pools=(Pool("gpu", 4),)))
 
     def begin(self, request: str, blocks: int) -> None:
-        """The request takes so many blocks."""
+        """The request takes ``blocks`` blocks."""
         self.guard(Submit(request, 0, prompt=16 * blocks))
         self.held[request] = [self.free.pop() for _ in range(blocks)]
         self.guard(Alloc("gpu", f"req:{request}.0", self.held[request], free=len(self.free)))
@@ -29,7 +29,7 @@ class ToyPool:
 
 
 def run(leaks: bool) -> str:
-    """One request; what the guard says in the end."""
+    """Runs one request, and returns what the guard reports in the end."""
     pool = ToyPool(leaks)
     try:
         pool.begin("a", 2)
@@ -42,6 +42,6 @@ def run(leaks: bool) -> str:
 
 if __name__ == "__main__":
     assert run(leaks=False) == "nothing is wrong"
-    told = run(leaks=True)
-    assert "NO-LEAK" in told
-    print(told)
+    report = run(leaks=True)
+    assert "NO-LEAK" in report
+    print(report)

@@ -10,7 +10,7 @@ HEADER = Header(producer="example", pools=(Pool("gpu", 8, null=0),))
 
 
 def record(path: Path, second: list[int]) -> None:
-    """Two holders take blocks, the second one those that are named."""
+    """Records two requests that take blocks; ``second`` are those of the second request."""
     with TraceWriter(path, HEADER) as write:
         write(Alloc("gpu", "req:a.0", [1, 2], free=5))
         write(Alloc("gpu", "req:b.0", second, free=3))

@@ -2,9 +2,8 @@
 
 from hypothesis import settings, stateful, strategies
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.language import Int, Machine, State
-from kvfence.lockstep import Args, Lockstep, LockstepError, state_machine
+from kvfence.lockstep import Args, Interpreter, Lockstep, LockstepError, state_machine
 
 
 def blocks() -> Machine:
@@ -28,7 +27,7 @@ def blocks() -> Machine:
 
 
 class Driver:
-    """The implementation: a list of free blocks; ``loses`` forgets the last one that comes back."""
+    """The implementation: a list of free blocks; with ``loses`` the last one that comes back is lost."""
 
     unobserved: frozenset[str] = frozenset()
     header = None
@@ -50,7 +49,7 @@ class Driver:
 
 
 def run(loses: bool) -> None:
-    """Many runs of both; LockstepError where they part ways."""
+    """Takes both through twenty random runs; LockstepError where they differ."""
     machine = state_machine(
         lambda: Lockstep(Interpreter(blocks()), Driver(loses)), ["take", "give"], stateful, strategies
     )

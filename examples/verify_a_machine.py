@@ -1,6 +1,6 @@
 """A tier with two blocks: a block that is promised to a request must not be evicted."""
 
-from kvfence.checker.engines.explicit.interpret import Interpret
+import kvfence
 from kvfence.language import Bool, Elem, Expr, ForAll, Implies, Machine, Not, State
 
 
@@ -25,26 +25,27 @@ def tier(pins: bool) -> Machine:
 
     @m.action(b=block)
     def load(s: State, b: Elem) -> None:
-        """The request has loaded what it was promised."""
+        """The request has loaded the block."""
         s.require(s.promised[b])
         s.promised[b] = False
 
     @m.action(b=block)
     def evict(s: State, b: Elem) -> None:
-        """The tier needs room."""
+        """The tier needs room, and gives the block up."""
         s.require(s.cached[b], *([Not(s.promised[b])] if pins else []))
         s.cached[b] = False
 
     @m.invariant("PIN")
     def promised_blocks_stay(s: State) -> Expr:
-        """What was promised is still there."""
+        """A promised block is still cached."""
         return ForAll(block, lambda b: Implies(s.promised[b], s.cached[b]))
 
     return m
 
 
 if __name__ == "__main__":
-    assert Interpret().run(tier(pins=True)).verdict == "holds"
-    found = Interpret().run(tier(pins=False))
+    assert kvfence.verify(machine=tier(pins=True)).verdict == "holds"
+    found = kvfence.verify(machine=tier(pins=False))
     assert found.verdict == "violated"
-    print(found.violated[0])
+    for step in found.counterexamples[0].steps:
+        print(f"{step.number}. {step.action}({step.arguments}): {step.doc}")

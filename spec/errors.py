@@ -9,23 +9,31 @@ from typing import Final
 
 
 class CannotRun(Exception):  # noqa: N818 - what the command answers, as its exit code does
-    """What was asked cannot be done: one line that names the thing and the way out."""
+    """What was asked cannot be done: one line that names the thing and the way out.
+
+    >>> kvfence.verify("no_such_design")
+    Traceback (most recent call last):
+    kvfence.spec.errors.CannotRun: there is no design 'no_such_design': kvfence designs lists them
+    """
 
 
 def named(error: BaseException) -> str:
     """An error by its type and its text, in at most 300 characters."""
-    with suppress(Exception):  # one of somebody's own may fail to print itself
+    with suppress(Exception):  # an error of the user's own may fail to print itself
         if text := str(error).strip():
             return f"{type(error).__name__}: {text[:300]}"
     return type(error).__name__
 
 
+def close_matches(name: str, known: Iterable[str]) -> str:
+    """``did you mean A or B?``, of the known names that are like ``name``; empty if none is."""
+    near = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
 def unknown(what: str, name: str, known: Iterable[str], way_out: str) -> CannotRun:
     """The error for a ``name`` that is none of the ``known``: offers close matches, else the way out."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else way_out
-    return CannotRun(f"there is no {what} {name!r}: {hint}")
+    return CannotRun(f"there is no {what} {name!r}: {close_matches(name, known) or way_out}")
 
 
 _EXTRAS: Final = {

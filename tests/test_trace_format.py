@@ -1,50 +1,70 @@
-"""The page on the trace format says what the code reads."""
+"""The pages on the trace format and on order traces say what the code reads."""
 
 import subprocess
 import sys
 import typing
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
+import pytest
 
-from kvfence.spec import events
+from kvfence.spec import events, order
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
-EVENTS: tuple[type[msgspec.Struct], ...] = typing.get_args(events.Event)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES: dict[ModuleType, str] = {events: "trace-format", order: "order-format"}
+UNION = {events: events.Event, order: order.OrderEvent}
+PARTS = {
+    events: (events.Header, events.Pool, events.Group),
+    order: (order.Header, order.Stream, order.Region, order.Stack),
+}
 PACKED_EXAMPLE = '{"e":"evict","pool":"gpu","slots":"AQAAAAIBAAA="}'
+each_format = pytest.mark.parametrize("form", PAGES, ids=PAGES.values())
 
 
-def test_the_page_is_what_its_generator_prints() -> None:
-    generator = ROOT / "docs" / "generate_trace_format.py"
-    printed = subprocess.run([sys.executable, generator], capture_output=True, text=True, check=True).stdout
-    assert printed == PAGE, "run: .venv/bin/python docs/generate_trace_format.py > docs/trace-format.md"
+def page_of(form: ModuleType) -> str:
+    return (DOCS / f"{PAGES[form]}.md").read_text(encoding="utf-8")
 
 
-def test_every_event_and_every_field_is_listed() -> None:
-    sections = {part.split("\n", 1)[0].strip("` "): part for part in PAGE.split("\n### ")}
-    for struct in (events.Header, events.Pool, events.Group, *EVENTS):
+def events_of(form: ModuleType) -> tuple[type[msgspec.Struct], ...]:
+    return typing.get_args(UNION[form])
+
+
+@each_format
+def test_the_page_is_what_its_generator_prints(form: ModuleType) -> None:
+    generator = f"docs/generate_{PAGES[form].replace('-', '_')}.py"
+    command = [sys.executable, DOCS.parent / generator]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == page_of(form), f"run: .venv/bin/python {generator} > docs/{PAGES[form]}.md"
+
+
+@each_format
+def test_every_event_and_every_field_is_listed(form: ModuleType) -> None:
+    sections = {part.split("\n", 1)[0].strip("` "): part for part in page_of(form).split("\n### ")}
+    for struct in (*PARTS[form], *events_of(form)):
         section = sections[str(struct.__struct_config__.tag or struct.__name__)]
         for field in msgspec.structs.fields(struct):
             assert f"| `{field.encode_name}` |" in section
 
 
-def test_each_event_class_is_part_of_the_format() -> None:
+@each_format
+def test_each_event_class_is_part_of_the_format(form: ModuleType) -> None:
     declared = {
         value
-        for value in vars(events).values()
-        if isinstance(value, type) and issubclass(value, events._Event) and value is not events._Event
+        for value in vars(form).values()
+        if isinstance(value, type) and issubclass(value, form._Event) and value is not form._Event
     }
-    assert declared == set(EVENTS)
+    assert declared == set(events_of(form))
 
 
-def test_the_example_decodes() -> None:
-    header, *lines = PAGE.split("```\n")[1].splitlines()
-    assert msgspec.json.decode(header, type=events.Header).version == events.VERSION
-    assert [msgspec.json.decode(line, type=events.Event) for line in lines]
+@each_format
+def test_the_example_decodes(form: ModuleType) -> None:
+    header, *lines = page_of(form).split("```\n")[1].splitlines()
+    assert msgspec.json.decode(header, type=form.Header).version == form.VERSION
+    assert [msgspec.json.decode(line, type=UNION[form]) for line in lines]
 
 
 def test_packed_numbers_are_what_the_page_says() -> None:
     both = [events.Evict("gpu", [1, 258]), msgspec.json.decode(PACKED_EXAMPLE, type=events.Event)]
-    assert PACKED_EXAMPLE.split('"slots":')[1].strip("}") in PAGE
+    assert PACKED_EXAMPLE.split('"slots":')[1].strip("}") in page_of(events)
     assert [events.listed(event) for event in both] == both[:1] * 2

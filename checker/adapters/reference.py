@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -55,17 +56,17 @@ class _StopRun(KeyboardInterrupt):
 
 
 def replay(
-    path: Path,
-    options: Mapping[str, Any],
+    path: str | Path,
+    options: Mapping[str, Any] = MappingProxyType({}),
     *,
     expected: str = "",
     judge: bool = True,
-    record: Path | None = None,
-    record_order: Path | None = None,
-    metrics: Path | None = None,
+    record: str | Path | None = None,
+    record_order: str | Path | None = None,
+    metrics: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
-    """Replays the production trace ``path`` through the reference implementation, up to the first violation.
+    """Replays the workload ``path`` through the reference implementation, up to the first violation.
 
     With ``expected``, the invariant that a faulty design is known to break, the run goes on after violations
     of other invariants until that one is violated as well; the first of each invariant is kept.
@@ -75,7 +76,19 @@ def replay(
     order events are written to the order trace ``record_order``, and when the run ends its metrics to the
     file ``metrics``, as Prometheus reads them. Attention compares contents in any case.
     CannotRun when torch is missing, an option cannot work, or a file cannot be read or written.
+
+    >>> import json, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     workload, trace = pathlib.Path(folder, "workload.jsonl"), pathlib.Path(folder, "trace.jsonl")
+    ...     request = {"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1]}
+    ...     _ = workload.write_text(json.dumps(request) + "\\n")
+    ...     done = replay(workload, {"gpu_blocks": 64, "cpu_blocks": 64}, record=trace)
+    ...     done.verdict, len(trace.read_text().splitlines()) == 1 + done.events
+    ('holds', True)
     """
+    path = Path(path)
+    outputs = {"--record": record, "--record-order": record_order, "--metrics": metrics}
+    files = {option: Path(file) if file else None for option, file in outputs.items()}
     try:
         from kvfence.reference.blocks.errors import OffloadError, OptionsError, WorkloadError
         from kvfence.reference.blocks.workload import read_mooncake
@@ -99,8 +112,7 @@ def replay(
         requests = chain([next(workload)], workload)
     except (OptionsError, WorkloadError, ValueError) as error:
         raise CannotRun(str(error)) from error
-    outputs = {"--record": record, "--record-order": record_order, "--metrics": metrics}
-    check_outputs(outputs, inputs=[path])
+    check_outputs(files, inputs=[path])
     ledger = Ledger(begin, "count")
     found: dict[str, Violation] = {}
     report: dict[str, Any] | None = None
@@ -110,7 +122,7 @@ def replay(
         order = None
         if record_order:
             order = stack.enter_context(OrderTraceWriter(record_order, replay_header(chosen), inputs=[path]))
-        watch = _published(metrics, stack, path) if metrics else None
+        watch = _published(Path(metrics), stack, path) if metrics else None
         try:
             observer = _observer(ledger.apply if judge else None, writer, found, expected)
             done = run(requests, chosen, observer, progress, order, watch)

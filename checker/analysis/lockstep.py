@@ -42,11 +42,31 @@ _SELDOM = 4
 
 
 class CannotHere(Exception):  # noqa: N818 - an answer, not an error
-    """The implementation has no way to perform this action here. Raised before anything is changed."""
+    """The implementation has no way to perform this action here. Raised before anything is changed.
+
+    >>> raise CannotHere("the engine frees blocks itself")
+    Traceback (most recent call last):
+    kvfence.checker.analysis.lockstep.CannotHere: the engine frees blocks itself
+    """
 
 
 class Driver(Protocol):
-    """The implementation's side."""
+    """The implementation's side.
+
+    >>> class Pool:
+    ...     header, unobserved, events = None, (), []
+    ...     free = 3
+    ...     def perform(self, action, args):
+    ...         self.free -= 1
+    ...     def abstract(self):
+    ...         return {"free": self.free}
+    ...     def refusal(self, action, args):
+    ...         return None
+    >>> driver: Driver = Pool()
+    >>> driver.perform("take", {})
+    >>> driver.abstract()
+    {'free': 2}
+    """
 
     events: list[ev.Event]
     """What the implementation told so far; the ledger judges it."""
@@ -76,11 +96,19 @@ class Driver(Protocol):
 
 
 class LockstepError(AssertionError):
-    """Implementation and specification part ways."""
+    """Implementation and specification part ways.
+
+    >>> issubclass(StatesDifferError, LockstepError)
+    True
+    """
 
 
 class StatesDifferError(LockstepError):
-    """After a step that both took, a field has two values. ``fields``: their printed names."""
+    """After a step that both took, a field has two values. ``fields``: their printed names.
+
+    >>> StatesDifferError("after take()", [("free", 1, 0)]).fields
+    ['free']
+    """
 
     def __init__(self, after: str, rows: list[tuple[str, Shown, Shown]]) -> None:
         wide = max(len("field"), *(len(label) for label, _, _ in rows))
@@ -92,11 +120,19 @@ class StatesDifferError(LockstepError):
 
 
 class StepNotAllowedError(LockstepError):
-    """The implementation took a step that the specification does not allow."""
+    """The implementation took a step that the specification does not allow.
+
+    >>> issubclass(StepNotAllowedError, LockstepError)
+    True
+    """
 
 
 class PropertyBrokenError(LockstepError):
-    """A check of a step, or an invariant, does not hold in the specification. ``invariant``: its id."""
+    """A check of a step, or an invariant, does not hold in the specification. ``invariant``: its id.
+
+    >>> str(PropertyBrokenError("after take()", "COUNT", "free == 3"))
+    'after take(): COUNT does not hold: free == 3'
+    """
 
     def __init__(self, after: str, invariant: str, text: str) -> None:
         super().__init__(f"{after}: {invariant} does not hold: {text}")
@@ -104,15 +140,27 @@ class PropertyBrokenError(LockstepError):
 
 
 class StepFailedError(LockstepError):
-    """The implementation cannot do what the specification allows."""
+    """The implementation cannot do what the specification allows.
+
+    >>> issubclass(StepFailedError, LockstepError)
+    True
+    """
 
 
 class NotRefusedError(LockstepError):
-    """The implementation did not refuse, as it should, what the specification does not allow."""
+    """The implementation did not refuse, as it should, what the specification does not allow.
+
+    >>> issubclass(NotRefusedError, LockstepError)
+    True
+    """
 
 
 class TraceRefusedError(LockstepError):
-    """The ledger, or the check of the recorded trace, finds a violation. ``invariant``: its id."""
+    """The ledger, or the check of the recorded trace, finds a violation. ``invariant``: its id.
+
+    >>> TraceRefusedError("after take()", "PIN", "PIN violated by event 1").invariant
+    'PIN'
+    """
 
     def __init__(self, after: str, invariant: str, text: str) -> None:
         super().__init__(f"{after}: {text}")
@@ -121,7 +169,29 @@ class TraceRefusedError(LockstepError):
 
 @dataclass
 class Coverage:
-    """What the runs of a lockstep came by."""
+    """What the runs of a lockstep came by.
+
+    >>> from kvfence.language import Int, Machine
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 3), init=3)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> class Pool:
+    ...     header, unobserved, events = None, (), []
+    ...     free = 3
+    ...     def perform(self, action, args):
+    ...         self.free -= 1
+    ...     def abstract(self):
+    ...         return {"free": self.free}
+    ...     def refusal(self, action, args):
+    ...         return None
+    >>> coverage = Coverage()
+    >>> Lockstep(Interpreter(machine), Pool(), coverage).play([("take", {}), ("take", {})])
+    >>> coverage.taken["take"], len(coverage.states)
+    (2, 3)
+    """
 
     runs: int = 0
     taken: Counter[str] = field(default_factory=Counter)
@@ -154,6 +224,27 @@ class Lockstep:
     ``judge``: whether the driver's events are judged by the ledger after each step, and the recorded trace at
     the end. Raises :class:`LockstepError`, from the start on if the initial states differ, and ValueError
     when the driver tells fields that the machine does not have, or leaves some out.
+
+    >>> from kvfence.language import Int, Machine
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 3), init=3)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> class Pool:
+    ...     header, unobserved, events = None, (), []
+    ...     free = 3
+    ...     def perform(self, action, args):
+    ...         self.free -= 1
+    ...     def abstract(self):
+    ...         return {"free": self.free}
+    ...     def refusal(self, action, args):
+    ...         return None
+    >>> both = Lockstep(Interpreter(machine), Pool())
+    >>> both.play([("take", {})] * 3)
+    >>> both.enabled("take")
+    []
     """
 
     def __init__(
@@ -370,10 +461,26 @@ def state_machine(
     ``stateful`` and ``strategies`` are Hypothesis's modules of these names; they are handed in so that the
     checker works without Hypothesis.
 
-    >>> from hypothesis import stateful, strategies                            # doctest: +SKIP
-    >>> start = lambda: Lockstep(spec, MyDriver())                             # doctest: +SKIP
-    >>> machine = state_machine(start, spec.machine.actions, stateful, strategies)   # doctest: +SKIP
-    >>> stateful.run_state_machine_as_test(machine)                            # doctest: +SKIP
+    >>> from hypothesis import settings, stateful, strategies
+    >>> from kvfence.language import Int, Machine
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 3), init=3)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> class Pool:
+    ...     header, unobserved, events = None, (), []
+    ...     free = 3
+    ...     def perform(self, action, args):
+    ...         self.free -= 1
+    ...     def abstract(self):
+    ...         return {"free": self.free}
+    ...     def refusal(self, action, args):
+    ...         return None
+    >>> runs = state_machine(lambda: Lockstep(Interpreter(machine), Pool()), ["take"], stateful, strategies)
+    >>> few = settings(max_examples=3, stateful_step_count=3, database=None)
+    >>> stateful.run_state_machine_as_test(runs, settings=few)
     """
     names = list(actions)
     often = [name for name in names if name not in seldom]

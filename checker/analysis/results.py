@@ -201,6 +201,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     ``expected``: the invariant that the design is known to break, empty for the sound one; ``reports``: the
     public reports it is known from. ``not_yet``: invariants of the catalogue that no machine states so far,
     when all machines were run. ``not_begun``: machines left out after Ctrl-C.
+
+    >>> found = verify("unpinned_lookup", machine="lookup", engine="interpret")
+    >>> found.expected, [step.action for step in found.counterexamples[0].steps][-1]
+    ('PIN', 'lookup')
     """
 
     version: str

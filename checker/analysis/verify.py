@@ -99,21 +99,27 @@ def engine_named(
     raise unknown("engine", name, ENGINES, f"there is {', '.join(ENGINES)}")
 
 
-def machines_for(design_name: str, machine_name: str | None, sizes: Mapping[str, int]) -> list[Machine]:
+def machines_for(
+    design_name: str, machine_name: str | Machine | None, sizes: Mapping[str, int]
+) -> list[Machine]:
     """The machines of a question, with the faults of the design; CannotRun for names that do not exist.
 
-    ``machine_name`` may also be one's own, in a file: ``FILE.py:MACHINE``.
+    ``machine_name`` may also be one's own: a Machine, or one in a file, ``FILE.py:MACHINE``.
     """
     design = DESIGNS.get(design_name)
     if design is None:
         raise unknown("design", design_name, DESIGNS, "kvfence designs lists them")
-    if machine_name is not None and ".py" in machine_name:
+    if isinstance(machine_name, Machine) or (machine_name is not None and ".py" in machine_name):
         if design.breaks:
             raise CannotRun(
                 f"design {design.name} is one of kvfence's own machines: for a fault of yours, give "
                 f"FILE.py:BUILDER+FAULT as the machine"
             )
-        machines = [make().machine for make in side(machine_name).builders.values()]
+        machines = (
+            [machine_name.finished()]
+            if isinstance(machine_name, Machine)
+            else [make().machine for make in side(machine_name).builders.values()]
+        )
         _check_sorts(machines, sizes)
         return machines
     if machine_name is not None and machine_name not in MACHINES:
@@ -157,7 +163,7 @@ def _check_sorts(machines: list[Machine], sizes: Mapping[str, int]) -> None:
 def verify(
     design: str = SOUND,
     *,
-    machine: str | None = None,
+    machine: str | Machine | None = None,
     sizes: Mapping[str, int] | None = None,
     engine: str | None = None,
     memory: int | None = None,
@@ -172,8 +178,9 @@ def verify(
     note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
 ) -> Verification:
-    """Explores every machine of ``design`` (or the one named) and sums up.
+    """Explores every machine of ``design``, or only ``machine``, and sums up.
 
+    ``machine`` is a Machine, the name of one of kvfence's, or one in a file: ``"FILE.py:NAME"``.
     Without an ``engine`` it is the native one, or the interpreter for what 64-bit numbers are too few for.
     ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
     machine.
@@ -184,10 +191,14 @@ def verify(
     and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
     smt, ``walks`` (``walks``, ``steps``, ``seed``) for engine swarm. CannotRun for names and sizes that do
     not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
+
+    >>> found = verify("unpinned_lookup", machine="lookup", engine="interpret")
+    >>> found.verdict == "violated", found.counterexamples[0].invariant
+    (True, 'PIN')
     """
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
-    own = machine is not None and machine not in MACHINES
+    own = isinstance(machine, Machine) or (machine is not None and machine not in MACHINES)
     # symmetry and checkpoints are the native engine's: who asks for them has named it
     may_change = engine is None and not symmetry and checkpoint is None
     engine = engine or ENGINES[0]
@@ -266,7 +277,7 @@ def verify(
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
         version=version("kvfence"),
-        design=machine if own and machine else design,
+        design=design if not own else machine.name if isinstance(machine, Machine) else str(machine),
         verdict=overall or Verdict.undetermined,
         expected=expected,
         summary=_first_line(chosen) if own else DESIGNS[design].summary,

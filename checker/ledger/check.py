@@ -25,7 +25,19 @@ CUT: Final = "the trace is cut off: what comes after the last whole line was not
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace says about each invariant."""
+    """What a trace says about each invariant.
+
+    >>> import pathlib, tempfile
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "run.jsonl")
+    >>> with TraceWriter(path, Header(producer="doc", pools=(Pool("gpu", 4),))) as write:
+    ...     write(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    ...     write(Evict("gpu", [2]))
+    >>> report = check_trace(path)
+    >>> report.verdicts["PIN"], report.violation_counts, report.held
+    ('violated', {'PIN': 1}, {'gpu': 2})
+    """
 
     path: str
     header: ev.Header
@@ -55,6 +67,17 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
 
     Ctrl-C ends the check and keeps what was found. Raises TraceError if the file cannot be read as a trace;
     if it is cut off, and nothing was wrong up to there, the message says how far that is.
+
+    >>> import pathlib, tempfile
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "run.jsonl")
+    >>> with TraceWriter(path, Header(producer="doc", pools=(Pool("gpu", 4),))) as write:
+    ...     write(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    ...     write(Evict("gpu", [2]))
+    >>> report = check_trace(path)
+    >>> report.verdict, [(v.number, v.invariant) for v in report.violations]
+    ('violated', [(1, 'PIN')])
     """
     reader = TraceReader(path)
     try:

@@ -49,7 +49,7 @@ class Ledger:
     ``mode`` says what a call does about a violation: ``raise`` raises :class:`InvariantViolation`, ``log``
     logs it and keeps it in ``violations`` (the first 1000), ``count`` only counts.
 
-    >>> from kvfence.spec.events import Alloc, Free, Header, Pool
+    >>> from kvfence.events import Alloc, Free, Header, Pool
     >>> ledger = Ledger(Header(producer="doc", pools=(Pool("gpu", 4, null=0),)))
     >>> ledger.apply(Alloc("gpu", "req:1.0", [1, 2], free=1))
     >>> ledger.apply(Free("gpu", "req:1.0", [2, 2])).invariant

@@ -41,7 +41,21 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an order trace says: whether all conflicting accesses in it have an order."""
+    """What an order trace says: whether all conflicting accesses in it have an order.
+
+    >>> import json, pathlib, tempfile
+    >>> header = {"format": "kvfence-order", "version": 1, "producer": "doc"}
+    >>> header["streams"] = [{"id": 0}, {"id": 1}]
+    >>> header["regions"] = [{"id": 0, "at": 4096, "bytes": 512, "name": "gpu"}]
+    >>> write = {"e": "kernel", "thread": 0, "stream": 0, "writes": [[0, 0, 64]], "name": "fill"}
+    >>> copy = {"e": "copy", "thread": 0, "stream": 1, "src": [[0, 0, 64]], "dst": [[0, 256, 64]]}
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "order.jsonl")
+    >>> _ = path.write_text("\\n".join(map(json.dumps, [header, write, copy])))
+    >>> report = check_order_trace(path)
+    >>> report.found, report.races[0].region
+    (1, 'gpu')
+    """
 
     path: str
     verdict: Verdict
@@ -79,6 +93,18 @@ def check_order_trace(
 
     Ctrl-C ends the check and keeps what was found. Raises TraceError if the file cannot be read as an order
     trace, or contradicts itself.
+
+    >>> import json, pathlib, tempfile
+    >>> header = {"format": "kvfence-order", "version": 1, "producer": "doc"}
+    >>> header["streams"] = [{"id": 0}, {"id": 1}]
+    >>> header["regions"] = [{"id": 0, "at": 4096, "bytes": 512, "name": "gpu"}]
+    >>> write = {"e": "kernel", "thread": 0, "stream": 0, "writes": [[0, 0, 64]], "name": "fill"}
+    >>> copy = {"e": "copy", "thread": 0, "stream": 1, "src": [[0, 0, 64]], "dst": [[0, 256, 64]]}
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "order.jsonl")
+    >>> _ = path.write_text("\\n".join(map(json.dumps, [header, write, copy])))
+    >>> check_order_trace(path).verdict
+    'violated'
     """
     reader = OrderTraceReader(path)
     notes: list[str] = []

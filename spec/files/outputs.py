@@ -64,7 +64,7 @@ def files_of(machine: str | None) -> list[Path]:
 
 
 def write_text(path: Path, text: str, inputs: Iterable[str | Path] = ()) -> None:
-    """Writes ``text`` to the file ``path``, which everybody may read whom the umask lets.
+    """Writes ``text`` to the file ``path``, readable as the umask allows.
 
     OutputError where that fails, or if ``path`` is one of the ``inputs``: then nothing is changed.
     """

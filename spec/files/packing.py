@@ -36,7 +36,7 @@ def packed(event: Event) -> Event:
 
 def _written(numbers: Numbers, width: int) -> Numbers:
     if isinstance(numbers, np.ndarray) and len(numbers) > READABLE and numbers.dtype == np.int64:
-        # Seen as unsigned, a negative number is too great as well.
+        # Read as unsigned, a negative number is too great as well.
         largest = numbers.view(np.uint64).max()
         if largest <= (_LARGEST if width < WIDE else np.uint64(np.iinfo(np.int64).max)):
             return numbers.astype("<u8" if width == WIDE else "<u4", copy=False).tobytes()

@@ -34,7 +34,7 @@ _JUDGES: Final = {
     ev.FORMAT: ("the trace of a connector", "kvfence check"),
     od.FORMAT: ("an order trace", "kvfence races"),
 }
-"""What each format is, and the command for it."""
+"""What each format is, and the command that judges it."""
 
 _H = TypeVar("_H", bound=msgspec.Struct)
 _E = TypeVar("_E", bound=msgspec.Struct)
@@ -358,8 +358,7 @@ class LineReader(Generic[_H, _E]):
     def batches(self) -> Iterator[list[_E]]:
         """The events, some thousands at a time.
 
-        Only the form of each line is checked. That slots and pools exist is seen by whoever judges the
-        events.
+        Only the form of each line is checked. Whether slots and pools exist is for the judge of the events.
         """
         begun, size, line = [b""], 0, 2  # the pieces of a line whose end is not read yet, and their length
         try:
@@ -434,17 +433,36 @@ _TRACE: Final = Format(
 
 
 class TraceWriter(LineWriter[ev.Header, ev.Event]):
-    """Records a connector's events. Long lists of numbers are packed.
+    """Records a connector's events in a trace file; long lists of numbers are packed.
 
-    >>> with TraceWriter("run.jsonl", header) as record:   # doctest: +SKIP
-    ...     run(observer=record)
+    >>> import pathlib, tempfile
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "run.jsonl")
+    >>> with TraceWriter(path, Header(producer="doc", pools=(Pool("gpu", 4),))) as write:
+    ...     write(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    ...     write(Evict("gpu", [2]))
+    >>> write.events, path.stat().st_size == write.bytes
+    (2, True)
     """
 
     form = _TRACE
 
 
 class TraceReader(LineReader[ev.Header, ev.Event]):
-    """A connector's trace that is being read."""
+    """A connector's trace that is being read; ``header`` is known at once, :meth:`batches` gives the events.
+
+    >>> import pathlib, tempfile
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "run.jsonl")
+    >>> with TraceWriter(path, Header(producer="doc", pools=(Pool("gpu", 4),))) as write:
+    ...     write(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    ...     write(Evict("gpu", [2]))
+    >>> reader = TraceReader(path)
+    >>> reader.header.producer, [event.slots for batch in reader.batches() for event in batch]
+    ('doc', [[1, 2], [2]])
+    """
 
     form = _TRACE
 

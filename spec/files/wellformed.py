@@ -6,6 +6,7 @@ trace, or whoever writes it, is wrong.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,19 +23,16 @@ def problem_of_header(header: ev.Header) -> str | None:
     """What is wrong with the sizes and names of ``header``."""
     if not header.pools:
         return "the header names no pools"
-    names = [pool.name for pool in header.pools]
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return f"pool {name!r} is named twice"
-        seen.add(name)
+    names = Counter(pool.name for pool in header.pools)
+    if twice := [name for name, times in names.items() if times > 1]:
+        return f"pool {twice[0]!r} is named twice"
     for pool in header.pools:
         if not 1 <= pool.slots <= MOST_SLOTS:
             return f"pool {pool.name!r} has {pool.slots} slots (1 to {MOST_SLOTS} are possible)"
         if pool.null is not None and not 0 <= pool.null < pool.slots:
             return f"null block {pool.null} of pool {pool.name!r} is not one of its {pool.slots} slots"
     for index, group in enumerate(header.groups):
-        if group.pool not in seen:
+        if group.pool not in names:
             return f"group {index} is in pool {group.pool!r}, which the header does not name"
         if group.block_size < 1:
             return f"group {index} has block size {group.block_size} (at least 1 token is possible)"
@@ -56,61 +54,58 @@ def problem_of_event(header: ev.Header, event: ev.Event) -> str | None:
     except ValueError as error:
         return str(error)
     sizes = {pool.name: pool.slots for pool in header.pools}
-    problem: str | None = None
-    if isinstance(event, ev.Alloc | ev.Touch | ev.Free | ev.Evict | ev.Label | ev.Unlabel):
-        slots = ints(event.slots)
-        problem = _slots_problem(sizes, event.pool, slots)
-        if problem is None and isinstance(event, ev.Label):
-            keys = ints(event.keys, WIDE)
-            problem = _keys_problem(keys)
-            if len(keys) != len(slots):
+    match event:
+        case ev.Label():
+            slots, keys = ints(event.slots), ints(event.keys, WIDE)
+            problem = _slots_problem(sizes, event.pool, slots)
+            if problem is None and len(keys) != len(slots):
                 problem = f"{len(keys)} keys for {len(slots)} slots"
-        if problem is None and isinstance(event, ev.Alloc | ev.Touch) and event.at < 0:
-            problem = f"at is {event.at} (a block index is not negative)"
-    elif isinstance(event, ev.Deny):
-        problem = _slots_problem(sizes, event.pool, ())
-        if problem is None and event.asked < 0:
-            problem = f"asked is {event.asked} (a number of slots is not negative)"
-    elif isinstance(event, ev.Lookup):
-        listed_slots = ints(event.slots)
-        if listed_slots:
-            problem = _slots_problem(sizes, event.pool, listed_slots)
-        if problem is None and event.counts:
-            problem = _counts_problem(len(header.groups), event.counts, len(listed_slots))
-    elif isinstance(event, ev.Queue):
-        problem = _queue_problem(sizes, header.tier, event)
-    elif isinstance(event, ev.Dispatch):
-        if len(event.reqs) != len(event.tokens):
-            problem = f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
-        elif event.tokens and min(event.tokens) < 0:
-            problem = f"{min(event.tokens)} tokens (a number of tokens is not negative)"
-        else:
-            problem = _count_problem(event.step, *event.tokens)
-    elif isinstance(event, ev.Admit):
-        problem = _count_problem(event.local, event.external)
-    elif isinstance(event, ev.Rollback):
-        problem = _count_problem(event.computed)
-    elif isinstance(event, ev.Drop):
-        if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
-            problem = f"blocks from {event.at}, {event.n} of them (a table has 0 to {MOST_BLOCKS})"
-    elif isinstance(event, ev.Cursor):
-        if not 0 <= event.to <= MOST_BLOCKS:
-            problem = f"to is {event.to} (a table has 0 to {MOST_BLOCKS} blocks)"
-    elif isinstance(event, ev.Reset):
-        unknown = [name for name in event.pools if name not in sizes]
-        if unknown:
-            problem = f"pool {unknown[0]!r} (the header names {', '.join(sizes)})"
-    elif isinstance(event, ev.Zero):
-        problem = _slots_problem(sizes, event.pool, ints(event.slots))
-    elif isinstance(event, ev.Ask | ev.Stored | ev.Removed):
-        problem = _slots_problem(sizes, event.pool, ()) or _keys_problem(ints(event.keys, WIDE))
-    elif isinstance(event, ev.Cleared | ev.Published | ev.Register | ev.Unregister | ev.Hostmem | ev.Round):
-        problem = _slots_problem(sizes, event.pool, ())
-    elif isinstance(event, ev.Answer):
-        problem = _count_problem(event.hits)
-    elif isinstance(event, ev.Geometry):
-        problem = _geometry_problem(header, event)
-    return problem
+            return problem or _keys_problem(keys)
+        case ev.Alloc() | ev.Touch():
+            problem = _slots_problem(sizes, event.pool, ints(event.slots))
+            if problem is None and event.at < 0:
+                problem = f"at is {event.at} (a block index is not negative)"
+            return problem
+        case ev.Free() | ev.Evict() | ev.Unlabel() | ev.Zero():
+            return _slots_problem(sizes, event.pool, ints(event.slots))
+        case ev.Deny():
+            problem = _slots_problem(sizes, event.pool, ())
+            if problem is None and event.asked < 0:
+                problem = f"asked is {event.asked} (a number of slots is not negative)"
+            return problem
+        case ev.Lookup():
+            slots = ints(event.slots)
+            problem = _slots_problem(sizes, event.pool, slots) if slots else None
+            if problem is None and event.counts:
+                problem = _counts_problem(len(header.groups), event.counts, len(slots))
+            return problem
+        case ev.Queue():
+            return _queue_problem(sizes, header.tier, event)
+        case ev.Dispatch():
+            if len(event.reqs) != len(event.tokens):
+                return f"{len(event.tokens)} token counts for {len(event.reqs)} requests"
+            if event.tokens and min(event.tokens) < 0:
+                return f"{min(event.tokens)} tokens (a number of tokens is not negative)"
+            return _count_problem(event.step, *event.tokens)
+        case ev.Admit():
+            return _count_problem(event.local, event.external)
+        case ev.Rollback():
+            return _count_problem(event.computed)
+        case ev.Answer():
+            return _count_problem(event.hits)
+        case ev.Drop() if event.at < 0 or not 0 <= event.n <= MOST_BLOCKS - event.at:
+            return f"blocks from {event.at}, {event.n} of them (a table has 0 to {MOST_BLOCKS})"
+        case ev.Cursor() if not 0 <= event.to <= MOST_BLOCKS:
+            return f"to is {event.to} (a table has 0 to {MOST_BLOCKS} blocks)"
+        case ev.Reset():
+            return next((_slots_problem(sizes, name, ()) for name in event.pools if name not in sizes), None)
+        case ev.Ask() | ev.Stored() | ev.Removed():
+            return _slots_problem(sizes, event.pool, ()) or _keys_problem(ints(event.keys, WIDE))
+        case ev.Cleared() | ev.Published() | ev.Register() | ev.Unregister() | ev.Hostmem() | ev.Round():
+            return _slots_problem(sizes, event.pool, ())
+        case ev.Geometry():
+            return _geometry_problem(header, event)
+    return None
 
 
 def _counts_problem(groups: int, counts: Sequence[int], slots: int) -> str | None:

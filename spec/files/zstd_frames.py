@@ -24,7 +24,7 @@ class EndsEarlyError(Exception):
 def unpacked(chunks: Iterator[bytes], zstandard: Any) -> Iterator[bytes]:
     """The text of the frames in ``chunks``, in pieces of 64 KiB to 64 MiB.
 
-    It may come from damaged data until the iterator is exhausted: only the end of a frame tells. Raises
+    It may come from damaged data until the iterator is exhausted: the checksum comes last. Raises
     DamagedError for a checksum that differs, for frames without one or with a dictionary, and for whatever is
     no frame; EndsEarlyError where the last frame is not whole.
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from kvfence.spec.errors import close_matches
 
 _HERE = str(Path(__file__).parent)
 
@@ -15,6 +16,10 @@ class SpecError(Exception):
 
     The text is one line, ``file:line: what is wrong; the way out``, and the place is the line of the
     specification, not of the language.
+
+    >>> Machine("doc").sort("Block", default=0)
+    Traceback (most recent call last):
+    kvfence.spec.language.errors.SpecError: ...: sort Block has default size 0; ...
     """
 
 
@@ -47,7 +52,4 @@ def fail(problem: str, where: str | None = None) -> SpecError:
 def close(name: str, known: Iterable[str]) -> str:
     """``did you mean …`` for a misspelt name, or the names there are."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3)
-    if near:
-        return "did you mean " + " or ".join(near) + "?"
-    return "there is " + ", ".join(names) if names else "none is declared"
+    return close_matches(name, names) or ("there is " + ", ".join(names) if names else "none is declared")

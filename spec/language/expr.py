@@ -44,7 +44,11 @@ _pool: weakref.WeakValueDictionary[tuple[object, ...], Expr] = weakref.WeakValue
 
 
 class Expr:
-    """A typed symbolic value. Build with operators and the functions of this module."""
+    """A typed symbolic value. Build with operators and the functions of this module.
+
+    >>> Exists(Int(0, 3), lambda i: (i + 1 <= 2) & ~(i == 0))
+    Exists(Int(0, 3), lambda i: And(((i + 1) <= 2), (i != 0)))
+    """
 
     __slots__ = ("__weakref__", "args", "free", "op", "type", "uid", "value")
 
@@ -164,7 +168,12 @@ for _names, _way in _WAYS.items():
 
 
 class Elem(Expr):
-    """An element of a sort: a parameter or a quantified variable. Only ``==`` and ``!=`` apply."""
+    """An element of a sort: a parameter or a quantified variable. Only ``==`` and ``!=`` apply.
+
+    >>> Block = Machine("doc").sort("Block")
+    >>> Exists(Block, Block, lambda a, b: a != b)
+    Exists(Block, Block, lambda a, b: (a != b))
+    """
 
     __slots__ = ()
 
@@ -278,32 +287,48 @@ def _arith(op: str, a: object, b: object, sign: str) -> Expr:
 
 
 def _junction(op: str, xs: Sequence[object], unit: Expr, zero: Expr) -> Expr:
-    seen: dict[int, Expr] = {}
+    distinct: dict[int, Expr] = {}
     for x in xs:
         e = lift_bool(x, "And" if op == "and" else "Or")
         for part in e.args if e.op == op else (e,):
             if part is zero:
                 return zero
             if part is not unit:
-                seen[part.uid] = part
-    if len(seen) == 0:
-        return unit
-    parts = tuple(seen.values())
-    return parts[0] if len(parts) == 1 else make(op, Bool, parts)
+                distinct[part.uid] = part
+    parts = tuple(distinct.values())
+    if len(parts) < 2:
+        return parts[0] if parts else unit
+    return make(op, Bool, parts)
 
 
 def And(*xs: Expr | bool) -> Expr:  # noqa: N802
-    """True when all are; ``And()`` is true."""
+    """True when all are; ``And()`` is true.
+
+    >>> And(True, False)
+    False
+    >>> ForAll(Int(0, 3), lambda i: And(i > 0, i < 3))
+    ForAll(Int(0, 3), lambda i: And((0 < i), (i < 3)))
+    """
     return _junction("and", xs, TRUE, FALSE)
 
 
 def Or(*xs: Expr | bool) -> Expr:  # noqa: N802
-    """True when one is; ``Or()`` is false."""
+    """True when one is; ``Or()`` is false.
+
+    >>> Or(False, True)
+    True
+    """
     return _junction("or", xs, FALSE, TRUE)
 
 
 def Not(x: Expr | bool) -> Expr:  # noqa: N802
-    """Negation."""
+    """Negation.
+
+    >>> Not(True)
+    False
+    >>> Exists(Int(0, 3), lambda i: Not(i == 2))
+    Exists(Int(0, 3), lambda i: (i != 2))
+    """
     e = lift_bool(x, "Not")
     if e.op == "const":
         return FALSE if e is TRUE else TRUE
@@ -311,7 +336,13 @@ def Not(x: Expr | bool) -> Expr:  # noqa: N802
 
 
 def Implies(a: Expr | bool, b: Expr | bool) -> Expr:  # noqa: N802
-    """If ``a`` then ``b``: ``Or(Not(a), b)``, which remembers that ``a`` is the premise."""
+    """If ``a`` then ``b``: ``Or(Not(a), b)``, which remembers that ``a`` is the premise.
+
+    >>> Implies(True, False)
+    False
+    >>> ForAll(Int(0, 3), lambda i: Implies(i < 2, i < 3))
+    ForAll(Int(0, 3), lambda i: Or(~(i < 2), (i < 3)))
+    """
     unmet, then = Not(a), lift_bool(b, "Implies")
     e = Or(unmet, then)
     if e.op != "or" or e is unmet or e is then:
@@ -324,12 +355,22 @@ def Implies(a: Expr | bool, b: Expr | bool) -> Expr:  # noqa: N802
 
 
 def Iff(a: Expr | bool, b: Expr | bool) -> Expr:  # noqa: N802
-    """Both or neither."""
+    """Both or neither.
+
+    >>> Iff(True, True)
+    True
+    """
     return equal(lift_bool(a, "Iff"), lift_bool(b, "Iff"))
 
 
 def If(condition: Expr | bool, then: Expr | bool | int, otherwise: Expr | bool | int) -> Expr:  # noqa: N802
-    """``then`` where the condition holds, else ``otherwise``; both of one type."""
+    """``then`` where the condition holds, else ``otherwise``; both of one type.
+
+    >>> If(True, 1, 2)
+    1
+    >>> ForAll(Int(0, 3), lambda i: If(i < 2, i + 2, i) >= 2)
+    ForAll(Int(0, 3), lambda i: (2 <= If((i < 2), (i + 2), i)))
+    """
     c, a, b = lift_bool(condition, "If"), lift(then), lift(otherwise)
     if not same_kind(a.type, b.type):
         raise fail(f"the two arms of If are of types {kind(a.type)} and {kind(b.type)}; give both one type")
@@ -345,12 +386,22 @@ def If(condition: Expr | bool, then: Expr | bool | int, otherwise: Expr | bool |
 
 
 def IsIn(e: Expr, *values: Expr | bool | int) -> Expr:  # noqa: N802
-    """Whether ``e`` equals one of the values."""
+    """Whether ``e`` equals one of the values.
+
+    >>> Phase = Enum("Phase", "waiting running done")
+    >>> IsIn(Phase.done, Phase.running, Phase.done)
+    True
+    """
     return Or(*(equal(e, v) for v in values))
 
 
 def Index(element: Expr) -> Expr:  # noqa: N802
-    """The number of an element of a sort, from 0. Finite engines only: it breaks the symmetry of the sort."""
+    """The number of an element of a sort, from 0. Finite engines only: it breaks the symmetry of the sort.
+
+    >>> Block = Machine("doc").sort("Block")
+    >>> ForAll(Block, lambda b: Index(b) < 2)
+    ForAll(Block, lambda b: (Index(b) < 2))
+    """
     e = lift(element)
     if not isinstance(e.type, Sort):
         raise fail(f"Index takes an element of a sort, not {kind(e.type)}; an Int needs no Index")
@@ -363,19 +414,32 @@ def limit(bound: int | Callable[[Sizes], int]) -> Expr:
 
 
 def ForAll(*domains_and_body: Type | Callable[..., Expr | bool]) -> Expr:  # noqa: N802
-    """``ForAll(Block, lambda b: …)``: true when the body is for every element; several sorts may be given."""
+    """``ForAll(Block, lambda b: …)``: true when the body is for every element; several sorts may be given.
+
+    >>> Block = Machine("doc").sort("Block")
+    >>> ForAll(Block, Block, lambda a, b: a == b)
+    ForAll(Block, Block, lambda a, b: (a == b))
+    """
     variables, body = _quantified("ForAll", domains_and_body)
     return body if body.op == "const" else make("forall", Bool, (body,), variables)
 
 
 def Exists(*domains_and_body: Type | Callable[..., Expr | bool]) -> Expr:  # noqa: N802
-    """``Exists(Block, lambda b: …)``: true when the body is for some element (sorts are never empty)."""
+    """``Exists(Block, lambda b: …)``: true when the body is for some element (sorts are never empty).
+
+    >>> Exists(Int(0, 3), lambda i: i + i == 4)
+    Exists(Int(0, 3), lambda i: ((i + i) == 4))
+    """
     variables, body = _quantified("Exists", domains_and_body)
     return body if body.op == "const" else make("exists", Bool, (body,), variables)
 
 
 def Count(*domains_and_body: Type | Callable[..., Expr | bool]) -> Expr:  # noqa: N802
-    """``Count(Block, lambda b: …)``: how many elements, or tuples of them, make the body true."""
+    """``Count(Block, lambda b: …)``: how many elements, or tuples of them, make the body true.
+
+    >>> Count(Int(0, 3), lambda i: i < 2) == 2
+    (Count(Int(0, 3), lambda i: (i < 2)) == 2)
+    """
     variables, body = _quantified("Count", domains_and_body)
     return constant(INTEGER, 0) if body is FALSE else make("count", INTEGER, (body,), variables)
 

@@ -37,6 +37,10 @@ class GroundCheck:
         self.id, self.name, self.text, self.holds, self.cell = id_, name, text, holds, cell
 
 
+def _shown_args(params: Sequence[Expr], values: Sequence[int]) -> dict[str, Shown]:
+    return {str(p.value): p.type.shown(v) for p, v in zip(params, values, strict=True)}
+
+
 class Instance:
     """An action with its arguments.
 
@@ -48,9 +52,7 @@ class Instance:
     def __init__(self, index: int, action: Action, values: tuple[int, ...]) -> None:
         self.index, self.action, self.values = index, action, values
         self.name = action.name
-        self.args: dict[str, Shown] = {
-            str(p.value): p.type.shown(v) for p, v in zip(action.params, values, strict=True)
-        }
+        self.args = _shown_args(action.params, values)
         self.guard: Node
         self.updates: dict[int, Node] = {}
         self.checks: tuple[GroundCheck, ...] = ()
@@ -61,14 +63,12 @@ class Instance:
 
 
 class LivenessInstance:
-    """A promise of the machine with its arguments; ``when`` is None for the beginning of a run."""
+    """A liveness property with its arguments; ``when`` is None for the beginning of a run."""
 
     def __init__(self, promise: LeadsTo, values: tuple[int, ...], when: Node | None, then: Node) -> None:
         self.promise, self.when, self.then = promise, when, then
         self.name, self.values = promise.name, values
-        self.args: dict[str, Shown] = {
-            str(p.value): p.type.shown(v) for p, v in zip(promise.params, values, strict=True)
-        }
+        self.args = _shown_args(promise.params, values)
 
 
 class Grounded:
@@ -100,17 +100,12 @@ class Grounded:
         self.terminal = self._property(t) if t else self.graph.false
 
     def liveness(self) -> Iterator[LivenessInstance]:
-        """The promises about whole runs, one for each choice of arguments."""
+        """The liveness properties, one for each choice of arguments."""
         for p in self.machine.liveness.values():
-            ranges = [
-                range(lo, hi + 1)
-                for lo, hi in (self.ends(v.type, f"{v.value} of {p.name}") for v in p.params)
-            ]
-            for values in itertools.product(*ranges):
-                env = {v.uid: x for v, x in zip(p.params, values, strict=True)}
+            for env in self._extended({}, p.params, f" of {p.name}"):
                 self._bounded(p.late, env, {})
                 when = None if p.when is None else self._ground(p.when, env)
-                yield LivenessInstance(p, values, when, self._ground(p.then, env))
+                yield LivenessInstance(p, tuple(env.values()), when, self._ground(p.then, env))
 
     def view(self, state: Sequence[int]) -> View:
         """A state tuple, readable by name."""
@@ -160,12 +155,8 @@ class Grounded:
             )
 
     def _instantiate(self, action: Action) -> None:
-        ranges = [
-            range(lo, hi + 1)
-            for lo, hi in (self.ends(p.type, f"{p.value} of {action}") for p in action.params)
-        ]
-        for values in itertools.product(*ranges):
-            env = {p.uid: v for p, v in zip(action.params, values, strict=True)}
+        for env in self._extended({}, action.params, f" of {action}"):
+            values = tuple(env.values())
             guard = self.graph.junction("and", (self._ground(g.expr, env) for g in action.guards))
             if guard is self.graph.false:
                 continue
@@ -219,9 +210,10 @@ class Grounded:
                         where=index.where,
                     )
 
-    def _extended(self, env: Env, variables: Sequence[Expr]) -> Iterator[Env]:
-        """``env`` with every choice of values for ``variables``."""
-        ranges = [range(lo, hi + 1) for lo, hi in (self.ends(v.type, str(v.value)) for v in variables)]
+    def _extended(self, env: Env, variables: Sequence[Expr], of: str = "") -> Iterator[Env]:
+        """``env`` with every choice of values for ``variables``; ``of`` says in errors what has these."""
+        ends = (self.ends(v.type, f"{v.value}{of}") for v in variables)
+        ranges = [range(lo, hi + 1) for lo, hi in ends]
         for values in itertools.product(*ranges):
             yield {**env, **{v.uid: x for v, x in zip(variables, values, strict=True)}}
 

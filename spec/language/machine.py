@@ -28,6 +28,10 @@ class Function:
     """A function of the state from index types to a value type.
 
     ``formals`` are the index variables that next-state expressions and ``init`` are written over.
+
+    >>> machine = Machine("doc")
+    >>> machine.function("ref", machine.sort("Block"), value=Int(0, 4), init=0)
+    ref(Block): Int(0, 4)
     """
 
     def __init__(self, name: str, domain: tuple[Type, ...], value: Type, init: Init, where: str) -> None:
@@ -76,9 +80,9 @@ class Property:
 
 
 class LeadsTo:
-    """A promise about whole runs: whenever ``when`` holds, ``then`` holds at that time or later.
+    """A liveness property: whenever ``when`` holds, ``then`` holds at that time or later.
 
-    ``when`` is None for the beginning of a run. The promise is made for every choice of ``params``.
+    ``when`` is None for the beginning of a run. The property is stated for every choice of ``params``.
     """
 
     def __init__(
@@ -104,6 +108,18 @@ class Machine:
 
     ``faults`` are design switches: a machine file asks ``m.faulty("name")`` while it is built. SpecError,
     raised when an engine first uses the machine, for a fault that was never asked about.
+
+    >>> from kvfence.language import Int
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 2), init=2)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> @machine.invariant("COUNT")
+    ... def one_is_left(s):
+    ...     return s.free >= 1
+    >>> machine.assert_discovers("COUNT", ["take()", "take()"])
     """
 
     def __init__(self, name: str, doc: str | None = None, faults: frozenset[str] = frozenset()) -> None:
@@ -159,12 +175,12 @@ class Machine:
             quantified += [(a.name, e) for e in read]
         stated = (*self.invariants.values(), *self.lemmas.values(), *self.goals.values())
         quantified += [(p.name, p.expr) for p in stated]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while quantified:
             name, e = quantified.pop()
-            if e.uid in seen:
+            if e.uid in visited:
                 continue
-            seen.add(e.uid)
+            visited.add(e.uid)
             quantified += [(name, a) for a in e.args]
             if e.op == "limit" and callable(e.value):
                 yield f"a limit in {name}", e.value
@@ -214,11 +230,7 @@ class Machine:
             name = body.__name__
             self._new(name, self.actions, "action")
             _same_names(name, body, params)
-            for p, t in params.items():
-                self._known(t, f"parameter {p} of {name}")
-                if isinstance(t, Int) and not t.bounded:
-                    raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
-            variables = tuple(variable("param", t, p) for p, t in params.items())
+            variables = self._variables(name, params)
             action = Action(name, variables, inspect.cleandoc(body.__doc__ or ""), fair, here())
             action.event = _by_name(name, event, tuple(params)) if event else None
             state = State(self, name, name, variables)
@@ -286,22 +298,31 @@ class Machine:
     def leads_to(
         self,
         name: str,
-        when: Callable[..., Expr | bool],
+        when: Callable[..., Expr | bool] | None,
         then: Callable[..., Expr | bool],
         *,
         id_: str = "PROGRESS",
         doc: str = "",
         **params: Type,
     ) -> None:
-        """Promise that ``when`` is always followed by ``then`` (at once counts), under the fairness marked.
+        """State that ``when`` is always followed by ``then`` (at once counts), under the fairness marked.
 
         Both are functions of the state and of the parameters, by position, as in
-        ``m.leads_to("done", lambda s, o: s.queued[o], lambda s, o: s.idle[o], o=Operation)``; the promise is
-        made for each choice of them. A run may stop anywhere, unless an instance of an action with
+        ``m.leads_to("done", lambda s, o: s.queued[o], lambda s, o: s.idle[o], o=Operation)``; the property is
+        stated for each choice of them. A run may stop anywhere, unless an instance of an action with
         ``fair="weak"`` stays enabled there; one with ``fair="strong"`` must be taken if it is enabled again
         and again.
         """
-        self._promise(name, when, then, id_, doc, params)
+        self._condition(name, "promise")
+        check_id(id_)
+        variables = self._variables(name, params)
+        state = State(self, name, params=variables)
+        for condition in (when, then):
+            _no_identity(condition)
+        first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
+        last = state._closed(lift_bool(then(state, *variables), name))
+        self.liveness[name] = LeadsTo(id_, name, doc, variables, first, last)
+        self.liveness[name].late = tuple(state._late)
 
     def eventually(
         self,
@@ -312,11 +333,11 @@ class Machine:
         doc: str = "",
         **params: Type,
     ) -> None:
-        """Promise that every run meets ``then`` at some time; see ``leads_to``."""
-        self._promise(name, None, then, id_, doc, params)
+        """State that every run meets ``then`` at some time; see ``leads_to``."""
+        self.leads_to(name, None, then, id_=id_, doc=doc, **params)
 
     def liveness_sizes(self, **sizes: int) -> None:
-        """Say at which sort sizes the promises are judged when those of a run are larger.
+        """Say at which sort sizes liveness properties are judged when those of a run are larger.
 
         The graph that they are judged on has to fit in memory. SpecError for a sort that does not exist.
         """
@@ -326,30 +347,6 @@ class Machine:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
         self.liveness_at.update(sizes)
-
-    def _promise(
-        self,
-        name: str,
-        when: Callable[..., Expr | bool] | None,
-        then: Callable[..., Expr | bool],
-        id_: str,
-        doc: str,
-        params: dict[str, Type],
-    ) -> None:
-        self._condition(name, "promise")
-        check_id(id_)
-        for p, t in params.items():
-            self._known(t, f"parameter {p} of {name}")
-            if isinstance(t, Int) and not t.bounded:
-                raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
-        variables = tuple(variable("param", t, p) for p, t in params.items())
-        state = State(self, name, params=variables)
-        for side in (when, then):
-            _no_identity(side)
-        first = None if when is None else state._closed(lift_bool(when(state, *variables), name))
-        last = state._closed(lift_bool(then(state, *variables), name))
-        self.liveness[name] = LeadsTo(id_, name, doc, variables, first, last)
-        self.liveness[name].late = tuple(state._late)
 
     def terminal(self, body: Callable[[State], Expr]) -> None:
         """Say which states may have no successor; any other state without one is a deadlock."""
@@ -364,7 +361,7 @@ class Machine:
     def idle(self, body: Callable[[View], Sequence[object]]) -> None:
         """Say which events tell that nothing more happens in a state, as a function of its view.
 
-        They end the trace of a run that breaks a promise by staying where it is.
+        They end the trace of a run that breaks a liveness property by staying where it is.
         """
         self.idle_events = body
 
@@ -422,8 +419,16 @@ class Machine:
         e = state._closed(lift_bool(body(state), name))
         return Property(id_, name, inspect.cleandoc(body.__doc__ or ""), e, tuple(state._late), where=where)
 
+    def _variables(self, name: str, params: dict[str, Type]) -> tuple[Expr, ...]:
+        """The parameters of an action or a liveness property; SpecError for a type that they cannot have."""
+        for p, t in params.items():
+            self._known(t, f"parameter {p} of {name}")
+            if isinstance(t, Int) and not t.bounded:
+                raise fail(f"parameter {p} of {name} is an unbounded Int; write Int(lo, hi)")
+        return tuple(variable("param", t, p) for p, t in params.items())
+
     def _condition(self, name: str, what: str) -> None:
-        """What is judged is told apart by name: SpecError for a second one."""
+        """What is judged has a name of its own: SpecError for a second one."""
         every: dict[str, dict[str, Any]] = {
             "invariant": self.invariants,
             "lemma": self.lemmas,
@@ -458,13 +463,13 @@ def _no_identity(body: object) -> None:
 
     Looked at are a body, the functions inside it, and those of its file that it names.
     """
-    todo, seen = [body], set[types.CodeType]()
+    todo, visited = [body], set[types.CodeType]()
     while todo:
         found = todo.pop()
         code = found.__code__ if isinstance(found, types.FunctionType) else found
-        if not isinstance(code, types.CodeType) or code in seen:
+        if not isinstance(code, types.CodeType) or code in visited:
             continue
-        seen.add(code)
+        visited.add(code)
         if isinstance(found, types.FunctionType):
             cells = (c.cell_contents for c in found.__closure__ or () if c != types.CellType())
             todo += [f for f in cells if _in_file(f, code.co_filename)]
@@ -476,18 +481,18 @@ def _no_identity(body: object) -> None:
         todo += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         if _IS not in code.co_code[::2] or not any(isinstance(c, bool) for c in code.co_consts):
             continue
-        told: object = None
+        loaded: object = None
         line = code.co_firstlineno
         for i in dis.get_instructions(code):
             line = i.starts_line or line
-            if i.opname == "IS_OP" and isinstance(told, bool):
+            if i.opname == "IS_OP" and isinstance(loaded, bool):
                 raise fail(
-                    f"`is {told}` (or `case {told}`) asks which object a value is, and no symbolic value "
+                    f"`is {loaded}` (or `case {loaded}`) asks which object a value is, and no symbolic value "
                     "is that one; write x or ~x, and for a switch of yours `if switch:`",
                     place(code.co_filename, line),
                 )
-            told = i.argval if i.opname == "LOAD_CONST" else None
-    _ANSWERED.update(seen)
+            loaded = i.argval if i.opname == "LOAD_CONST" else None
+    _ANSWERED.update(visited)
 
 
 def _in_file(found: object, filename: str) -> bool:

@@ -9,6 +9,7 @@ condition with one group of alternatives taken out, and a premise is met where t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from kvfence.spec.language.evaluate import spell
@@ -70,6 +71,7 @@ def _in_a_step(action: Action, reached: Expr) -> Expr:
     return make("exists", Bool, (body,), bound) if bound and body.op != "const" else body
 
 
+@dataclass(eq=False, slots=True)
 class Part:
     """A part of a condition, negations pushed down to its literals.
 
@@ -77,20 +79,13 @@ class Part:
     alternatives of an ``any`` are what was written as the premise of an implication, negated.
     """
 
-    __slots__ = ("expr", "kind", "negated", "over", "parts", "premise")
-
-    def __init__(
-        self,
-        kind: Kind,
-        parts: Sequence[Part] = (),
-        *,
-        negated: bool,
-        expr: Expr = TRUE,
-        over: object = None,
-        premise: int = 0,
-    ) -> None:
-        self.kind, self.parts, self.negated = kind, tuple(parts), negated
-        self.expr, self.over, self.premise = expr, over, premise
+    kind: Kind
+    parts: tuple[Part, ...] = ()
+    _: KW_ONLY
+    negated: bool
+    expr: Expr = TRUE
+    over: object = None
+    premise: int = 0
 
     @property
     def reads(self) -> bool:
@@ -125,39 +120,34 @@ def taken_apart(e: Expr, negated: bool = False, depth: int = 0) -> Part:
     if op == "not":
         return taken_apart(args[0], not negated, depth)
     if op in ("and", "or"):
-        parts = [taken_apart(a, negated, depth) for a in args]
+        parts = tuple(taken_apart(a, negated, depth) for a in args)
         if (op == "and") != negated:
             return Part("all", parts, negated=negated)
         premise = e.value if isinstance(e.value, int) and not negated else 0
         return Part("any", parts, negated=negated, premise=premise)
     if op in ("forall", "exists"):
         kind: Kind = "forall" if (op == "forall") != negated else "exists"
-        return Part(kind, [taken_apart(args[0], negated, depth)], negated=negated, over=e.value)
+        return Part(kind, (taken_apart(args[0], negated, depth),), negated=negated, over=e.value)
     if op == "ite":
-        c, a, b = args
+        c, *results = args  # where c is true the first result counts, else the second
+        arms = [
+            (taken_apart(c, unmet, depth), taken_apart(x, negated, depth))
+            for unmet, x in zip((True, False), results, strict=True)
+        ]
         return Part(
-            "all",
-            [
-                _implies(taken_apart(c, True, depth), taken_apart(a, negated, depth), negated),
-                _implies(taken_apart(c, False, depth), taken_apart(b, negated, depth), negated),
-            ],
-            negated=negated,
+            "all", tuple(Part("any", arm, negated=negated, premise=1) for arm in arms), negated=negated
         )
     if op == "eq" and args[0].type is Bool and depth < _NESTED:
         x, y = args
-        sides = []
-        for flipped in (True, False):
-            left, right = taken_apart(x, flipped, depth + 1), taken_apart(y, flipped is negated, depth + 1)
-            sides.append(Part("any", [left, right], negated=negated))
-        return Part("all", sides, negated=negated)
+        pairs = [
+            (taken_apart(x, flipped, depth + 1), taken_apart(y, flipped is negated, depth + 1))
+            for flipped in (True, False)
+        ]
+        return Part("all", tuple(Part("any", pair, negated=negated) for pair in pairs), negated=negated)
     counted = _none_counted(e)
     if counted is not None:
         return taken_apart(counted, negated, depth)
     return Part("literal", negated=negated, expr=Not(e) if negated else e)
-
-
-def _implies(not_when: Part, then: Part, negated: bool) -> Part:
-    return Part("any", [not_when, then], negated=negated, premise=1)
 
 
 def _none_counted(e: Expr) -> Expr | None:
@@ -197,30 +187,30 @@ def demands(part: Part, conclusion: bool = False) -> Iterator[Demand]:
 def _alternatives(
     negated: bool, parts: Sequence[Part], given: Sequence[Part], conclusion: bool
 ) -> Iterator[Demand]:
-    """The premises among alternatives of which nobody said which is the premise.
+    """The premises among alternatives that do not say which of them is the premise.
 
-    Of ``b or not a`` it is ``a``. Where all or none are negated, nothing tells premise and conclusion apart:
-    then each is to be relied on somewhere, unless they are what follows from a premise that was told.
+    Of ``b or not a`` it is ``a``. Where all or none are negated, premise and conclusion look alike: then each
+    is to be relied on somewhere, unless they are what follows from a premise that was stated.
     """
     nested = [p for p in parts if p.kind == "any" and not p.premise]
     flat = [q for p in parts for q in (p.parts if p in nested else (p,))]
     inverted = {id(q) for p in nested if p.negated for q in p.parts}
     fixed = [p for p in flat if not p.reads]
-    told = [p for p in flat if p.reads]
-    plain = [p for p in told if not p.negated]
+    reading = [p for p in flat if p.reads]
+    plain = [p for p in reading if not p.negated]
     if conclusion:  # of what is negated as a whole, only a relation says that an implication is meant
         doubtful = inverted | ({id(p) for p in flat} if negated else set())
         plain = [p for p in plain if id(p) not in doubtful or p.kind != "literal" or p.expr.op == "apply"]
-    others = [p for p in told if p not in plain]
+    others = [p for p in reading if p not in plain]
     if plain and any(p.negated for p in others):
         yield _unmet([*given, *fixed, *others]), tuple(plain)
-    elif not conclusion and (fixed or len(told) > 1):
-        for group in _grouped(told):
-            rest = [*given, *fixed, *(p for p in told if p not in group)]
+    elif not conclusion and (fixed or len(reading) > 1):
+        for group in _grouped(reading):
+            rest = [*given, *fixed, *(p for p in reading if p not in group)]
             if rest:
                 yield _unmet(rest), tuple(group)
-    if conclusion and len(told) == 1:
-        plain = told
+    if conclusion and len(reading) == 1:
+        plain = reading
     if not conclusion or len(plain) == 1:  # alternatives of a conclusion are no premises of one another
         for p in plain:
             yield from demands(p, conclusion or bool(others))

@@ -28,7 +28,7 @@ Value = Expr | bool | int
 Indices = Expr | bool | int | tuple[Expr | bool | int, ...]
 
 RESERVED = {"require", "check"}
-OWN_IDS = ("LEMMA", "PREMISE", "DEADLOCK", "RANGE")  # of conditions that nobody declares under an id
+OWN_IDS = ("LEMMA", "PREMISE", "DEADLOCK", "RANGE")  # of conditions that no machine declares under an id
 
 
 def check_id(id_: str) -> None:
@@ -76,21 +76,23 @@ class State:
     """Reads and, in an action, writes the functions of the machine: ``s.ref[b] = s.ref[b] + 1``.
 
     Assignments take effect in order. Guards read the state before the step and so come first.
+
+    >>> machine = Machine("blocks")
+    >>> held = machine.relation("held", machine.sort("Block"))
+    >>> @machine.action(b=machine.sorts["Block"])
+    ... def take(s: State, b: Elem) -> None:
+    ...     s.require(Not(s.held[b]))
+    ...     s.held[b] = True
+    >>> machine.actions["take"].updates[held]
+    If((i0 == b), True, s.held[i0])
     """
 
     def __init__(
         self, machine: Machine, reader: str, action: str | None = None, params: tuple[Expr, ...] = ()
     ) -> None:
-        set_ = object.__setattr__
-        set_(self, "_machine", machine)
-        set_(self, "_reader", reader)
-        set_(self, "_action", action)
-        set_(self, "_params", params)
-        set_(self, "_now", {})
-        set_(self, "_guards", [])
-        set_(self, "_checks", [])
-        set_(self, "_facts", {})
-        set_(self, "_late", [])
+        # Attributes are fields of the machine, so the state's own are set beside them.
+        vars(self).update(_machine=machine, _reader=reader, _action=action, _params=params)
+        vars(self).update(_now={}, _guards=[], _checks=[], _facts={}, _late=[])
 
     _machine: Machine
     _reader: str

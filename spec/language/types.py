@@ -15,7 +15,11 @@ Bound = int | Callable[[Sizes], int] | None
 
 
 class Type:
-    """What a value, an index or a parameter ranges over."""
+    """What a value, an index or a parameter ranges over.
+
+    >>> all(isinstance(each, Type) for each in (Bool, Int(0, 3), Enum("Phase", "waiting running")))
+    True
+    """
 
     name: str
 
@@ -38,7 +42,11 @@ class Type:
 
 
 class BoolType(Type):
-    """Truth values; use the one instance, ``Bool``."""
+    """Truth values; use the one instance, ``Bool``.
+
+    >>> Machine("doc").function("full", value=Bool, init=False)
+    full(): Bool
+    """
 
     name = "Bool"
 
@@ -56,6 +64,9 @@ class Int(Type):
     """Integers from ``lo`` to ``hi`` inclusive; ``Int()`` is unbounded.
 
     A bound may be a function of the sort sizes: ``Int(0, lambda sizes: sizes["Block"] - 1)``.
+
+    >>> Int(0, 3), Int().bounded
+    (Int(0, 3), False)
     """
 
     def __init__(self, lo: Bound = None, hi: Bound = None) -> None:
@@ -110,7 +121,12 @@ INTEGER = Int()
 
 
 class Enum(Type):
-    """Labels: ``Phase = Enum("Phase", "waiting running done")``; ``Phase.done`` is a constant."""
+    """Labels: ``Phase = Enum("Phase", "waiting running done")``; ``Phase.done`` is a constant.
+
+    >>> Phase = Enum("Phase", "waiting running")
+    >>> list(Phase)
+    [Phase.waiting, Phase.running]
+    """
 
     def __init__(self, name: str, labels: str) -> None:
         if not isinstance(name, str) or not isinstance(labels, str):
@@ -158,6 +174,10 @@ class Sort(Type):
     """A set of interchangeable elements, such as blocks; each run gives it a finite size.
 
     Made by ``Machine.sort``. Elements compare with ``==`` and ``!=`` only.
+
+    >>> Block = Machine("doc").sort("Block", default=3)
+    >>> Block, Block.default
+    (Block, 3)
     """
 
     def __init__(self, name: str, default: int, where: str) -> None:

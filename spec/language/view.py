@@ -59,6 +59,18 @@ class View:
     """A state: plain variables as attributes, functions as mappings from an index (or a tuple) to the value.
 
     Labels read as text, truth values as bool, elements of a sort as their number.
+
+    >>> from kvfence.lockstep import Interpreter
+    >>> machine = Machine("blocks")
+    >>> Block = machine.sort("Block")
+    >>> _ = machine.relation("held", Block)
+    >>> @machine.action(b=Block)
+    ... def take(s, b):
+    ...     s.held[b] = True
+    >>> run = Interpreter(machine)
+    >>> state = run.view(run.initial())
+    >>> state.held[1]
+    False
     """
 
     __slots__ = ("_layout", "_values")
@@ -125,7 +137,19 @@ class FieldView(Mapping[object, bool | int | str]):
 
 
 def flat(view: View) -> dict[str, Shown]:
-    """Every value of a state by its printed name, such as ``pin[0, 2]``."""
+    """Every value of a state by its printed name, such as ``pin[0, 2]``.
+
+    >>> from kvfence.lockstep import Interpreter
+    >>> machine = Machine("blocks")
+    >>> Block = machine.sort("Block")
+    >>> _ = machine.relation("held", Block)
+    >>> @machine.action(b=Block)
+    ... def take(s, b):
+    ...     s.held[b] = True
+    >>> run = Interpreter(machine)
+    >>> flat(run.view(run.initial()))
+    {'held[0]': False, 'held[1]': False}
+    """
     return {
         f.label(at): f.value.shown(view._values[f.base + k])
         for f in view._layout.fields.values()
@@ -134,6 +158,20 @@ def flat(view: View) -> dict[str, Shown]:
 
 
 def changes(before: View, after: View) -> dict[str, tuple[Shown, Shown]]:
-    """The values that differ, by printed name: (before, after)."""
+    """The values that differ, by printed name: (before, after).
+
+    >>> from kvfence.lockstep import Interpreter
+    >>> machine = Machine("blocks")
+    >>> Block = machine.sort("Block")
+    >>> _ = machine.relation("held", Block)
+    >>> @machine.action(b=Block)
+    ... def take(s, b):
+    ...     s.held[b] = True
+    >>> run = Interpreter(machine)
+    >>> before = run.initial()
+    >>> after, _ = run.step(before, run.enabled(before)[1])
+    >>> changes(run.view(before), run.view(after))
+    {'held[1]': (False, True)}
+    """
     old, new = flat(before), flat(after)
     return {k: (old[k], new[k]) for k in old if old[k] != new[k]}

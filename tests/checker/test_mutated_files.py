@@ -1,11 +1,15 @@
 """Files with a few wrong bytes: judged or refused in one line, never a traceback or another exit code."""
 
 import importlib.util
+import os
 import random
+import resource
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -23,6 +27,7 @@ from kvfence.spec.files.traces import TraceReader, TraceWriter
 PIECES = (b"9" * 19, b"-", b"\n", b"{", b"}", b'"', b"\0", b"\\u0000", b"1e999", b"null", b"[[[[", b"\x1b[2J")
 FEW, MANY = 100, 900
 
+Capture: TypeAlias = pytest.CaptureFixture[str]
 many = pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 
@@ -83,10 +88,10 @@ def order_trace(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def judged(command: str, path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> int:
+def judged(command: str, path: Path, number: int, capsys: Capture) -> int:
     """The exit code. The command line takes most of the time, and is tried each tenth time only."""
     if number % 10 == 0:
-        return told_in_one_line([command, str(path)], capsys)
+        return exit_code([command, str(path)], capsys)
     try:
         if command == "explain":
             found = explain_trace(path).verdict
@@ -97,52 +102,46 @@ def judged(command: str, path: Path, number: int, capsys: pytest.CaptureFixture[
     return {"holds": 0, "violated": 1, "undetermined": 3}[found]
 
 
-def told_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> int:
+def exit_code(arguments: list[str], capsys: Capture) -> int:
     """The exit code; what was refused took one line."""
     code = cli.run(arguments)
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code in (0, 1, 2, 3)
-    assert "Traceback" not in told.out + told.err
-    assert not [c for c in told.out + told.err if c != "\n" and not c.isprintable()]
+    assert "Traceback" not in printed.out + printed.err
+    assert not [c for c in printed.out + printed.err if c != "\n" and not c.isprintable()]
     if code == 2:
-        assert told.err.startswith("kvfence: ")
-        assert told.err.count("\n") == 1
-        assert not told.out
+        assert printed.err.startswith("kvfence: ")
+        assert printed.err.count("\n") == 1
+        assert not printed.out
     return code
 
 
 @many
-@pytest.mark.parametrize("command", ["check", "explain"])
-def test_a_mutated_trace(
-    command: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "kind", "expected"),
+    [
+        ("check", "trace", {0, 2}),
+        ("explain", "trace", {1, 2}),
+        ("races", "order trace", {1, 2}),
+        ("explain", "order trace", {1, 2}),
+    ],
+)
+def test_a_mutated_trace_is_judged_or_refused(
+    command: str, kind: str, expected: set[int], count: int, tmp_path: Path, capsys: Capture
 ) -> None:
-    draw = random.Random(7)
-    data = trace(tmp_path / "trace.jsonl", broken=command == "explain")
+    draw = random.Random(7 if kind == "trace" else 8)
     path, codes = tmp_path / "mutated.jsonl", set()
+    data = trace(path, broken=command == "explain") if kind == "trace" else order_trace(path)
     for number in range(count):
         path.write_bytes(mutated(data, draw))
         codes.add(judged(command, path, number, capsys))
-    assert {0, 2} <= codes if command == "check" else {1, 2} <= codes
-
-
-@many
-@pytest.mark.parametrize("command", ["races", "explain"])
-def test_a_mutated_order_trace(
-    command: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    draw = random.Random(8)
-    data = order_trace(tmp_path / "order.jsonl")
-    path, codes = tmp_path / "mutated.jsonl", set()
-    for number in range(count):
-        path.write_bytes(mutated(data, draw))
-        codes.add(judged(command, path, number, capsys))
-    assert {1, 2} <= codes
+    assert expected <= codes
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_mutated_compressed_trace_is_what_was_written_or_refused(
-    count: int, broken: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    count: int, broken: bool, tmp_path: Path, capsys: Capture
 ) -> None:
     """Whatever is judged, as sound or as violated, unpacks to the bytes that were written."""
     zstandard = pytest.importorskip("zstandard")
@@ -160,7 +159,7 @@ def test_a_mutated_compressed_trace_is_what_was_written_or_refused(
             assert zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read() == plain
     assert refused > 0.9 * count
     path.write_bytes(data)
-    assert told_in_one_line(["check", str(path)], capsys) == int(broken)
+    assert exit_code(["check", str(path)], capsys) == int(broken)
 
 
 @many
@@ -176,23 +175,21 @@ def test_a_mutated_workload_or_case(what: str, count: int, tmp_path: Path) -> No
     read: Callable[[Path], object] = read_case
     if what == "workload":
         read = lambda path: list(read_mooncake(path))  # noqa: E731 - as one of two
-    draw, told = random.Random(10), list[str]()
+    draw, refusals = random.Random(10), list[str]()
     deep = (b"[" * 100_000, b'{"setup":' * 100_000, b'{"timestamp":' + b"[" * 100_000)
     for text in (*deep, *(mutated(data, draw) for _ in range(count))):
         (tmp_path / "file").write_bytes(text)
         try:
             read(tmp_path / "file")
         except (CannotRun, WorkloadError) as error:
-            told.append(str(error))
-    assert len(told) > count // 2
-    assert all(one.startswith(f"{tmp_path}/file") for one in told)
+            refusals.append(str(error))
+    assert len(refusals) > count // 2
+    assert all(one.startswith(f"{tmp_path}/file") for one in refusals)
 
 
 @pytest.mark.parametrize("command", ["check", "races", "explain"])
 @pytest.mark.parametrize("where", ["header", "event"])
-def test_deep_nesting_is_refused(
-    command: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deep_nesting_is_refused(command: str, where: str, tmp_path: Path, capsys: Capture) -> None:
     write = order_trace if command == "races" else trace
     head, _, rest = write(tmp_path / "trace").partition(b"\n")
     nested = b'{"a":' * 100_000
@@ -201,23 +198,21 @@ def test_deep_nesting_is_refused(
     else:
         rest = b'{"e":"quiesce","x":' + nested + b"\n" + rest
     (tmp_path / "deep").write_bytes(head + b"\n" + rest)
-    assert told_in_one_line([command, str(tmp_path / "deep")], capsys) == 2
+    assert exit_code([command, str(tmp_path / "deep")], capsys) == 2
 
 
 @pytest.mark.parametrize(
     ("command", "says"), [("check", "use kvfence races"), ("races", "use kvfence check")]
 )
 def test_each_kind_of_trace_names_its_command(
-    command: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, says: str, tmp_path: Path, capsys: Capture
 ) -> None:
     (order_trace if command == "check" else trace)(tmp_path / "other")
     assert cli.run([command, str(tmp_path / "other")]) == 2
     assert says in capsys.readouterr().err
 
 
-def test_standard_input_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import os
-
+def test_standard_input_is_judged(tmp_path: Path, capsys: Capture) -> None:
     trace(tmp_path / "trace")
     with (tmp_path / "trace").open("rb") as file:
         before = os.dup(0)
@@ -234,9 +229,6 @@ def test_standard_input_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.slow
 def test_an_event_of_sixteen_megabytes_is_judged(tmp_path: Path) -> None:
     """Within 5 s and 1 GB: eight million numbers of two bytes are the most that fit."""
-    import resource
-    import time
-
     path = tmp_path / "trace.jsonl"
     header = b'{"format":"kvfence-trace","version":2,"producer":"x","pools":[{"name":"gpu","slots":64}]}\n'
     ones = b",".join([b"1"] * (8 * 2**20 - 40))

@@ -68,6 +68,10 @@ def review(
     states a search for new or lost behaviours may look at. ``proving``: how long to look for proofs of what
     the change concerns; with None nothing is proved. CannotRun for a side, a machine, a sort or a solver
     that does not exist. Ctrl-C keeps what was found; what was not begun is undetermined.
+
+    >>> found = review("sound", "unpinned_lookup", machine="lookup", proving=None)
+    >>> found.verdict
+    'worse'
     """
     start = time.perf_counter()
     proofs = Proofs(proving)

@@ -157,7 +157,12 @@ class MachineReview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole review. ``verdict``: ``mixed`` when something got better and something else worse."""
+    """A whole review. ``verdict``: ``mixed`` when something got better and something else worse.
+
+    >>> found = review("sound", "unpinned_lookup", machine="lookup", proving=None)
+    >>> found.worse[0]
+    'PIN is violated by the change in lookup'
+    """
 
     version: str
     base: str

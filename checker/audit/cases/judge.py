@@ -148,7 +148,7 @@ class Judge:
         self.sight(race.invariant or "USE-READY", cause, "race", told, story)
 
     def _pool_is_broken(self) -> bool:
-        """Whether a pool's own ledger state are wrong: nothing can be followed then, and it is known why."""
+        """Whether a pool's own bookkeeping is wrong: nothing can be followed then, and it is known why."""
         return any(seen.invariant == "CONSERVE" for seen in self._sightings.values())
 
     def _checks(self) -> dict[str, int]:

@@ -43,6 +43,18 @@ class Interpreter:
 
     States are tuples of integers, one per cell; ``view`` makes them readable. ``instances`` lists every
     action with every choice of arguments. SpecError as ``ground`` raises it.
+
+    >>> from kvfence.language import Int, Machine
+    >>> machine = Machine("blocks")
+    >>> _ = machine.function("free", value=Int(0, 3), init=3)
+    >>> @machine.action()
+    ... def take(s):
+    ...     s.require(s.free > 0)
+    ...     s.free = s.free - 1
+    >>> run = Interpreter(machine)
+    >>> state, failures = run.step(run.initial(), run.enabled(run.initial())[0])
+    >>> run.view(state).free, failures
+    (2, [])
     """
 
     def __init__(self, machine: Machine, sizes: Mapping[str, int] | None = None) -> None:

@@ -81,7 +81,7 @@ class Guard:
 
     After a violation the guard takes the event for what happened and goes on. Any thread may call.
 
-    >>> from kvfence.spec.events import Alloc, Evict, Header, Pool
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
     >>> guard = Guard("count", Header(producer="doc", pools=(Pool("gpu", 4, null=0),)))
     >>> guard(Alloc("gpu", "req:1.0", [1, 2], free=1))
     >>> guard(Evict("gpu", [2]))

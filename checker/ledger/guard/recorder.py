@@ -66,6 +66,16 @@ class Recorder:
     happens.
 
     Raises ``ValueError`` for limits that leave room for nothing.
+
+    >>> import tempfile
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> recorder = Recorder(folder.name)
+    >>> guard = Guard("count", Header(producer="doc", pools=(Pool("gpu", 4),)), recorder=recorder)
+    >>> guard.batch([Alloc("gpu", "req:1.0", [1, 2], free=2), Evict("gpu", [2])])
+    >>> guard.close()
+    >>> recorder.written, check_trace(guard.record()).verdict
+    (1, 'violated')
     """
 
     def __init__(

@@ -23,6 +23,13 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken invariant: which, where, and what was known about the slots involved.
 
     ``number`` counts events from 0: in a trace file the event is on line ``number + 2``, after the header.
+
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> ledger = Ledger(Header(producer="doc", pools=(Pool("gpu", 4),)))
+    >>> ledger(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    >>> violation = ledger.apply(Evict("gpu", [2]))
+    >>> violation.invariant, violation.slots, violation.holders
+    ('PIN', (2,), {2: ('req:1.0',)})
     """
 
     invariant: str
@@ -52,7 +59,15 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvariantViolation(Exception):  # noqa: N818 - an AssertionError in spirit: nothing to handle, something to read
-    """Raised by a ledger in ``raise`` mode; ``violation`` says everything that is known."""
+    """Raised by a ledger in ``raise`` mode; ``violation`` says everything that is known.
+
+    >>> from kvfence.events import Alloc, Evict, Header, Pool
+    >>> ledger = Ledger(Header(producer="doc", pools=(Pool("gpu", 4),)))
+    >>> ledger(Alloc("gpu", "req:1.0", [1, 2], free=2))
+    >>> ledger(Evict("gpu", [2]))
+    Traceback (most recent call last):
+    kvfence.checker.ledger.state.violation.InvariantViolation: PIN violated by event 1: ...
+    """
 
     def __init__(self, violation: Violation) -> None:
         super().__init__(str(violation))

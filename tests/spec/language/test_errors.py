@@ -42,22 +42,160 @@ def machine(faults: frozenset[str] = frozenset()) -> Machine:
 
 
 Fault = Callable[[State, Expr, Expr], object]
-WRONG: list[tuple[str, Fault]] = []
+Declaration = Callable[[Machine, Sort], object]
+# What must be refused with which text, at its line: that of a lambda, or the one marked "wrong".
+WRONG: dict[str, tuple[str, Fault]] = {
+    "in_a_set": (
+        "is symbolic, so sets and dicts cannot look it up",
+        lambda s, r, _b: s.require(s.phase[r] in {Phase.waiting, Phase.running}),
+    ),
+    "a_number_in_a_set": (
+        "is symbolic, so sets and dicts cannot look it up",
+        lambda s, _r, _b: s.require(s.n in {1, 2}),
+    ),
+    "in_a_list": (
+        "has no truth value yet",
+        lambda s, _r, _b: s.require(s.n in [1, 2]),
+    ),
+    "any_of_them": (
+        "has no truth value yet",
+        lambda s, r, b: s.require(any([s.cached[b], s.pin[r, b]])),
+    ),
+    "its_text": (
+        "so its value has no text",
+        lambda s, r, _b: s.require(str(s.phase[r]) == "waiting"),
+    ),
+    "its_format": (
+        "so its value has no text",
+        lambda s, _r, _b: s.require(f"{s.n}" == "1"),
+    ),
+    "up_to": (
+        "it has no number yet",
+        lambda s, _r, b: s.require(*(s.cached[b] for _ in range(s.n))),
+    ),
+    "index_of_a_variable": (
+        "so it has no index",
+        lambda s, _r, b: s.require(s.n[b] == 1),
+    ),
+    "is_true": (
+        "asks which object a value is",
+        lambda s, _r, b: s.require(s.cached[b] is True),
+    ),
+    "is_false_in_a_quantifier": (
+        "asks which object a value is",
+        lambda s, _r, b: s.require(ForAll(b.type, lambda c: s.cached[c] is False)),
+    ),
+    "an_id_of_ours": (
+        "the id DEADLOCK is kvfence's own",
+        lambda s, _r, b: s.check("DEADLOCK", s.cached[b]),
+    ),
+    "python_and": (
+        "has no truth value yet",
+        lambda s, r, b: s.require(s.cached[b] and s.pin[r, b]),
+    ),
+    "python_not": (
+        "has no truth value yet",
+        lambda s, _r, b: s.require(not s.cached[b]),
+    ),
+    "python_in": (
+        "has no truth value yet",
+        lambda s, r, _b: s.require(s.phase[r] in [Phase.running, Phase.waiting]),
+    ),
+    "chained_comparison": (
+        "two comparisons joined by &",
+        lambda s, _r, b: s.require(0 < s.ref[b] < 3),
+    ),
+    "in_a_field": (
+        "in does not work on cached; index it",
+        lambda s, _r, b: s.require(b in s.cached),
+    ),
+    "loop_over_a_field": (
+        "cached cannot be iterated; quantify",
+        lambda s, _r, _b: list(s.cached),
+    ),
+    "misspelt_field": (
+        "has no field cachd; did you mean cached?",
+        lambda s, _r, b: s.require(s.cachd[b]),
+    ),
+    "too_few_indices": (
+        r"pin takes 2 indices \(Request, Block\), not 1",
+        lambda s, r, _b: s.require(s.pin[r]),
+    ),
+    "indices_swapped": (
+        "index 1 of pin is a Request; b is of type Block",
+        lambda s, r, b: s.require(s.pin[b, r]),
+    ),
+    "number_as_an_element": (
+        "index 1 of cached is a Block; 0 is of type Int",
+        lambda s, _r, _b: s.require(s.cached[0]),
+    ),
+    "no_index": (
+        "cached is a whole function here; give its indices",
+        lambda s, _r, _b: s.require(s.cached),
+    ),
+    "arithmetic_without_index": (
+        "ref is a whole function here; give its indices",
+        lambda s, _r, _b: s.require(s.ref + 1 == 2),
+    ),
+    "unguarded_index": (
+        r"index \(s.n \+ 1\) .* of at may be 1 to 4, outside Int\(0, 3\); "
+        "require it to fit, or read s.at.get",
+        lambda s, _r, _b: s.require(s.at[s.n + 1] == 0),
+    ),
+    "labels_of_two_enums": (
+        "of type Phase and .* of type Other; give both one",
+        lambda s, r, _b: s.require(s.phase[r] == Other.waiting),
+    ),
+    "label_as_text": (
+        "the text 'running' is not a value; write the label as a constant",
+        lambda s, r, _b: s.require(s.phase[r] == "running"),
+    ),
+    "order_of_labels": (
+        "<= takes an Int, not Phase",
+        lambda s, r, _b: s.require(s.phase[r] <= Phase.running),
+    ),
+    "order_of_elements": (
+        "< takes an Int, not Block .* use Index",
+        lambda s, _r, b: s.require(b < b),  # noqa: PLR0124
+    ),
+    "sum_of_truth_values": (
+        r"\+ takes an Int, not Bool .* use If\(x, 1, 0\)",
+        lambda s, _r, b: s.require(s.cached[b] + 1 == 2),
+    ),
+    "conjunction_of_numbers": (
+        "And takes a Bool, not Int",
+        lambda s, _r, b: s.require(s.ref[b] & s.cached[b]),
+    ),
+    "arms_of_two_types": (
+        "arms of If are of types Int and Bool",
+        lambda s, _r, b: s.require(If(s.cached[b], 1, True) == 1),
+    ),
+    "updating_with_another_type": (
+        "cached holds Bool, and 1 is of type Int",
+        lambda s, _r, _b: s.cached.update(lambda _: 1),
+    ),
+    "check_without_id": (
+        "a check needs the id of an invariant",
+        lambda s, _r, b: s.check("", s.cached[b]),
+    ),
+    "quantifier_without_sort": (
+        r"ForAll takes finite sorts and then a function",
+        lambda s, _r, b: s.require(ForAll(lambda c: s.cached[c] | (c == b))),
+    ),
+    "quantifier_of_wrong_arity": (
+        "Count over 2 sorts needs a function of 2, not 1",
+        lambda s, _r, b: s.require(Count(b.type, b.type, lambda c: s.cached[c]) == 0),
+    ),
+    "index_of_a_number": (
+        "Index takes an element of a sort, not Int",
+        lambda s, _r, b: s.require(Index(s.ref[b]) == 0),
+    ),
+}
 
 
-def wrong(text: str) -> Callable[[Fault], Fault]:
-    """An action body that must be refused with this text, at its line marked ``# wrong``."""
-
-    def add(body: Fault) -> Fault:
-        WRONG.append((text, body))
-        return body
-
-    return add
-
-
-@wrong("is symbolic, so sets and dicts cannot look it up")
-def in_a_set(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.phase[r] in {Phase.waiting, Phase.running})  # wrong
+def wrong(text: str) -> Callable[[Fault], None]:
+    """Add an action body of several lines to ``WRONG``."""
+    return lambda body: WRONG.update({body.__name__: (text, body)})
 
 
 @wrong("is symbolic, so sets and dicts cannot look it up")
@@ -68,16 +206,6 @@ def in_a_dict(s: State, r: Expr, _b: Expr) -> None:
 @wrong("is symbolic, so sets and dicts cannot look it up")
 def a_parameter_as_key(s: State, r: Expr, b: Expr) -> None:
     s.n = len({r, b})  # wrong
-
-
-@wrong("is symbolic, so sets and dicts cannot look it up")
-def a_number_in_a_set(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.n in {1, 2})  # wrong
-
-
-@wrong("has no truth value yet")
-def in_a_list(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.n in [1, 2])  # wrong
 
 
 @wrong("has no truth value yet")
@@ -92,29 +220,9 @@ def the_greater(s: State, _r: Expr, _b: Expr) -> None:
     s.n = max(s.n, 2)  # wrong
 
 
-@wrong("has no truth value yet")
-def any_of_them(s: State, r: Expr, b: Expr) -> None:
-    s.require(any([s.cached[b], s.pin[r, b]]))  # wrong
-
-
-@wrong("so its value has no text")
-def its_text(s: State, r: Expr, _b: Expr) -> None:
-    s.require(str(s.phase[r]) == "waiting")  # wrong
-
-
-@wrong("so its value has no text")
-def its_format(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(f"{s.n}" == "1")  # wrong
-
-
 @wrong("it has no number yet")
 def as_int(s: State, _r: Expr, _b: Expr) -> None:
     s.n = int(s.n)  # wrong
-
-
-@wrong("it has no number yet")
-def up_to(s: State, _r: Expr, b: Expr) -> None:
-    s.require(*(s.cached[b] for _ in range(s.n)))  # wrong
 
 
 @wrong("it has no elements; quantify")
@@ -127,65 +235,10 @@ def times(s: State, _r: Expr, _b: Expr) -> None:
     s.n = 2 * s.n  # wrong
 
 
-@wrong("so it has no index")
-def index_of_a_variable(s: State, _r: Expr, b: Expr) -> None:
-    s.require(s.n[b] == 1)  # wrong
-
-
-@wrong("asks which object a value is")
-def is_true(s: State, _r: Expr, b: Expr) -> None:
-    s.require(s.cached[b] is True)  # wrong
-
-
-@wrong("asks which object a value is")
-def is_false_in_a_quantifier(s: State, _r: Expr, b: Expr) -> None:
-    s.require(ForAll(b.type, lambda c: s.cached[c] is False))  # wrong
-
-
-@wrong("the id DEADLOCK is kvfence's own")
-def an_id_of_ours(s: State, _r: Expr, b: Expr) -> None:
-    s.check("DEADLOCK", s.cached[b])  # wrong
-
-
 @wrong("has no truth value yet")
 def python_if(s: State, r: Expr, b: Expr) -> None:
     if s.cached[b]:  # wrong
         s.phase[r] = Phase.running
-
-
-@wrong("has no truth value yet")
-def python_and(s: State, r: Expr, b: Expr) -> None:
-    s.require(s.cached[b] and s.pin[r, b])  # wrong
-
-
-@wrong("has no truth value yet")
-def python_not(s: State, _r: Expr, b: Expr) -> None:
-    s.require(not s.cached[b])  # wrong
-
-
-@wrong("has no truth value yet")
-def python_in(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.phase[r] in [Phase.running, Phase.waiting])  # wrong
-
-
-@wrong("two comparisons joined by &")
-def chained_comparison(s: State, _r: Expr, b: Expr) -> None:
-    s.require(0 < s.ref[b] < 3)  # wrong
-
-
-@wrong("in does not work on cached; index it")
-def in_a_field(s: State, _r: Expr, b: Expr) -> None:
-    s.require(b in s.cached)  # wrong
-
-
-@wrong("cached cannot be iterated; quantify")
-def loop_over_a_field(s: State, _r: Expr, _b: Expr) -> None:
-    list(s.cached)  # wrong
-
-
-@wrong("has no field cachd; did you mean cached?")
-def misspelt_field(s: State, _r: Expr, b: Expr) -> None:
-    s.require(s.cachd[b])  # wrong
 
 
 @wrong("has no field phse; did you mean phase?")
@@ -198,39 +251,9 @@ def misspelt_label(s: State, r: Expr, _b: Expr) -> None:
     s.phase[r] = Phase.runing  # wrong
 
 
-@wrong(r"pin takes 2 indices \(Request, Block\), not 1")
-def too_few_indices(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.pin[r])  # wrong
-
-
-@wrong("index 1 of pin is a Request; b is of type Block")
-def indices_swapped(s: State, r: Expr, b: Expr) -> None:
-    s.require(s.pin[b, r])  # wrong
-
-
-@wrong("index 1 of cached is a Block; 0 is of type Int")
-def number_as_an_element(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.cached[0])  # wrong
-
-
-@wrong("cached is a whole function here; give its indices")
-def no_index(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.cached)  # wrong
-
-
-@wrong("ref is a whole function here; give its indices")
-def arithmetic_without_index(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.ref + 1 == 2)  # wrong
-
-
 @wrong("cached is indexed; assign s.cached")
 def assigning_without_index(s: State, _r: Expr, _b: Expr) -> None:
     s.cached = True  # wrong
-
-
-@wrong(r"index \(s.n \+ 1\) .* of at may be 1 to 4, outside Int\(0, 3\); require it to fit, or read s.at.get")
-def unguarded_index(s: State, _r: Expr, _b: Expr) -> None:
-    s.require(s.at[s.n + 1] == 0)  # wrong
 
 
 @wrong("may be -1 to 2, outside")
@@ -238,49 +261,9 @@ def unguarded_assignment(s: State, _r: Expr, _b: Expr) -> None:
     s.at[s.n - 1] = 0  # wrong
 
 
-@wrong("of type Phase and .* of type Other; give both one")
-def labels_of_two_enums(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.phase[r] == Other.waiting)  # wrong
-
-
-@wrong("the text 'running' is not a value; write the label as a constant")
-def label_as_text(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.phase[r] == "running")  # wrong
-
-
-@wrong("<= takes an Int, not Phase")
-def order_of_labels(s: State, r: Expr, _b: Expr) -> None:
-    s.require(s.phase[r] <= Phase.running)  # wrong
-
-
-@wrong("< takes an Int, not Block .* use Index")
-def order_of_elements(s: State, _r: Expr, b: Expr) -> None:
-    s.require(b < b)  # noqa: PLR0124  # wrong
-
-
-@wrong(r"\+ takes an Int, not Bool .* use If\(x, 1, 0\)")
-def sum_of_truth_values(s: State, _r: Expr, b: Expr) -> None:
-    s.require(s.cached[b] + 1 == 2)  # wrong
-
-
-@wrong("And takes a Bool, not Int")
-def conjunction_of_numbers(s: State, _r: Expr, b: Expr) -> None:
-    s.require(s.ref[b] & s.cached[b])  # wrong
-
-
-@wrong("arms of If are of types Int and Bool")
-def arms_of_two_types(s: State, _r: Expr, b: Expr) -> None:
-    s.require(If(s.cached[b], 1, True) == 1)  # wrong
-
-
 @wrong("ref holds Int, and True is of type Bool")
 def assigning_another_type(s: State, _r: Expr, b: Expr) -> None:
     s.ref[b] = True  # wrong
-
-
-@wrong("cached holds Bool, and 1 is of type Int")
-def updating_with_another_type(s: State, _r: Expr, _b: Expr) -> None:
-    s.cached.update(lambda _: 1)  # wrong
 
 
 @wrong("None is not a value of the language")
@@ -294,11 +277,6 @@ def guard_after_assignment(s: State, _r: Expr, b: Expr) -> None:
     s.require(s.ref[b] == 0)  # wrong
 
 
-@wrong("a check needs the id of an invariant")
-def check_without_id(s: State, _r: Expr, b: Expr) -> None:
-    s.check("", s.cached[b])  # wrong
-
-
 @wrong("variable c is used outside its quantifier")
 def escaping_variable(s: State, _r: Expr, b: Expr) -> None:
     kept: list[Expr] = []
@@ -306,30 +284,15 @@ def escaping_variable(s: State, _r: Expr, b: Expr) -> None:
     s.require(s.cached[kept[0]])  # wrong
 
 
-@wrong(r"ForAll takes finite sorts and then a function")
-def quantifier_without_sort(s: State, _r: Expr, b: Expr) -> None:
-    s.require(ForAll(lambda c: s.cached[c] | (c == b)))  # wrong
-
-
-@wrong("Count over 2 sorts needs a function of 2, not 1")
-def quantifier_of_wrong_arity(s: State, _r: Expr, b: Expr) -> None:
-    s.require(Count(b.type, b.type, lambda c: s.cached[c]) == 0)  # wrong
-
-
-@wrong("Index takes an element of a sort, not Int")
-def index_of_a_number(s: State, _r: Expr, b: Expr) -> None:
-    s.require(Index(s.ref[b]) == 0)  # wrong
-
-
 def line_of(body: Callable[..., object]) -> str:
     source, start = inspect.getsourcelines(body)
-    (at,) = [k for k, line in enumerate(source) if "# wrong" in line]
+    at = next((k for k, line in enumerate(source) if "# wrong" in line), 0)
     path = Path(__file__)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{shown}:{start + at}: "
 
 
-@pytest.mark.parametrize(("text", "body"), WRONG, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(("text", "body"), WRONG.values(), ids=WRONG)
 def test_a_wrong_action_is_refused_at_its_line(text: str, body: Fault) -> None:
     m = machine()
 
@@ -342,62 +305,65 @@ def test_a_wrong_action_is_refused_at_its_line(text: str, body: Fault) -> None:
     assert "\n" not in str(error.value)
 
 
-def declare(text: str) -> Callable[[Callable[[Machine, Sort], object]], object]:
-    """A declaration that must be refused with this text, at its line marked ``# wrong``."""
+DECLARED: dict[str, tuple[str, Declaration]] = {
+    "duplicate_field": (
+        "field ref is declared twice",
+        lambda m, _b: m.relation("ref"),
+    ),
+    "duplicate_sort": (
+        "sort Block is declared twice",
+        lambda m, _b: m.sort("Block"),
+    ),
+    "empty_sort": (
+        "default size 0; a sort has at least one element",
+        lambda m, _b: m.sort("Empty", default=0),
+    ),
+    "reserved_field": (
+        "'require' cannot be the name of a field",
+        lambda m, _b: m.relation("require"),
+    ),
+    "wrong_init": (
+        "k holds Int, and its init is of type Bool",
+        lambda m, b: m.function("k", b, value=Int(0, 1), init=False),
+    ),
+    "unbounded_index": (
+        "cannot be indexed by an unbounded Int",
+        lambda m, _b: m.relation("k", Int()),
+    ),
+    "foreign_sort": (
+        "uses sort Block of another machine",
+        lambda m, _b: m.relation("k", machine().sorts["Block"]),
+    ),
+    "half_bounded": (
+        "both bounds or none",
+        lambda m, _b: m.function("k", value=Int(0), init=0),
+    ),
+    "bounds_swapped": (
+        "has no value; the lower bound comes first",
+        lambda m, _b: m.function("k", value=Int(3, 1), init=1),
+    ),
+    "unknown_fairness": (
+        'fair is "weak", "strong" or None',
+        lambda m, _b: m.action(fair="some"),  # type: ignore[arg-type]
+    ),
+    "invariant_without_id": (
+        "an invariant needs the id of the catalogue",
+        lambda m, _b: m.invariant(""),
+    ),
+    "label_twice": (
+        "Enum E lists a twice",
+        lambda _m, _b: Enum("E", "a b a"),
+    ),
+    "label_taken": (
+        "'name' cannot be a label",
+        lambda _m, _b: Enum("E", "name"),
+    ),
+}
 
-    def add(body: Callable[[Machine, Sort], object]) -> object:
-        DECLARED.append((text, body))
-        return body
 
-    return add
-
-
-DECLARED: list[tuple[str, Callable[[Machine, Sort], object]]] = []
-
-
-@declare("field ref is declared twice")
-def duplicate_field(m: Machine, _b: Sort) -> None:
-    m.relation("ref")  # wrong
-
-
-@declare("sort Block is declared twice")
-def duplicate_sort(m: Machine, _b: Sort) -> None:
-    m.sort("Block")  # wrong
-
-
-@declare("default size 0; a sort has at least one element")
-def empty_sort(m: Machine, _b: Sort) -> None:
-    m.sort("Empty", default=0)  # wrong
-
-
-@declare("'require' cannot be the name of a field")
-def reserved_field(m: Machine, _b: Sort) -> None:
-    m.relation("require")  # wrong
-
-
-@declare("k holds Int, and its init is of type Bool")
-def wrong_init(m: Machine, b: Sort) -> None:
-    m.function("k", b, value=Int(0, 1), init=False)  # wrong
-
-
-@declare("cannot be indexed by an unbounded Int")
-def unbounded_index(m: Machine, _b: Sort) -> None:
-    m.relation("k", Int())  # wrong
-
-
-@declare("uses sort Block of another machine")
-def foreign_sort(m: Machine, _b: Sort) -> None:
-    m.relation("k", machine().sorts["Block"])  # wrong
-
-
-@declare("both bounds or none")
-def half_bounded(m: Machine, _b: Sort) -> None:
-    m.function("k", value=Int(0), init=0)  # wrong
-
-
-@declare("has no value; the lower bound comes first")
-def bounds_swapped(m: Machine, _b: Sort) -> None:
-    m.function("k", value=Int(3, 1), init=1)  # wrong
+def declare(text: str) -> Callable[[Declaration], None]:
+    """Add a declaration of several lines to ``DECLARED``."""
+    return lambda body: DECLARED.update({body.__name__: (text, body)})
 
 
 @declare(r"action act declares \(b\) and its function takes \(c\)")
@@ -412,16 +378,6 @@ def event_asks_for_unknown(m: Machine, b: Sort) -> None:
     @m.action(b=b, event=lambda pre, post, c: [pre, post, c])  # wrong
     def act(s: State, b: Expr) -> None:
         s.require(s.cached[b])
-
-
-@declare('fair is "weak", "strong" or None')
-def unknown_fairness(m: Machine, _b: Sort) -> None:
-    m.action(fair="some")  # type: ignore[arg-type]  # wrong
-
-
-@declare("an invariant needs the id of the catalogue")
-def invariant_without_id(m: Machine, _b: Sort) -> None:
-    m.invariant("")  # wrong
 
 
 @declare("inv only reads the state; assign ref in an action")
@@ -445,20 +401,8 @@ def two_terminals(m: Machine, _b: Sort) -> None:
     m.terminal(lambda s: s.n == 1)  # wrong
 
 
-@declare("Enum E lists a twice")
-def label_twice(_m: Machine, _b: Sort) -> None:
-    Enum("E", "a b a")  # wrong
-
-
-@declare("'name' cannot be a label")
-def label_taken(_m: Machine, _b: Sort) -> None:
-    Enum("E", "name")  # wrong
-
-
-@pytest.mark.parametrize(("text", "body"), DECLARED, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_wrong_declaration_is_refused_at_its_line(
-    text: str, body: Callable[[Machine, Sort], object]
-) -> None:
+@pytest.mark.parametrize(("text", "body"), DECLARED.values(), ids=DECLARED)
+def test_a_wrong_declaration_is_refused_at_its_line(text: str, body: Declaration) -> None:
     m = machine()
     with pytest.raises(SpecError, match=text) as error:
         body(m, m.sorts["Block"])

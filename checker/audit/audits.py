@@ -1,0 +1,99 @@
+"""Audits one target, a design, a release or a folder, and returns the facts that the command prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from kvfence.checker.adapters.reference import designs
+from kvfence.checker.audit.campaign import Campaign, Finding, Note, campaign
+from kvfence.checker.audit.findings import examined, grounds_of, verdict_of
+from kvfence.checker.audit.releases.fetch import Origin, at_path, fetch, installed
+from kvfence.checker.audit.targets import REFERENCE, VLLM, Reference, Vllm
+from kvfence.checker.core.processes import cores
+from kvfence.spec.designs import DESIGNS
+from kvfence.spec.errors import unknown
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """What an audit did and found: the facts of ``kvfence audit --format json``.
+
+    ``verdict`` is ``violated`` if there is a fault, ``holds`` if everything was judged and nothing is wrong,
+    and else ``undetermined``. ``campaign`` counts cases, steps, events and judgements, and has all findings,
+    those that are only noted included. ``release`` says where the audited code comes from, None for the
+    reference.
+
+    >>> from kvfence.checker.audit.campaign import Campaign
+    >>> nothing = Campaign(
+    ...     target="t", seed=1, budget=1.0, seconds=0.0, cases=0, refused=0, steps=0, events=0, accesses=0,
+    ...     checks={}, counts={}, findings=(),
+    ... )
+    >>> Audit(verdict="undetermined", campaign=nothing).faults
+    ()
+    """
+
+    verdict: str
+    campaign: Campaign
+    release: Origin | None = None
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings that are faults of the connector, each with the smallest case that shows it."""
+        return tuple(found for found in self.campaign.findings if grounds_of(found) == "fault")
+
+
+def audit(
+    target: str | Path = "sound",
+    *,
+    connector: str = "SimpleCPUOffloadConnector",
+    budget: float = 60.0,
+    seed: int = 1,
+    processes: int | None = None,
+    note: Note | None = None,
+) -> Audit:
+    """Drives ``target`` through cases drawn at random, and makes each fault's case small.
+
+    ``target`` is a design of the reference (``"sound"``, ``"unpinned_lookup"``), a release of vLLM
+    (``"vllm==0.32.0"``), the vLLM that this Python imports (``"vllm"``), or the ``Path`` of a checkout or an
+    unpacked wheel; ``connector`` names the class to audit in vLLM. The audit takes about ``budget`` seconds
+    in ``processes`` processes (all cores if None); ``seed`` fixes what is drawn. ``note`` is called with a
+    line for each fault as it is found. Ctrl-C ends the audit and keeps what was found.
+
+    Raises CannotRun for a target that does not exist or cannot be driven, and without the packages of the
+    extras ``reference`` (for designs) and ``audit``.
+
+    >>> found = audit("unpinned_lookup", budget=1, processes=1)
+    >>> found.verdict, found.faults[0].sighting.invariant
+    ('violated', 'PIN')
+    """
+    width = processes or cores()
+    if isinstance(target, Path) or target.partition("==")[0] == "vllm":
+        return _audit_vllm(target, connector, budget, seed, width, note)
+    if target not in {*(known := designs()), "sound"}:
+        raise unknown("design that the reference can switch on", target, known, "kvfence designs lists them")
+    driven = Reference(target, width)
+    expected = DESIGNS[target].breaks if target in DESIGNS else ""
+    try:
+        found = campaign(driven, REFERENCE, budget=budget, seed=seed, until=expected, note=note)
+    finally:
+        driven.close()
+    found = examined(found, None, tells_all=True)
+    return Audit(verdict=verdict_of(found), campaign=found)
+
+
+def _audit_vllm(
+    target: str | Path, connector: str, budget: float, seed: int, width: int, note: Note | None
+) -> Audit:
+    if isinstance(target, Path):
+        release = at_path(target)
+    else:
+        version = target.partition("==")[2]
+        release = fetch(version) if version else installed()
+    driven = Vllm(release, connector, width, note)
+    try:
+        driven.start()
+        found = examined(campaign(driven, VLLM, budget=budget, seed=seed, note=note), driven.control)
+    finally:
+        driven.close()
+    return Audit(verdict=verdict_of(found), campaign=found, release=release.origin)

@@ -77,6 +77,8 @@ _HOMES = {
     "review": "checker.analysis.review.compare",
     "verify": "checker.analysis.verify",
 }
+# Exported before the list was chosen; they stay importable from here.
+_FORMER = {"TraceError": "spec.files.traces", "Verdict": "checker.engines.base"}
 
 # With pathlib an import would take twice the time.
 _HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
@@ -92,9 +94,10 @@ except PackageNotFoundError:  # a checkout that is not installed
 
 def __getattr__(name: str) -> Any:
     """The public name, imported now; AttributeError for any other."""
-    if name not in _HOMES:
+    home = _HOMES.get(name) or _FORMER.get(name)
+    if home is None:
         raise AttributeError(f"module 'kvfence' has no attribute {name!r}: its public names are in __all__")
-    value = getattr(import_module(f"kvfence.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"kvfence.{home}"), name)
     globals()[name] = value
     return value
 

@@ -322,7 +322,7 @@ def _may_follow(following: Sighting, first: Sighting) -> bool:
 
     A race, and the end of a copy that was told to fail, have causes of their own.
     """
-    alone = following.evidence == "race" or deferred_note_queue.invariant == "FAIL-CLOSED"
+    alone = following.evidence == "race" or following.invariant == "FAIL-CLOSED"
     return not alone or following.invariant == first.invariant
 
 

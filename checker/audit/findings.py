@@ -15,6 +15,7 @@ from kvfence.checker.audit.cases.case import Case, as_json
 from kvfence.checker.audit.cases.judge import NO_FAULT
 from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.cases.reports import report_of
+from kvfence.checker.audit.test_file import Recorded, test_of
 from kvfence.spec.files.outputs import write_text
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
@@ -99,12 +100,13 @@ def write(
     finding: Finding,
     folder: Path,
     record: Callable[[Case, Path], object],
-    test: Callable[[Finding, Path], str | None] | None,
+    driven: tuple[str, str] | None,
     case_file: Path | None = None,
 ) -> tuple[Path, ...]:
     """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files.
 
-    ``case_file``: the case was read from there, and stays as it is.
+    ``driven``: the release of vLLM and its connector, if that is what was driven. ``case_file``: the case was
+    read from there, and stays as it is.
     """
     name = slug(finding)
     here = folder / name
@@ -113,7 +115,10 @@ def write(
     if case_file is None or not (case.exists() and case.samefile(case_file)):
         write_text(case, as_json(finding.case))
     record(finding.case, here)
-    made = test(finding, here) if test is not None else None
-    if made is not None:
-        write_text(here / f"test_{name}.py", made)
+    if driven is not None and (here / "calls.json").is_file():
+        about = Recorded(release=driven[0], connector=driven[1], sighting=finding.sighting)
+        write_text(here / "finding.json", msgspec.json.format(msgspec.json.encode(about)).decode() + "\n")
+        test = test_of(here)
+        if test is not None:
+            write_text(here / f"test_{name}.py", test)
     return tuple(sorted(path for path in here.iterdir() if path.is_file()))

@@ -87,7 +87,13 @@ class Engine:
             share_loads=options.share_loads,
         )
         self.scheduler = design.scheduler(
-            manager, self.connector, options.token_budget, self.stats, observer, options.on_failure
+            manager,
+            self.connector,
+            options.token_budget,
+            self.stats,
+            observer,
+            options.on_failure,
+            design.emitter,
         )
         for pool in (self.gpu, *self.connector.tiers):
             pool.publishes = options.publish

@@ -317,19 +317,19 @@ def _order(finding: Finding) -> tuple[int, int, str]:
     return len(finding.earlier), -finding.times, finding.key
 
 
-def _may_follow(deferred_note_queue: Sighting, first: Sighting) -> bool:
+def _may_follow(later: Sighting, first: Sighting) -> bool:
     """Whether ``later`` can be a consequence of ``first``.
 
     A race, and the end of a copy that was told to fail, have causes of their own.
     """
-    alone = deferred_note_queue.evidence == "race" or deferred_note_queue.invariant == "FAIL-CLOSED"
-    return not alone or deferred_note_queue.invariant == first.invariant
+    alone = later.evidence == "race" or later.invariant == "FAIL-CLOSED"
+    return not alone or later.invariant == first.invariant
 
 
 def _finding(seen: _Seen) -> Finding:
     keys = [sighting.key for sighting in seen.outcome.sightings]
     at = keys.index(seen.sighting.key)
-    deferred_note_queue = [
+    later = [
         sighting.evidence
         for sighting in seen.outcome.sightings[at:]
         if sighting.evidence != "rule" and _may_follow(sighting, seen.sighting)
@@ -340,6 +340,6 @@ def _finding(seen: _Seen) -> Finding:
         times=seen.times,
         first_after=seen.after,
         earlier=tuple(keys[:at]),
-        harm=tuple(dict.fromkeys(deferred_note_queue)),
+        harm=tuple(dict.fromkeys(later)),
         confirmed=seen.confirmed,
     )

@@ -60,7 +60,7 @@ _CHECKS: Final = {
     def ended(self):
         """Every full block of a finished request must have been stored; the CPU pool has room for all."""
         request, group = self.requests[REQUEST], GROUP
-        utils = the("v1.core.kv_cache_utils")
+        utils = vllm_module("v1.core.kv_cache_utils")
         pool = self.connector_pools()[0]
         hashes = request.block_hashes[: (request.num_tokens - 1) // SETUP.block_size]
         keys = [utils.make_block_hash_with_group_id(one, group) for one in hashes]
@@ -181,11 +181,12 @@ class Checked(Hooks):
         self.scheduler.add_request(self.requests[name])
 
     def abort(self, name):
-        self.scheduler.finish_requests(name, the("v1.request").RequestStatus.FINISHED_ABORTED)
+        self.scheduler.finish_requests(name, vllm_module("v1.request").RequestStatus.FINISHED_ABORTED)
 
     def reset(self, running, tier):
         with contextlib.suppress(NotImplementedError, RuntimeError):
-            fitting(self.scheduler.reset_prefix_cache, reset_running_requests=running, reset_connector=tier)
+            reset = self.scheduler.reset_prefix_cache
+            call_with_known(reset, reset_running_requests=running, reset_connector=tier)
 
     def schedule(self):
         output = self.scheduler.schedule()
@@ -197,12 +198,12 @@ class Checked(Hooks):
 
     def draft(self, names, count):
         guesses = [[5] * count for _ in names]
-        self.scheduler.update_draft_token_ids(the("v1.outputs").DraftTokenIds(names, guesses))
+        self.scheduler.update_draft_token_ids(vllm_module("v1.outputs").DraftTokenIds(names, guesses))
 
     def update(self, sampled, loaded, stored):
         output = self.in_flight.pop(0)
-        outputs = the("v1.outputs")
-        meta = the("{metadata[0]}").{metadata[1]}(dict(stored))
+        outputs = vllm_module("v1.outputs")
+        meta = vllm_module("{metadata[0]}").{metadata[1]}(dict(stored))
         for event, _ in stored:
             self.stores.pop(event, None)
         connector = outputs.KVConnectorOutput(

@@ -54,7 +54,7 @@ class End:
             before = [dict(worker.device.launched) for worker in self.workers]
             self.engine.step()
             if before != [worker.device.launched for worker in self.workers]:
-                self.engine.moved()
+                self.engine.record_progress()
         if self.engine.steps >= last and self.scheduler.get_num_unfinished_requests():
             left = ", ".join(f"{name} {r.status.name}" for name, r in sorted(self.scheduler.requests.items()))
             told = f"after {MOST_STEPS} more steps: {left}"

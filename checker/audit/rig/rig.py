@@ -23,7 +23,7 @@ from kvfence.checker.audit.cuda_stub.offloading import install_offloading
 from kvfence.checker.audit.cuda_stub.stub_device import Deadlock, order_header
 from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
-from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, the
+from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, vllm_module
 from kvfence.checker.audit.rig.loop import Engine
 from kvfence.spec import events as ev
 from kvfence.spec.files.order_traces import OrderTraceWriter
@@ -57,19 +57,19 @@ class Rig:
         self.replaced: dict[str, list[str]] = {}
         for name in CUDA_USERS:
             try:
-                module = the(name.removeprefix("vllm."))
+                module = vllm_module(name.removeprefix("vllm."))
             except ImportError:
                 continue
             self.replaced[name] = install(module, torch)
         install_offloading(torch)
-        mixin = the("v1.worker.kv_connector_model_runner_mixin")
+        mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
         mixin.get_forward_context = lambda: None
         mixin.set_forward_context = lambda *_, **__: nullcontext()
         self.judge: Judge | None = None
         from kvfence.checker.adapters.vllm.hooks.instrument import instrument
 
         self.instrument = instrument
-        self.release = str(getattr(the(""), "__version__", "unknown"))
+        self.release = str(getattr(vllm_module(""), "__version__", "unknown"))
         # vLLM looks at a model in a process of its own the first time: seconds, which no case has to spare.
         model_config()
 
@@ -138,7 +138,7 @@ def of_vllm(error: BaseException) -> bool:
 
 
 def _home() -> str:
-    return str(Path(str(the("").__file__)).parent) + os.sep
+    return str(Path(str(vllm_module("").__file__)).parent) + os.sep
 
 
 def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:

@@ -45,9 +45,9 @@ def header(options: Options) -> ev.Header:
 
 
 class Engine:
-    """One engine over one workload. ``observer`` is told every event; without one, none is made.
+    """One engine over one workload. ``observer`` receives every event; without one, none is made.
 
-    ``order`` is told the order events of the device.
+    ``order`` receives the order events of the device.
 
     With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can
     be: what the scheduler frees too early is gone when the kernel reads it.

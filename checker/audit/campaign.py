@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     in_control: bool = False
     """Whether the engine does the same without a connector: a fault of its own."""
     tells_all: bool = False
-    """Whether the target tells all that the rules ask for, so that a broken rule is a fault by itself."""
+    """Whether the target emits every event that rules ask for, so that a broken rule is a fault by itself."""
 
     @property
     def key(self) -> str:

@@ -24,7 +24,7 @@ ON_THEIR_OWN: Final = {"PIN": "", "UNIQUE": "", "CONSERVE": "count of free slots
 
 Breaking them is a fault whether or not it did harm yet.
 
-Other rules may be kept by means that the events do not tell of, so that without harm they are only noted.
+Other rules may be kept by means that no event shows, so that without harm they are only noted.
 """
 
 Grounds: TypeAlias = Literal["fault", "engine", "noted"]
@@ -53,7 +53,7 @@ def grounds_of(finding: Finding) -> Grounds:
 def examined(campaign: Campaign, control: Control | None, *, tells_all: bool = False) -> Campaign:
     """``campaign`` with public reports looked up, and with each finding tried without a connector.
 
-    ``tells_all``: the target tells all that the rules ask for.
+    ``tells_all``: the target emits every event that the rules ask for.
     """
     findings = []
     for finding in campaign.findings:

@@ -49,11 +49,11 @@ _CHECKS: Final = {
 ''',
     "free_list": '''
     def called(self):
-        """The free list must have every block that nobody holds, once, and count them right."""
+        """The free list must have every block without a holder, once, and count them right."""
         for name, pool in self.pools():
             listed = free_list_of(pool)
             unheld = [block.block_id for block in pool.blocks if block.ref_cnt == 0 and not block.is_null]
-            assert sorted(listed) == unheld, f"{name}: the free list is {listed}, nobody holds {unheld}"
+            assert sorted(listed) == unheld, f"{name}: free list {listed}, blocks without a holder {unheld}"
             assert pool.get_num_free_blocks() == len(unheld), f"{name}: counts {pool.get_num_free_blocks()}"
 ''',
     "flush": '''
@@ -336,7 +336,7 @@ def test_of(folder: Path) -> str | None:
         return None if about.connector in _METADATA else _doc(about, _WHY_COPIES_STOP) + _COPY_THREAD
     calls = _read(folder / "calls.json", list[list[object]])[:_MOST_CALLS]
     words = re.findall(r"[a-z]+", about.sighting.cause.lower())[:8]
-    where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", about.sighting.told)
+    where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", about.sighting.detail)
     other = about.connector in _METADATA
     return (
         _doc(about, "The calls below are the shortest that show it; copies end when they are reported here.")
@@ -382,9 +382,9 @@ def kind_of(seen: Sighting) -> str:
 
 def _doc(about: Recorded, more: str) -> str:
     """The docstring of the test."""
-    told = textwrap.fill(f"{about.sighting.invariant}: {about.sighting.told}.", 100)
+    summary = textwrap.fill(f"{about.sighting.invariant}: {about.sighting.detail}.", 100)
     seen = f"Seen in vLLM {about.release} with {about.connector}, by kvfence audit; needs no GPU."
-    return f'"""{told}\n\n{seen}\n{more}\n"""\n'
+    return f'"""{summary}\n\n{seen}\n{more}\n"""\n'
 
 
 def _engine_source() -> str:

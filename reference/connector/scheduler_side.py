@@ -72,7 +72,7 @@ class OffloadScheduler(StorePlanner):
         super().__init__(manager, tier, lazy, ranks, store_batch, lazy_horizon, stats, observer)
         self.disk = disk
         self.failed: set[str] = set()
-        """Holders of requests whose loads failed and which have not been told so."""
+        """Holders of requests whose loads failed and for which this was not yet reported."""
         self.promises: dict[str, Hit] = {}
         """Hit holder -> the hit that is pinned under this name."""
         self.loading: dict[str, Loading] = {}

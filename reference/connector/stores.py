@@ -22,7 +22,7 @@ from kvfence.spec import events as ev
 
 @dataclass(slots=True)
 class ConnectorMetadata:
-    """What the workers are told with a step: transfers to start."""
+    """What the workers get with a step: transfers to start."""
 
     loads: list[Transfer] = field(default_factory=list)
     stores: list[Transfer] = field(default_factory=list)

@@ -56,7 +56,7 @@ class _KeepsTooLittle(OffloadScheduler):
 
 
 class PromisesWholePrompt(OffloadScheduler):
-    """Promises the last block, too, which nobody can accept: behind a shorter hit another window is read."""
+    """Promises the last block, too, which cannot be accepted: behind a shorter hit another window is read."""
 
     def _most_tokens(self, request: Request) -> int:
         unit = self.manager.unit

@@ -28,7 +28,7 @@ PATIENCE = 8
 """Rounds that a preempted request's blocks are waited for before another one is preempted."""
 
 DEFERRED = -1
-"""A request waits for blocks on their way from files, and holds up nobody."""
+"""A request waits for blocks on their way from files, and holds up no other request."""
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -37,7 +37,7 @@ _NO_ROWS = np.empty(0, np.int64)
 class StepOutput:
     """What one call of :meth:`Scheduler.schedule` decided. ``step`` is -1 when there is nothing to compute.
 
-    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` tell whether a row
+    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` show whether a row
     still belongs to the same request when the output arrives.
     """
 
@@ -459,7 +459,7 @@ class Scheduler:
         )
 
     def quiesce(self) -> None:
-        """Tell that nothing is left."""
+        """Emit that nothing is left."""
         for pool in (self.manager.pool, *self.connector.tiers):
             pool.publish_rest()
         if self.observer is not None:

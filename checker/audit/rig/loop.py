@@ -196,10 +196,10 @@ class Engine:
         if self.aggregator is not None and len(made) > 1:
             result = self.aggregator.aggregate(made, 0)
         self._watch(result.kv_connector_output)
-        told = result.kv_connector_output
-        meta = getattr(told, "kv_connector_worker_meta", None)
+        reported = result.kv_connector_output
+        meta = getattr(reported, "kv_connector_worker_meta", None)
         stored = getattr(meta, "completed_store_events", None) or getattr(meta, "completed_jobs", None)
-        loaded = sorted(told.finished_recving or ()) if told is not None else []
+        loaded = sorted(reported.finished_recving or ()) if reported is not None else []
         self.calls.append(["update", sampled, loaded, list((stored or {}).items())])
         before = len(self.scheduler.requests)
         self.scheduler.update_from_output(output, result)
@@ -214,13 +214,13 @@ class Engine:
         self.calls.append(["draft", names, self.setup.drafts])
         self.scheduler.update_draft_token_ids(vllm_module("v1.outputs").DraftTokenIds(names, guesses))
 
-    def _watch(self, told: Any) -> None:
-        if told is None:
+    def _watch(self, reported: Any) -> None:
+        if reported is None:
             return
-        if told.finished_recving:
-            self.judge.counts["loads"] += len(told.finished_recving)
+        if reported.finished_recving:
+            self.judge.counts["loads"] += len(reported.finished_recving)
             self.record_progress()
-        ended = self._copies.ended(getattr(told, "kv_connector_worker_meta", None))
+        ended = self._copies.ended(getattr(reported, "kv_connector_worker_meta", None))
         for what, count in zip(("stores", "loads"), ended, strict=True):
             if count:
                 self.judge.counts[what] += count

@@ -104,8 +104,8 @@ class Rig:
         except Exception as error:
             if engine is None or not of_vllm(error):
                 raise
-            invariant, cause, told, story = broken_down(error)
-            judge.sight(invariant, cause, "exception", told, story)
+            invariant, cause, detail, story = broken_down(error)
+            judge.sight(invariant, cause, "exception", detail, story)
         finally:
             if hooks is not None:
                 _remove(hooks, judge)

@@ -56,8 +56,8 @@ class Worker:
                     {LAYER.format(g): memory for g in range(len(setup.windows))}
                 )
 
-    def _garbled(self, cause: str, told: str) -> None:
-        self.judge.sight("USE-READY", cause, "content", told)
+    def _garbled(self, cause: str, detail: str) -> None:
+        self.judge.sight("USE-READY", cause, "content", detail)
 
     def execute(self, step: Any) -> Any:
         """Executes a step as the release's model runner does; its part of the connector's output.
@@ -72,17 +72,17 @@ class Worker:
 
     def _execute(self, output: Any, step: Any) -> Any:
         with self.device.current(), self._agent():
-            told = None
+            reported = None
             if self.connector is not None:
                 mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
                 self.connector.handle_preemptions(output.kv_connector_metadata)
-                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as told:
+                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as reported:
                     self.runner.launch(output, step.spans)
             else:
                 self.runner.launch(output, step.spans)
             event = self.ends[step.number] = VirtualEvent()
             event.record(VirtualStream.compute(self.device))
-        return told
+        return reported
 
     def finish(self, number: int) -> None:
         """Waits for the step's kernels, as whoever wants its sampled tokens does."""

@@ -51,7 +51,7 @@ def written(folder: Path, sighting: Sighting, connector: str) -> str | None:
 def test_a_generated_test_stands_alone(
     tmp_path: Path, connector: str, invariant: str, cause: str, evidence: Evidence, kind: str
 ) -> None:
-    seen = Sighting(invariant=invariant, cause=cause, evidence=evidence, told="told")
+    seen = Sighting(invariant=invariant, cause=cause, evidence=evidence, detail="told")
     assert kind_of(seen) == kind
     text = written(tmp_path, seen, connector)
     assert text is not None
@@ -69,12 +69,12 @@ def test_a_generated_test_stands_alone(
 
 @pytest.mark.parametrize("evidence", ["race", "content"])
 def test_what_no_call_of_the_scheduler_shows_has_no_test(tmp_path: Path, evidence: Evidence) -> None:
-    seen = Sighting(invariant="STORE-READY", cause="c", evidence=evidence, told="t")
+    seen = Sighting(invariant="STORE-READY", cause="c", evidence=evidence, detail="t")
     assert written(tmp_path, seen, SIMPLE) is None
 
 
 def test_a_failed_copy_has_a_test_of_its_own_where_its_thread_is_known(tmp_path: Path) -> None:
-    seen = Sighting(invariant="FAIL-CLOSED", cause="c", evidence="leak", told="t")
+    seen = Sighting(invariant="FAIL-CLOSED", cause="c", evidence="leak", detail="t")
     text = written(tmp_path, seen, SIMPLE)
     assert text is not None
     assert "copy_backend.DmaCopyBackend()" in text

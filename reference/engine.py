@@ -45,9 +45,9 @@ def header(options: Options) -> ev.Header:
 
 
 class Engine:
-    """One engine over one workload. ``observer`` is told every event; without one, none is made.
+    """One engine over one workload. ``observer`` receives every event; without one, none is made.
 
-    ``order`` is told the order events of the device.
+    ``order`` receives the order events of the device.
 
     With ``async_depth`` 2 a step executes only after the next one was scheduled, which is as late as it can
     be: what the scheduler frees too early is gone when the kernel reads it.
@@ -77,7 +77,7 @@ class Engine:
         self.connector = design.connector(
             manager,
             self.cpu,
-            options.mode,
+            options.mode == "lazy",
             options.ranks,
             options.store_batch,
             lazy_horizon=2 * sum(-(-options.token_budget // spec.block_size) for spec in groups) + 64,
@@ -87,7 +87,13 @@ class Engine:
             share_loads=options.share_loads,
         )
         self.scheduler = design.scheduler(
-            manager, self.connector, options.token_budget, self.stats, observer, options.on_failure
+            manager,
+            self.connector,
+            options.token_budget,
+            self.stats,
+            observer,
+            options.on_failure,
+            design.emitter,
         )
         for pool in (self.gpu, *self.connector.tiers):
             pool.publishes = options.publish

@@ -1,4 +1,4 @@
-"""The connector's worker side: starts the transfers it is told of, and reports their ends."""
+"""The connector's worker side: starts the transfers of each step, and reports their ends."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Audits: a connector under test, driven through adverse runs that nobody wrote down beforehand."""
+"""Audits: a connector under test, driven through adverse runs that are drawn at random."""

@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     in_control: bool = False
     """Whether the engine does the same without a connector: a fault of its own."""
     tells_all: bool = False
-    """Whether the target tells all that the rules ask for, so that a broken rule is a fault by itself."""
+    """Whether the target emits every event that rules ask for, so that a broken rule is a fault by itself."""
 
     @property
     def key(self) -> str:
@@ -317,19 +317,19 @@ def _order(finding: Finding) -> tuple[int, int, str]:
     return len(finding.earlier), -finding.times, finding.key
 
 
-def _may_follow(following: Sighting, first: Sighting) -> bool:
+def _may_follow(later: Sighting, first: Sighting) -> bool:
     """Whether ``later`` can be a consequence of ``first``.
 
     A race, and the end of a copy that was told to fail, have causes of their own.
     """
-    alone = following.evidence == "race" or following.invariant == "FAIL-CLOSED"
-    return not alone or following.invariant == first.invariant
+    alone = later.evidence == "race" or later.invariant == "FAIL-CLOSED"
+    return not alone or later.invariant == first.invariant
 
 
 def _finding(seen: _Seen) -> Finding:
     keys = [sighting.key for sighting in seen.outcome.sightings]
     at = keys.index(seen.sighting.key)
-    following = [
+    later = [
         sighting.evidence
         for sighting in seen.outcome.sightings[at:]
         if sighting.evidence != "rule" and _may_follow(sighting, seen.sighting)
@@ -340,6 +340,6 @@ def _finding(seen: _Seen) -> Finding:
         times=seen.times,
         first_after=seen.after,
         earlier=tuple(keys[:at]),
-        harm=tuple(dict.fromkeys(following)),
+        harm=tuple(dict.fromkeys(later)),
         confirmed=seen.confirmed,
     )

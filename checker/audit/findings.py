@@ -15,6 +15,7 @@ from kvfence.checker.audit.cases.case import Case, as_json
 from kvfence.checker.audit.cases.judge import NO_FAULT
 from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.cases.reports import report_of
+from kvfence.checker.audit.test_file import Recorded, test_of
 from kvfence.spec.files.outputs import write_text
 
 HARM: Final = ("content", "exception", "race", "leak", "stall")
@@ -23,7 +24,7 @@ ON_THEIR_OWN: Final = {"PIN": "", "UNIQUE": "", "CONSERVE": "count of free slots
 
 Breaking them is a fault whether or not it did harm yet.
 
-Other rules may be kept by means that the events do not tell of, so that without harm they are only noted.
+Other rules may be kept by means that no event shows, so that without harm they are only noted.
 """
 
 Grounds: TypeAlias = Literal["fault", "engine", "noted"]
@@ -52,7 +53,7 @@ def grounds_of(finding: Finding) -> Grounds:
 def examined(campaign: Campaign, control: Control | None, *, tells_all: bool = False) -> Campaign:
     """``campaign`` with public reports looked up, and with each finding tried without a connector.
 
-    ``tells_all``: the target tells all that the rules ask for.
+    ``tells_all``: the target emits every event that the rules ask for.
     """
     findings = []
     for finding in campaign.findings:
@@ -99,12 +100,13 @@ def write(
     finding: Finding,
     folder: Path,
     record: Callable[[Case, Path], object],
-    test: Callable[[Finding, Path], str | None] | None,
+    driven: tuple[str, str] | None,
     case_file: Path | None = None,
 ) -> tuple[Path, ...]:
     """Writes the case, the traces and, if there is one, the test of ``finding``; returns the files.
 
-    ``case_file``: the case was read from there, and stays as it is.
+    ``driven``: the release of vLLM and its connector, if that is what was driven. ``case_file``: the case was
+    read from there, and stays as it is.
     """
     name = slug(finding)
     here = folder / name
@@ -113,7 +115,10 @@ def write(
     if case_file is None or not (case.exists() and case.samefile(case_file)):
         write_text(case, as_json(finding.case))
     record(finding.case, here)
-    made = test(finding, here) if test is not None else None
-    if made is not None:
-        write_text(here / f"test_{name}.py", made)
+    if driven is not None and (here / "calls.json").is_file():
+        about = Recorded(release=driven[0], connector=driven[1], sighting=finding.sighting)
+        write_text(here / "finding.json", msgspec.json.format(msgspec.json.encode(about)).decode() + "\n")
+        test = test_of(here)
+        if test is not None:
+            write_text(here / f"test_{name}.py", test)
     return tuple(sorted(path for path in here.iterdir() if path.is_file()))

@@ -1,8 +1,9 @@
-"""Writes a finding as a test for the maintainers of vLLM: one file that needs vLLM, torch and pytest only.
+"""Writes the test of a finding for the maintainers of vLLM: one file that needs vLLM, torch and pytest only.
 
-The test builds the release's scheduler and connector as the rig does, makes the calls of the shortest case
-again, copies ending when they did there, and asserts what the invariant says. So it covers what the scheduler
-side does; races between streams are shown by the order trace instead.
+The test is made from the folder that an audit writes for a finding, whenever it is asked for. It builds the
+release's scheduler and connector as the rig does, repeats the recorded calls of the shortest case with copies
+ending when they ended there, and asserts what the invariant says. So it covers the scheduler side. What a
+failed copy does to its thread has a test of its own; races between streams are in the order trace.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from kvfence.checker.audit.campaign import Finding
-from kvfence.checker.audit.cases.case import Case
+from kvfence.checker.audit.cases.case import read_case
 from kvfence.checker.audit.cases.outcome import Sighting
 from kvfence.checker.audit.rig import engine as rig_engine
 from kvfence.checker.audit.rig.engine import OFFLOADING
+from kvfence.spec.errors import CannotRun
+
+_T = TypeVar("_T")
 
 _MOST_CALLS: Final = 400
 
@@ -46,18 +49,18 @@ _CHECKS: Final = {
 ''',
     "free_list": '''
     def called(self):
-        """The free list must have every block that nobody holds, once, and count them right."""
+        """The free list must have every block without a holder, once, and count them right."""
         for name, pool in self.pools():
             listed = free_list_of(pool)
             unheld = [block.block_id for block in pool.blocks if block.ref_cnt == 0 and not block.is_null]
-            assert sorted(listed) == unheld, f"{name}: the free list is {listed}, nobody holds {unheld}"
+            assert sorted(listed) == unheld, f"{name}: free list {listed}, blocks without a holder {unheld}"
             assert pool.get_num_free_blocks() == len(unheld), f"{name}: counts {pool.get_num_free_blocks()}"
 ''',
     "flush": '''
     def ended(self):
         """Every full block of a finished request must have been stored; the CPU pool has room for all."""
         request, group = self.requests[REQUEST], GROUP
-        utils = the("v1.core.kv_cache_utils")
+        utils = vllm_module("v1.core.kv_cache_utils")
         pool = self.connector_pools()[0]
         hashes = request.block_hashes[: (request.num_tokens - 1) // SETUP.block_size]
         keys = [utils.make_block_hash_with_group_id(one, group) for one in hashes]
@@ -178,11 +181,12 @@ class Checked(Hooks):
         self.scheduler.add_request(self.requests[name])
 
     def abort(self, name):
-        self.scheduler.finish_requests(name, the("v1.request").RequestStatus.FINISHED_ABORTED)
+        self.scheduler.finish_requests(name, vllm_module("v1.request").RequestStatus.FINISHED_ABORTED)
 
     def reset(self, running, tier):
         with contextlib.suppress(NotImplementedError, RuntimeError):
-            fitting(self.scheduler.reset_prefix_cache, reset_running_requests=running, reset_connector=tier)
+            reset = self.scheduler.reset_prefix_cache
+            call_with_known(reset, reset_running_requests=running, reset_connector=tier)
 
     def schedule(self):
         output = self.scheduler.schedule()
@@ -194,12 +198,12 @@ class Checked(Hooks):
 
     def draft(self, names, count):
         guesses = [[5] * count for _ in names]
-        self.scheduler.update_draft_token_ids(the("v1.outputs").DraftTokenIds(names, guesses))
+        self.scheduler.update_draft_token_ids(vllm_module("v1.outputs").DraftTokenIds(names, guesses))
 
     def update(self, sampled, loaded, stored):
         output = self.in_flight.pop(0)
-        outputs = the("v1.outputs")
-        meta = the("{metadata[0]}").{metadata[1]}(dict(stored))
+        outputs = vllm_module("v1.outputs")
+        meta = vllm_module("{metadata[0]}").{metadata[1]}(dict(stored))
         for event, _ in stored:
             self.stores.pop(event, None)
         connector = outputs.KVConnectorOutput(
@@ -232,75 +236,117 @@ if __name__ == "__main__":
 '''
 
 
-def test_of(finding: Finding, release: str, connector: str, folder: Path) -> str | None:
-    """The test for ``finding``, from the calls recorded in ``folder``; None where a test cannot show it."""
-    kind = kind_of(finding.sighting)
-    calls_file = folder / "calls.json"
-    several = "+" in connector or finding.case.setup.second_connector
-    if not kind or several or not calls_file.is_file():
+_WHY_COPIES_STOP: Final = """\
+``DmaCopyBackend._copy_loop`` lets the exception of ``copy_blocks`` end the thread. Later copies stay in its
+queue: their events never appear, requests that wait for a load wait for ever, and the blocks of the copies
+keep their ref counts."""
+_COPY_THREAD: Final = '''
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from vllm.v1.simple_kv_offload import copy_backend
+
+
+class Event:
+    """A CUDA event that is over at once."""
+
+    def record(self, stream): ...
+    def query(self):
+        return True
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    fails = iter([True, False])
+
+    def copy_blocks(src_blocks, dst_blocks, params):
+        if next(fails, False):
+            raise RuntimeError("batch memcpy failed: err=700 failIdx=0")
+
+    monkeypatch.setattr(copy_backend, "build_params", lambda *args, **kwargs: SimpleNamespace())
+    monkeypatch.setattr(copy_backend, "copy_blocks", copy_blocks)
+    monkeypatch.setattr(copy_backend, "current_platform", SimpleNamespace(set_device=lambda device: None))
+    monkeypatch.setattr(copy_backend.torch, "Event", Event)
+    made = copy_backend.DmaCopyBackend()
+    stream = SimpleNamespace(wait_event=lambda event: None)
+    made.init({}, {}, torch.device("cpu"), stream, stream)
+    yield made
+    made.shutdown()
+
+
+def wait_for(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_copy_after_a_failed_one_is_made(backend):
+    events = []
+    backend.launch_copy([1], [1], is_store=True, event_idx=0, events_list=events)
+    backend.launch_copy([2], [2], is_store=True, event_idx=1, events_list=events)
+    assert wait_for(lambda: any(index == 1 for index, _ in events)), (
+        "the copy after a failed one was never made: the copy thread has ended"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failed_copy_is_reported_to_the_worker(backend):
+    events = []
+    backend.launch_copy([1], [1], is_store=False, event_idx=0, events_list=events)
+    assert wait_for(lambda: bool(events)), "no one is told that the copy failed"
+'''
+
+
+_KINDS: Final = {
+    "PIN": "pin",
+    "CONSERVE": "free_list",
+    "FLUSH": "flush",
+    "NO-LEAK": "leak",
+    "FAIL-CLOSED": "copy_thread",
+}
+"""By invariant: the check that shows it, whatever its cause."""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``finding.json`` says of a finding: where it was seen, and what was seen."""
+
+    release: str
+    connector: str
+    sighting: Sighting
+
+
+def test_of(folder: Path) -> str | None:
+    """The test of the finding in ``folder``: its case, ``finding.json`` and ``calls.json``.
+
+    None where no test can show it. CannotRun if a file is missing or is not what an audit wrote.
+    """
+    setup = read_case(folder / "case.json").setup
+    about = _read(folder / "finding.json", Recorded)
+    kind = kind_of(about.sighting)
+    several = "+" in about.connector or setup.second_connector
+    if not kind or several:
         return None
-    calls = msgspec.json.decode(calls_file.read_bytes())
-    where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", finding.sighting.told)
-    return text_of(finding.case, calls[:_MOST_CALLS], finding.sighting, kind, release, connector, where)
-
-
-def kind_of(seen: Sighting) -> str:
-    """Which of the checks shows ``seen``; empty if none does."""
-    cause = seen.cause
-    if seen.evidence == "exception":
-        return "exception"
-    if seen.evidence in {"race", "content"} or seen.invariant == "FAIL-CLOSED":
-        return ""
-    if seen.invariant == "UNIQUE":
-        return "in_flight" if "open store" in cause else "once"
-    if seen.invariant == "PROGRESS":
-        quiet = "sleepless" if "never sleeps" in cause else "stall"
-        return "restless" if "for ever though" in cause else quiet
-    return {"PIN": "pin", "CONSERVE": "free_list", "FLUSH": "flush", "NO-LEAK": "leak"}.get(
-        seen.invariant, ""
-    )
-
-
-def text_of(
-    case: Case,
-    calls: list[list[object]],
-    seen: Sighting,
-    kind: str,
-    release: str,
-    connector: str,
-    where: re.Match[str] | None,
-) -> str:
-    """The whole file."""
-    other = connector in _METADATA
-    setup = {**msgspec.to_builtins(case.setup), "windows": case.setup.windows}
-    words = re.findall(r"[a-z]+", seen.cause.lower())[:8]
-    told = textwrap.fill(f"{seen.invariant}: {seen.told}.", 100)
-    doc = (
-        f'"""{told}\n\nSeen in vLLM {release} with {connector}, by kvfence audit; needs no GPU.\n'
-        'The calls below are the shortest that show it; copies end when they are reported here.\n"""\n'
-    )
-    engine = inspect.getsource(rig_engine).partition('"""\n\n')[2]
-    engine = re.sub(r"^from (kvfence|__future__|typing)\b.*\n", "", engine, flags=re.MULTILINE)
-    head = (
-        f"{doc}\nfrom __future__ import annotations\n\nimport contextlib\nimport tempfile\n"
-        "from types import SimpleNamespace\nfrom typing import Any, Final\n\n"
-    )
-    scratch = 'os.environ.setdefault("KVFENCE_SCRATCH", tempfile.mkdtemp())\nSetup = Any\n'
-    marker = "\nLAYER: Final"
-    before, _, after = engine.partition(marker)
+    if kind == "copy_thread":
+        return None if about.connector in _METADATA else _doc(about, _WHY_COPIES_STOP) + _COPY_THREAD
+    calls = _read(folder / "calls.json", list[list[object]])[:_MOST_CALLS]
+    words = re.findall(r"[a-z]+", about.sighting.cause.lower())[:8]
+    where = re.search(r"req = (\d+)\.\d+(?:, group = (\d+))?", about.sighting.detail)
+    other = about.connector in _METADATA
     return (
-        head
-        + before.lstrip()
-        + scratch
-        + marker
-        + after.rstrip()
-        + "\n"
+        _doc(about, "The calls below are the shortest that show it; copies end when they are reported here.")
+        + _engine_source()
         + _BODY.format(
-            setup=setup,
-            connector=connector,
+            setup={**msgspec.to_builtins(setup), "windows": setup.windows},
+            connector=about.connector,
             pools=(_OTHER_POOLS if other else _SIMPLE_POOLS).strip("\n"),
             watch=(_OTHER_WATCH if other else _SIMPLE_WATCH).strip("\n"),
-            metadata=_METADATA.get(connector, _SIMPLE_METADATA),
+            metadata=_METADATA.get(about.connector, _SIMPLE_METADATA),
             request=where[1] if where else "0",
             group=(where[2] if where else None) or 0,
             calls="\n".join(f"    {tuple(call)!r}," for call in calls),
@@ -308,3 +354,47 @@ def text_of(
             name="test_" + "_".join(dict.fromkeys(words)),
         )
     )
+
+
+def _read(file: Path, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except OSError as error:
+        raise CannotRun(f"{file}: cannot be read ({error.strerror}): an audit of vLLM writes it") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CannotRun(f"{file}: is not what an audit of vLLM writes: {error}") from error
+
+
+def kind_of(seen: Sighting) -> str:
+    """Which of the checks shows ``seen``; empty if none does."""
+    cause = seen.cause
+    if seen.evidence == "exception":
+        return "exception"
+    if seen.evidence in {"race", "content"}:
+        return ""
+    if seen.invariant == "UNIQUE":
+        return "in_flight" if "open store" in cause else "once"
+    if seen.invariant == "PROGRESS":
+        quiet = "sleepless" if "never sleeps" in cause else "stall"
+        return "restless" if "for ever though" in cause else quiet
+    return _KINDS.get(seen.invariant, "")
+
+
+def _doc(about: Recorded, more: str) -> str:
+    """The docstring of the test."""
+    summary = textwrap.fill(f"{about.sighting.invariant}: {about.sighting.detail}.", 100)
+    seen = f"Seen in vLLM {about.release} with {about.connector}, by kvfence audit; needs no GPU."
+    return f'"""{summary}\n\n{seen}\n{more}\n"""\n'
+
+
+def _engine_source() -> str:
+    """What the rig builds engines with, as source that does without kvfence."""
+    engine = inspect.getsource(rig_engine).partition('"""\n\n')[2]
+    engine = re.sub(r"^from (kvfence|__future__|typing)\b.*\n", "", engine, flags=re.MULTILINE)
+    head = (
+        "\nfrom __future__ import annotations\n\nimport contextlib\nimport tempfile\n"
+        "from types import SimpleNamespace\nfrom typing import Any, Final\n\n"
+    )
+    scratch = 'os.environ.setdefault("KVFENCE_SCRATCH", tempfile.mkdtemp())\nSetup = Any\n'
+    before, marker, after = engine.partition("\nLAYER: Final")
+    return head + before.lstrip() + scratch + marker + after.rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""What the scheduler tells the model runner about block tables, each step what changed since the last one."""
+"""Changes of block tables since the last step, for the model runner."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class OutOfBlocks(OffloadError):
 
     def __str__(self) -> str:
         most = sorted(self.held_by.items(), key=lambda item: -item[1])[:4]
-        held = ", ".join(f"{holder} holds {n}" for holder, n in most) or "nobody holds any"
+        held = ", ".join(f"{holder} holds {n}" for holder, n in most) or "no one holds any"
         return f"pool {self.pool}: {self.asked} slots asked, {self.free} free; {held}"
 
 

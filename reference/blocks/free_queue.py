@@ -26,7 +26,7 @@ class FreeQueue:
         self._tail = 0
         self._len = 0
         self.packed = 0
-        """How often the lane was packed: positions told by :meth:`scan` before are void after it."""
+        """How often the lane was packed: positions returned by :meth:`scan` before are void after it."""
 
     def __len__(self) -> int:
         return self._len

@@ -76,7 +76,7 @@ class KVCacheManager:
         self._to_zero: dict[str, list[Slots]] = {}
         """Holder -> slots that no step has computed into yet."""
         self.changes: list[Change] = []
-        """What the model runner has to be told with the next step: rows opened and closed, blocks added and
+        """What the model runner gets with the next step: rows opened and closed, blocks added and
         cut.
         """
 

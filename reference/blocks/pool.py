@@ -18,7 +18,7 @@ Observer: TypeAlias = Callable[[ev.Event], None]
 
 
 def unshared(numbers: Slots) -> Slots:
-    """``numbers`` for an event, which nobody may change afterwards: a part of another array is copied."""
+    """``numbers`` for an event, which must not change afterwards: a part of another array is copied."""
     return numbers if numbers.base is None else numbers.copy()
 
 
@@ -26,7 +26,7 @@ class BlockPool:
     """``slots`` slots of one memory; slot ``null``, if any, stands for "no block" and is never given away.
 
     A slot's ref count is the number of its holders, and holders have names (see :mod:`kvfence.spec.events`).
-    A slot that nobody holds is in the free queue and keeps its label until it is given away, so a hit can
+    A slot without a holder is in the free queue and keeps its label until it is given away, so a hit can
     revive it.
     """
 
@@ -57,7 +57,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Slots that nobody holds, cached or not."""
+        """Slots without a holder, cached or not."""
         return len(self.free_queue)
 
     @property
@@ -78,9 +78,9 @@ class BlockPool:
         self.ref[slots] += 1
         self.holders.setdefault(holder, set()).update(slots.tolist())
         if self.observer is not None:
-            told = unshared(slots)
+            own = unshared(slots)
             self.observer(
-                ev.Alloc(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
+                ev.Alloc(pool=self.name, holder=holder, slots=own, free=self.num_free, group=group, at=at)
             )
         return slots
 
@@ -98,13 +98,13 @@ class BlockPool:
         self.ref[slots] += 1
         self.holders.setdefault(holder, set()).update(slots.tolist())
         if self.observer is not None:
-            told = unshared(slots)
+            own = unshared(slots)
             self.observer(
-                ev.Touch(pool=self.name, holder=holder, slots=told, free=self.num_free, group=group, at=at)
+                ev.Touch(pool=self.name, holder=holder, slots=own, free=self.num_free, group=group, at=at)
             )
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
-        """``holder`` leaves ``slots``; those nobody holds any more become evictable in the order given.
+        """``holder`` leaves ``slots``; those without a holder become evictable in the order given.
 
         Give a table's tail first: the start of a prefix is worth more than its end. Raises NotHeld.
         """
@@ -138,9 +138,9 @@ class BlockPool:
                 if index.setdefault(key, slot) != slot:
                     self.spares[group].setdefault(key, []).append(slot)
         if self.observer is not None:
-            told, told_keys = unshared(slots), unshared(keys)
+            own, own_keys = unshared(slots), unshared(keys)
             self.observer(
-                ev.Label(pool=self.name, slots=told, keys=told_keys, group=group, op=op, gen=generation)
+                ev.Label(pool=self.name, slots=own, keys=own_keys, group=group, op=op, gen=generation)
             )
             if new:
                 self._publish(ev.Stored(pool=self.name, keys=new, group=group))
@@ -168,7 +168,7 @@ class BlockPool:
             spares.clear()
         self.group_of[:] = -1
 
-    # What others are told about the prefix index.
+    # What is published of the prefix index.
 
     def _not_known(self, keys: list[int], group: int) -> list[int]:
         return [key for key in dict.fromkeys(keys) if key not in self.index[group]]

@@ -74,7 +74,7 @@ class Request:
 
     @property
     def stops_unannounced(self) -> bool:
-        """Half of the requests end with a stop token, which nobody can foresee, the others at their length
+        """Half of the requests end with a stop token, which cannot be foreseen, the others at their length
         limit.
         """
         return bool(self.spec.uid & 1)

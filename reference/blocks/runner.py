@@ -138,7 +138,7 @@ class ModelRunner:
             self._tables = [np.pad(table, ((0, 0), (0, more))) for table in self._tables]
 
     def _read_again(self, slots: Slots) -> None:
-        """Blocks in ``slots`` were written by somebody else: compare them in full with the next step."""
+        """Blocks in ``slots`` were written by others: compare them in full with the next step."""
         changed = np.zeros(self._users.size, bool)
         changed[slots] = True
         changed[0] = False

@@ -103,7 +103,7 @@ class BlockTables:
         """Tokens that the scheduler may dispatch as far as it can know."""
         self.last_step = np.full(rows, -1, np.int64)
         self.ticket = np.zeros(rows, np.int64)
-        """Grows whenever a row changes hands: tells a step's output apart from its successor's."""
+        """Grows whenever a row changes hands: distinguishes a step's output from its successor's."""
 
     @property
     def rows_free(self) -> int:

@@ -37,7 +37,7 @@ class Transfer:
     ok: bool = True
     issued: bool = False
     failed: Slots | None = None
-    """Places in ``dst`` that some rank could not fill; None: not told."""
+    """Places in ``dst`` that some rank could not fill; None: not reported."""
 
     @property
     def holder(self) -> str:
@@ -148,11 +148,11 @@ class TransferTable:
                     gen=report.generation,
                     rank=report.rank,
                     dst=slots,
-                    group=self._group_told(transfer),
+                    group=self._reported_group(transfer),
                 )
             )
 
-    def _group_told(self, transfer: Transfer) -> int:
+    def _reported_group(self, transfer: Transfer) -> int:
         return transfer.group
 
     def forget(self, transfer: Transfer) -> None:

@@ -35,7 +35,7 @@ class DescriptorPool:
         self.made = 0
 
     def take(self, work: Plan) -> Buffer:
-        """A buffer that nobody reads, filled with the addresses of ``work``."""
+        """A buffer that is not read, filled with the addresses of ``work``."""
         count = work.src.size
         buffer = self._idle(count)
         rows = buffer.host.numpy()

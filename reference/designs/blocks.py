@@ -13,8 +13,9 @@ from kvfence.reference.blocks.tables import Rows
 from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.connector.transfers import Transfer
 from kvfence.reference.designs.design import Design
+from kvfence.reference.designs.geometry import PromisesWholePrompt
+from kvfence.reference.scheduler.emitter import Emitter
 from kvfence.reference.scheduler.scheduler import Scheduler
-from kvfence.spec import events as ev
 
 # Pools.
 
@@ -115,33 +116,20 @@ class _ForgetsPinOnAbort(OffloadScheduler):
         return super().request_finished(request, aborted)
 
 
-class _PromisesAll(OffloadScheduler):
+class _PromisesAll(PromisesWholePrompt):
     """Promises the last block too, and counts all of it when the accepted part has landed."""
-
-    def _most_tokens(self, request: Request) -> int:
-        return request.total // self.manager.unit * self.manager.unit
 
     def _load(self, request: Request, hit: Hit, tokens: int) -> None:
         super()._load(request, hit, tokens)
         self.loading[request.holder].tokens = hit.tokens
 
 
-class _CountsPromised(Scheduler):
+class _CountsPromised(Emitter):
     """Counts what was promised, not what it accepted."""
 
-    def _emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
-        if self.observer is not None:
-            total = request.total
-            self.observer(
-                ev.Admit(
-                    req=request.id,
-                    gen=request.generation,
-                    local=local,
-                    external=promised,
-                    compute=total - local - external,
-                    total=total,
-                )
-            )
+    def _count_external(self, accepted: int, promised: int) -> int:
+        del accepted
+        return promised
 
 
 # Ends.
@@ -183,7 +171,7 @@ FAULTS: dict[str, Design] = {
     "evict_pinned": Design(cpu_pool=_EvictsPinned),
     "pins_added_not_replaced": Design(connector=_AddsPins),
     "pin_leak_on_abort": Design(connector=_ForgetsPinOnAbort),
-    "count_promised": Design(connector=_PromisesAll, scheduler=_CountsPromised),
+    "count_promised": Design(connector=_PromisesAll, emitter=_CountsPromised),
     "leak_on_abort": Design(scheduler=_AwaitsLoadThatIsOver),
     "free_before_processed": Design(manager=_FreesByDispatchedTokens),
 }

@@ -10,6 +10,7 @@ from kvfence.reference.connector.disk_tier import DiskTier
 from kvfence.reference.connector.host_memory import DescriptorBuffers, HostMemory
 from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
+from kvfence.reference.scheduler.emitter import Emitter
 from kvfence.reference.scheduler.scheduler import Scheduler
 
 
@@ -22,6 +23,7 @@ class Design:
     manager: type[KVCacheManager] = KVCacheManager
     connector: type[OffloadScheduler] = OffloadScheduler
     scheduler: type[Scheduler] = Scheduler
+    emitter: type[Emitter] = Emitter
     disk_pool: type[BlockPool] = BlockPool
     disk: type[DiskTier] = DiskTier
     host_memory: type[HostMemory] = HostMemory

@@ -7,13 +7,13 @@ from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.tables import GroupSpec
 from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.designs.design import Design
-from kvfence.reference.scheduler.scheduler import Scheduler
+from kvfence.reference.scheduler.emitter import Emitter
 
 
-class _CountsNullBlocks(Scheduler):
+class _CountsNullBlocks(Emitter):
     """Takes the length of a table for the number of its blocks."""
 
-    def _first_told(self, spec: GroupSpec, tokens: int) -> int:
+    def _first_emitted(self, spec: GroupSpec, tokens: int) -> int:
         del spec, tokens
         return 0
 
@@ -21,21 +21,22 @@ class _CountsNullBlocks(Scheduler):
         return int(slots.size)
 
 
-class _CountsInBlocksOfFirstGroup(Scheduler):
+class _CountsInBlocksOfFirstGroup(Emitter):
     """Counts the blocks of each group by the block size of the first."""
 
     def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
-        return tokens // self.block_size - spec.first_token(tokens) // self.block_size
+        size = self.manager.groups[0].block_size
+        return tokens // size - spec.first_token(tokens) // size
 
 
-class _BoundsAlignedWindow(Scheduler):
+class _BoundsAlignedWindow(Emitter):
     """Expects a window to begin with a block."""
 
     def _bound(self, spec: GroupSpec) -> int:
         return -(-spec.reach // spec.block_size) if spec.kind == "sliding" else super()._bound(spec)
 
 
-class _GivesUpLastBlocks(Scheduler):
+class _GivesUpLastBlocks(Emitter):
     """Gives up the last block of each group for a drafter's sake, also where there is no drafter."""
 
     def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
@@ -54,8 +55,8 @@ class _KeepsTooLittle(OffloadScheduler):
         return Hit(hit.tokens if sum(slots.size for _, slots in parts) else 0, parts)
 
 
-class _PromisesWholePrompt(OffloadScheduler):
-    """Promises the last block, too, which nobody can accept: behind a shorter hit another window is read."""
+class PromisesWholePrompt(OffloadScheduler):
+    """Promises the last block, too, which cannot be accepted: behind a shorter hit another window is read."""
 
     def _most_tokens(self, request: Request) -> int:
         unit = self.manager.unit
@@ -63,11 +64,11 @@ class _PromisesWholePrompt(OffloadScheduler):
 
 
 FAULTS: dict[str, Design] = {
-    "null_blocks_counted": Design(scheduler=_CountsNullBlocks),
-    "other_groups_block_size": Design(scheduler=_CountsInBlocksOfFirstGroup),
-    "aligned_window_bound": Design(scheduler=_BoundsAlignedWindow),
-    "eagle_marks_every_group": Design(scheduler=_GivesUpLastBlocks),
+    "null_blocks_counted": Design(emitter=_CountsNullBlocks),
+    "other_groups_block_size": Design(emitter=_CountsInBlocksOfFirstGroup),
+    "aligned_window_bound": Design(emitter=_BoundsAlignedWindow),
+    "eagle_marks_every_group": Design(emitter=_GivesUpLastBlocks),
     "writer_keeps_too_little": Design(connector=_KeepsTooLittle),
-    "promise_longer_than_acceptable": Design(connector=_PromisesWholePrompt),
+    "promise_longer_than_acceptable": Design(connector=PromisesWholePrompt),
 }
 """Faulty designs of block counts by name."""

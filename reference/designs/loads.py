@@ -19,7 +19,7 @@ from kvfence.spec import events as ev
 class _NamesBlocksWithoutGroup(TransferTable):
     """Tells of a failed block by its number, as if there were only one group."""
 
-    def _group_told(self, transfer: Transfer) -> int:
+    def _reported_group(self, transfer: Transfer) -> int:
         del transfer
         return 0
 
@@ -59,7 +59,7 @@ class _KeepsVerdict(OffloadScheduler):
 
 
 class _LeavesSharersAlone(OffloadScheduler):
-    """Rolls back the request that a failed load was for, and nobody who shares its blocks."""
+    """Rolls back the request that a failed load was for, and none that shares its blocks."""
 
     def _roll_back_sharer(self, sharing: Sharing) -> None:
         pass
@@ -69,7 +69,7 @@ class _SharersDoNotWait(OffloadScheduler):
     """Takes blocks that a load of another request fills for cached ones."""
 
     def filled_by(self, parts: Iterable[tuple[int, Slots]]) -> set[str]:
-        """Ask nobody."""
+        """Ask no one."""
         del parts
         return set()
 

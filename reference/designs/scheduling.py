@@ -10,7 +10,7 @@ from kvfence.reference.scheduler.scheduler import DEFERRED, Scheduler, StepOutpu
 
 
 class _StopsAtHead(Scheduler):
-    """Looks at the head of the queue first, and at nobody else as long as that does not fit."""
+    """Looks at the head of the queue first, and at no other request as long as that does not fit."""
 
     def _stops(self, request: Request) -> bool:
         return self._needed(request) > self.manager.pool.num_free

@@ -101,7 +101,7 @@ class CopyThread:
         torch.cuda.synchronize(self._device)
         while (copy := self._queue.get()) is not None:
             try:
-                # After a failure the queue is emptied without copying, so that nobody waits for ever.
+                # After a failure the queue is emptied without copying, so that no thread waits for ever.
                 if self._error is None:
                     self._launch(copy)
             except BaseException as error:

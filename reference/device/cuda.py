@@ -26,7 +26,7 @@ class CudaDevice:
     Pool ``on_device`` lies in GPU memory, every other pool in registered host memory. Raises NoDevice,
     HostMemoryRefused, and OptionsError for an ``engine`` that there is not (see :func:`open_auto`).
 
-    ``order`` is told the order events, from both threads, one at a time.
+    ``order`` receives the order events, from both threads, one at a time.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ import torch
 
 
 class EventPool:
-    """Events that nobody waits for. Threads may share it.
+    """Events that are not waited for. Threads may share it.
 
     Give an event back only when what was recorded in it is complete, and so is all that waits for it: a
     wait binds when it is called, but a query or an elapsed time is about the last record.

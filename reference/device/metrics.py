@@ -49,7 +49,7 @@ class PoolLevel:
 
     @property
     def used(self) -> int:
-        """Blocks that somebody holds, or that cannot be had."""
+        """Blocks with a holder, or that cannot be had."""
         return self.total - self.free
 
 
@@ -74,7 +74,7 @@ class Prometheus:
     """Publishes transfers and gauges in ``registry`` (the default one if None). Needs prometheus-client.
 
     Use :meth:`transfer` as a sink of :class:`TransferMetrics`. Gauges ask when they are scraped, so keeping
-    them costs nothing: ``pools`` are functions that tell a pool's level, ``pending`` how many transfers of
+    them costs nothing: ``pools`` are functions that return a pool's level, ``pending`` how many transfers of
     a direction are not over.
     """
 
@@ -100,7 +100,7 @@ class Prometheus:
                 "vllm:kv_offload_size", "Bytes of a KV transfer.", labels, buckets=SIZES, registry=into
             ),
         )
-        self._told: dict[ev.Kind, tuple[_Published, _Published]] = {}
+        self._counters: dict[ev.Kind, tuple[_Published, _Published]] = {}
         for kind, way in DIRECTION.items():
             flat = (
                 Counter(f"vllm:kv_offload_{kind}_bytes", f"Bytes of {kind}s.", [*common], registry=into),
@@ -113,7 +113,7 @@ class Prometheus:
                     registry=into,
                 ),
             )
-            self._told[kind] = (_with(flat, *common.values()), _with(labelled, *common.values(), way))
+            self._counters[kind] = (_with(flat, *common.values()), _with(labelled, *common.values(), way))
         usage = Gauge(
             "vllm:kv_offload_cpu_cache_usage_perc",
             "Share of the CPU tier's blocks that somebody holds.",
@@ -140,7 +140,7 @@ class Prometheus:
 
     def transfer(self, kind: ev.Kind, nbytes: int, seconds: float) -> None:
         """A transfer is over."""
-        for moved, took, size in self._told[kind]:
+        for moved, took, size in self._counters[kind]:
             moved.inc(nbytes)
             took.inc(seconds)
             size.observe(nbytes)

@@ -1,4 +1,4 @@
-"""Order events of the CUDA device: told to an observer in the order of the calls, from all its threads."""
+"""Order events of the CUDA device: emitted to an observer in the order of the calls, from all its threads."""
 
 from __future__ import annotations
 

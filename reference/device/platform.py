@@ -19,7 +19,7 @@ def open_platform(
 ) -> tuple[Device, ModelRunner]:
     """The device that ``options`` name, with the pools ``gpu`` and ``cpu``.
 
-    ``order`` is told the device's order events. Raises NoDevice, HostMemoryRefused.
+    ``order`` receives the device's order events. Raises NoDevice, HostMemoryRefused.
     """
     pools = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
     groups, rows = options.group_specs, options.max_running
@@ -43,9 +43,11 @@ def open_platform(
     )
     if order is not None:
         if options.tiers > 2:
-            raise OptionsError(f"tiers is {options.tiers}; the order of accesses is told of two tiers only")
-        told = OrderedVirtualDevice(order, *settings)
-        return told, OrderedModelRunner(order, told.memory["gpu"], groups, rows)
+            raise OptionsError(
+                f"tiers is {options.tiers}; the order of accesses is emitted for two tiers only"
+            )
+        ordered = OrderedVirtualDevice(order, *settings)
+        return ordered, OrderedModelRunner(order, ordered.memory["gpu"], groups, rows)
     files = None
     if options.tiers > 2:
         files = FileStore(options.disk_blocks, options.slot_tokens, options.lose_rate, options.seed)

@@ -1,6 +1,4 @@
-"""A device without hardware: copies land late, out of order, and fail when told to; all of it decided by a
-seed.
-"""
+"""A device without hardware: copies land late, out of order, or fail, all of it decided by a seed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def replay_header(options: Options) -> od.Header:
 
 
 class OrderedVirtualDevice(VirtualDevice):
-    """A virtual device that tells its order events to ``order``."""
+    """A virtual device that emits its order events to ``order``."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class OrderedVirtualDevice(VirtualDevice):
 
 
 class OrderedModelRunner(ModelRunner):
-    """A model runner that tells what its steps write and read to ``order``."""
+    """A model runner that emits what its steps write and read to ``order``."""
 
     def __init__(
         self, order: OrderObserver, memory: torch.Tensor, groups: tuple[GroupSpec, ...], rows: int
@@ -155,8 +155,8 @@ class OrderedModelRunner(ModelRunner):
         slot = self.cells * CELL
         reads = _runs(self._slots_read, slot)
         writes = _runs(self._cells_written, CELL) + _runs(self._slots_written, slot)
-        for told in (self._slots_read, self._cells_written, self._slots_written):
-            told.clear()
+        for accesses in (self._slots_read, self._cells_written, self._slots_written):
+            accesses.clear()
         if reads or writes:
             self._order(od.Kernel(ENGINE, COMPUTE, reads, writes, "step"))
             self._order(od.Record(ENGINE, COMPUTE, STEP))

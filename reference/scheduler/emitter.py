@@ -1,8 +1,8 @@
-"""What the scheduler tells of its decisions: rounds without a step, admissions, how blocks are counted."""
+"""The scheduler's events that need counting: rounds without a step, admissions, blocks of each group."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sized
 
 import numpy as np
 
@@ -10,60 +10,51 @@ from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
 from kvfence.reference.blocks.pool import Observer
 from kvfence.reference.blocks.request import Request
-from kvfence.reference.blocks.tables import BlockTables, GroupSpec
+from kvfence.reference.blocks.tables import GroupSpec
 from kvfence.spec import events as ev
 
 
-class EmittingScheduler:
-    """The part of a scheduler that only tells; a faulty design may count wrongly here."""
+class Emitter:
+    """Emits these events to ``observer``; a faulty design may count wrongly here."""
 
-    manager: KVCacheManager
-    tables: BlockTables
-    observer: Observer | None
-    block_size: int
-    watermark: int
-    waiting: deque[Request]
-    parked: dict[str, Request]
-    ready: list[Request]
-    running: list[Request]
+    def __init__(self, manager: KVCacheManager, observer: Observer) -> None:
+        self.manager = manager
+        self.observer = observer
 
-    def _emit_idle_round(self, observer: Observer) -> None:
-        """Nothing was scheduled: who is there all the same."""
-        needed = self.waiting[0].needed if self.waiting else 0
-        if needed and (self.running or self.parked or self.ready):
-            needed += self.watermark
-        observer(
+    def emit_idle_round(
+        self, *, running: Sized, ready: Sized, parked: Sized, waiting: Sized, needed: int
+    ) -> None:
+        """Nothing was scheduled: counts the requests. ``needed``: free slots that the first one waits for."""
+        self.observer(
             ev.Round(
-                running=len(self.running),
-                ready=len(self.ready),
-                parked=len(self.parked),
-                waiting=len(self.waiting),
+                running=len(running),
+                ready=len(ready),
+                parked=len(parked),
+                waiting=len(waiting),
                 needed=needed or -1,
                 pool=self.manager.pool.name,
             )
         )
 
-    def _emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
-        del promised
-        if self.observer is not None:
-            total = request.total
-            self.observer(
-                ev.Admit(
-                    req=request.id,
-                    gen=request.generation,
-                    local=local,
-                    external=external,
-                    compute=total - local - external,
-                    total=total,
-                )
+    def emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
+        """``request`` was admitted with ``local`` GPU tokens and ``external`` of those ``promised``."""
+        self.observer(
+            ev.Admit(
+                req=request.id,
+                gen=request.generation,
+                local=local,
+                external=self._count_external(external, promised),
+                compute=request.total - local - external,
+                total=request.total,
             )
+        )
 
-    def _emit_tables(self, observer: Observer, request: Request, tokens: int) -> None:
-        """How the blocks behind the hit are counted, group by group."""
+    def emit_tables(self, request: Request, tokens: int) -> None:
+        """Emits how the blocks behind a hit of ``tokens`` tokens are counted, group by group."""
         for group, spec in enumerate(self.manager.groups):
-            first, last = self._first_told(spec, tokens), tokens // spec.block_size
-            slots = self.tables.table(request.row, group)[first:last].copy()
-            observer(
+            first, last = self._first_emitted(spec, tokens), tokens // spec.block_size
+            slots = self.manager.tables.table(request.row, group)[first:last].copy()
+            self.observer(
                 ev.Geometry(
                     req=request.id,
                     gen=request.generation,
@@ -77,11 +68,15 @@ class EmittingScheduler:
                 )
             )
 
-    def _first_told(self, spec: GroupSpec, tokens: int) -> int:
+    def _count_external(self, accepted: int, promised: int) -> int:
+        del promised
+        return accepted
+
+    def _first_emitted(self, spec: GroupSpec, tokens: int) -> int:
         return spec.first_block(tokens)
 
     def _count_held(self, slots: Slots) -> int:
-        return int(np.count_nonzero(slots != self.tables.null))
+        return int(np.count_nonzero(slots != self.manager.tables.null))
 
     def _count_needed(self, spec: GroupSpec, tokens: int) -> int:
         return tokens // spec.block_size - spec.first_block(tokens)

@@ -20,7 +20,7 @@ from kvfence.reference.blocks.workload import RequestSpec
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
 from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import TransferReport
-from kvfence.reference.scheduler.emitter import EmittingScheduler
+from kvfence.reference.scheduler.emitter import Emitter
 from kvfence.reference.scheduler.options import FailurePolicy
 from kvfence.spec import events as ev
 
@@ -28,7 +28,7 @@ PATIENCE = 8
 """Rounds that a preempted request's blocks are waited for before another one is preempted."""
 
 DEFERRED = -1
-"""A request waits for blocks on their way from files, and holds up nobody."""
+"""A request waits for blocks on their way from files, and holds up no other request."""
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -37,7 +37,7 @@ _NO_ROWS = np.empty(0, np.int64)
 class StepOutput:
     """What one call of :meth:`Scheduler.schedule` decided. ``step`` is -1 when there is nothing to compute.
 
-    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` tell whether a row
+    Row ``rows[i]`` computes ``tokens[i]`` tokens from token ``start[i]`` on. ``tickets`` show whether a row
     still belongs to the same request when the output arrives.
     """
 
@@ -52,7 +52,7 @@ class StepOutput:
     """Slots to fill with zeros before anything is computed."""
 
 
-class Scheduler(EmittingScheduler):
+class Scheduler:
     """Decides each step; first come, first served.
 
     Requests that hold blocks come before those that do not: a parked request whose load is over is never
@@ -69,6 +69,7 @@ class Scheduler(EmittingScheduler):
         stats: Stats,
         observer: Observer | None = None,
         on_failure: FailurePolicy = "recompute",
+        emitter_type: type[Emitter] = Emitter,
     ) -> None:
         self.manager = manager
         self.on_failure = on_failure
@@ -77,6 +78,7 @@ class Scheduler(EmittingScheduler):
         self.token_budget = token_budget
         self.stats = stats
         self.observer = observer
+        self.emitter = None if observer is None else emitter_type(manager, observer)
         self.block_size = manager.groups[0].block_size
         self.unit = manager.unit
         self._sizes = [
@@ -129,8 +131,17 @@ class Scheduler(EmittingScheduler):
         self.manager.slide_windows(running)
         if rows.size:
             self._dispatch(output, rows, tokens)
-        elif self.observer is not None:
-            self._emit_idle_round(self.observer)
+        elif self.emitter is not None:
+            needed = self.waiting[0].needed if self.waiting else 0
+            if needed and (self.running or self.parked or self.ready):
+                needed += self.watermark
+            self.emitter.emit_idle_round(
+                running=self.running,
+                ready=self.ready,
+                parked=self.parked,
+                waiting=self.waiting,
+                needed=needed,
+            )
         return output
 
     def _running_rows(self) -> Rows:
@@ -284,10 +295,11 @@ class Scheduler(EmittingScheduler):
         request.local, request.external = hit.tokens, external
         self.stats.local_hit_tokens += hit.tokens
         self.stats.external_hit_tokens += external
-        self._emit_admission(request, hit.tokens, external, promised)
+        if self.emitter is not None:
+            self.emitter.emit_admission(request, hit.tokens, external, promised)
         self.connector.update_state_after_alloc(request, external)
-        if self.observer is not None and len(self.manager.groups) > 1 and hit.tokens + external:
-            self._emit_tables(self.observer, request, hit.tokens + external)
+        if self.emitter is not None and len(self.manager.groups) > 1 and hit.tokens + external:
+            self.emitter.emit_tables(request, hit.tokens + external)
         if owners:
             self.connector.share(request, owners)
         if external or owners:
@@ -447,7 +459,7 @@ class Scheduler(EmittingScheduler):
         )
 
     def quiesce(self) -> None:
-        """Tell that nothing is left."""
+        """Emit that nothing is left."""
         for pool in (self.manager.pool, *self.connector.tiers):
             pool.publish_rest()
         if self.observer is not None:

@@ -72,7 +72,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", tag_field="do", forbid_unk
     """The ``request``-th request submitted so far, counted from 0, is aborted if it is still there.
 
     ``live``: of those that are still there, counted from the last one, and past the first from there again;
-    ``waits``: of those among them that wait for the connector, if there are any and the target can tell.
+    ``waits``: of those among them that wait for the connector, if there are any and the target knows.
     """
 
     request: int
@@ -103,7 +103,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", tag_field="do", forbid_unkno
     """The engine takes ``times`` steps.
 
     ``until_waits``: none any more as soon as a request waits for the connector: for copies, for an answer, or
-    for room for the hit that it was promised. A target that cannot tell takes all steps.
+    for room for the hit that it was promised. A target that does not know takes all steps.
     """
 
     times: int = 1

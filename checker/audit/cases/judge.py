@@ -43,7 +43,7 @@ class Judge:
         """Requests, each with whether a reset came in its life."""
         self._open: set[int] = set()
         self._abandoned: set[int] = set()
-        """Transfers in flight, and those that a reset came across: nobody waits for what these bring."""
+        """Transfers in flight, and those that a reset came across: no request waits for what these bring."""
         self._evicted = -1
         """The last step in which the tier gave a block away."""
         self._sightings: dict[str, Sighting] = {}
@@ -59,7 +59,7 @@ class Judge:
         self._order = OrderChecker(header, on_race=self._raced)
 
     def event(self, event: ev.Event) -> None:
-        """Judges ``event``. An event that makes no sense to the ledger is told as not checked."""
+        """Judges ``event``. An event that makes no sense to the ledger is reported as not checked."""
         if self._record is not None:
             self._record(event)
         assert self._ledger is not None
@@ -99,11 +99,11 @@ class Judge:
             self.unchecked.append(why)
 
     def sight(
-        self, invariant: str, cause: str, evidence: Evidence, told: str, story: tuple[str, ...] = ()
+        self, invariant: str, cause: str, evidence: Evidence, detail: str, story: tuple[str, ...] = ()
     ) -> None:
         """Keeps a sighting, if it is the first of its cause."""
         seen = Sighting(
-            invariant=invariant, cause=cause, evidence=evidence, told=told, step=self.step, story=story
+            invariant=invariant, cause=cause, evidence=evidence, detail=detail, step=self.step, story=story
         )
         if len(self._sightings) < MOST:
             self._sightings.setdefault(seen.key, seen)
@@ -126,8 +126,8 @@ class Judge:
             else:
                 evidence = "lost"
         values = ", ".join(f"{name} = {value_text(value)}" for name, value in violation.values.items())
-        told = f"not true that {violation.condition}" + (f" ({values})" if values else "")
-        self.sight(violation.invariant, cause, evidence, told, tuple(_story(violation)))
+        detail = f"not true that {violation.condition}" + (f" ({values})" if values else "")
+        self.sight(violation.invariant, cause, evidence, detail, tuple(_story(violation)))
 
     def _lost(self, violation: Violation) -> str:
         """Which blocks of a finished request are neither stored nor queued nor dropped for a reason."""
@@ -139,13 +139,13 @@ class Judge:
         names = [f"{'write' if a.write else 'read'} of {a.name or a.what}" for a in (race.first, race.second)]
         cause = f"nothing orders a {names[0]} and a {names[1]} of {race.region}"
         slots = f"slots {race.slots[0]} to {race.slots[1]} of " if race.slots else ""
-        told = f"nothing orders two accesses to {slots}{race.region}; missing: {race.missing}"
+        detail = f"nothing orders two accesses to {slots}{race.region}; missing: {race.missing}"
         story = tuple(
             f"order event {a.number}: {'write' if a.write else 'read'} of {a.name or a.what} "
             f"(stream {a.stream}, thread {a.thread})" + (f" for {a.by}" if a.by else "")
             for a in (race.first, race.second)
         )
-        self.sight(race.invariant or "USE-READY", cause, "race", told, story)
+        self.sight(race.invariant or "USE-READY", cause, "race", detail, story)
 
     def _pool_is_broken(self) -> bool:
         """Whether a pool's own bookkeeping is wrong: nothing can be followed then, and it is known why."""

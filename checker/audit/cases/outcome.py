@@ -19,7 +19,7 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     invariant: str
     cause: str
     evidence: Evidence
-    told: str
+    detail: str = msgspec.field(name="told")
     """What was seen, with numbers."""
     step: int = -1
     """The engine step in which it was seen."""

@@ -2,8 +2,7 @@
 
 Everything that was started ends later, when :meth:`Device.tick` finds it due, in any order that streams and
 events allow. Threads do not run by themselves either: a tick lets each take what is in its queue, or not yet.
-What is done is told as order events, so that an order that is missing is found even if the bytes happened to
-be right.
+What is done is emitted as order events, so that a missing order is found even if the bytes were right anyway.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from kvfence.spec import order as od
 ENGINE: Final = 0
 COMPUTE: Final = 0
 MOST_TICKS: Final = 100_000
-"""Ticks for which somebody waits before that is for ever."""
+"""Ticks after which a wait is taken to last for ever."""
 
 
 class Deadlock(Exception):  # noqa: N818 - what happened
-    """Somebody waits for work that will never be done."""
+    """A thread waits for work that will never be done."""
 
 
 class CopyFailed(RuntimeError):  # noqa: N818 - what happened
@@ -70,7 +69,7 @@ class Op:
 
 
 class Device:
-    """One worker's GPU. ``order`` is told order events, if there is one.
+    """One worker's GPU. ``order`` receives its order events, if there is one.
 
     ``delay``: ticks until a copy or a kernel is due, at most; ``launch_delay``: until a thread takes an item.
     """
@@ -98,7 +97,7 @@ class Device:
         self.add_stream("compute")
 
     def emit(self, event: od.OrderEvent) -> None:
-        """Tells an order event."""
+        """Emits an order event."""
         if self._order is not None:
             self._order(event)
 
@@ -199,7 +198,7 @@ class Device:
     # Time.
 
     def tick(self, forced: bool = False) -> None:
-        """Threads take what they may, and streams do what is due. ``forced``: somebody waits for it."""
+        """Threads take what they may, and streams do what is due. ``forced``: a caller waits for it."""
         self.now += 1
         for thread in self.threads:
             if not thread.waits:

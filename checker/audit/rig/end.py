@@ -54,15 +54,15 @@ class End:
             before = [dict(worker.device.launched) for worker in self.workers]
             self.engine.step()
             if before != [worker.device.launched for worker in self.workers]:
-                self.engine.moved()
+                self.engine.record_progress()
         if self.engine.steps >= last and self.scheduler.get_num_unfinished_requests():
             left = ", ".join(f"{name} {r.status.name}" for name, r in sorted(self.scheduler.requests.items()))
-            told = f"after {MOST_STEPS} more steps: {left}"
+            detail = f"after {MOST_STEPS} more steps: {left}"
             if self._dead():
-                self._died(f"requests wait for ever, {told}", "stall")
+                self._died(f"requests wait for ever, {detail}", "stall")
             else:
                 cause = "steps go on, and requests never come to an end"
-                self.judge.sight("PROGRESS", cause, "stall", told)
+                self.judge.sight("PROGRESS", cause, "stall", detail)
         if self.engine.steps >= last:
             return
         stalled = bool(self.scheduler.get_num_unfinished_requests())
@@ -93,18 +93,18 @@ class End:
             self._died("the engine never sleeps", "stall")
             return
         copies = self._copies()
-        told = f"no request was left for {steps} steps, in which the engine could not sleep"
+        detail = f"no request was left for {steps} steps, in which the engine could not sleep"
         cause = (
             "copies go on for ever though no request is left"
             if copying
             else "the engine never sleeps though nothing is left to be done"
         )
         self.judge.sight(
-            "PROGRESS", cause, "stall", f"{told}; so far {copies['store']} stores, {copies['load']} loads"
+            "PROGRESS", cause, "stall", f"{detail}; so far {copies['store']} stores, {copies['load']} loads"
         )
 
     def _held(self) -> list[tuple[str, Any, list[Any]]]:
-        """Each pool with its name and the blocks that somebody holds."""
+        """Each pool with its name and the blocks that have a holder."""
         pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
         pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
         return [
@@ -123,14 +123,14 @@ class End:
         states = sorted(f"{name} {request.status.name}" for name, request in self.scheduler.requests.items())
         free = pool.get_num_free_blocks()
         idle = self.engine.steps - self.engine.last_progress
-        told = f"no step, end or copy for {idle} steps: {', '.join(states)}"
+        detail = f"no step, end or copy for {idle} steps: {', '.join(states)}"
         parked = any("REMOTE" in state for state in states)
         holding = [name for name in sorted(self.scheduler.requests) if self._blocks_of(name)]
         how = "one of them for a load, " if parked else "one of them with blocks, " if holding else ""
         cause = f"requests wait, {how}and nothing runs any more"
         if holding:
-            told += f"; with blocks: {', '.join(holding)}"
-        self.judge.sight("PROGRESS", cause, "stall", f"{told}; {free} GPU blocks are free")
+            detail += f"; with blocks: {', '.join(holding)}"
+        self.judge.sight("PROGRESS", cause, "stall", f"{detail}; {free} GPU blocks are free")
 
     def _blocks_of(self, name: str) -> int:
         """Blocks that a request has in its tables, as far as this release can be asked."""
@@ -148,8 +148,8 @@ class End:
             listed = len(free_list_of(pool))
             if missing or listed != free:
                 cause = f"the free list of {name} is not what nobody holds"
-                told = f"counts {free} free, lists {listed}; {len(held)} held of {len(pool.blocks)}"
-                self.judge.sight("CONSERVE", cause, "leak", told)
+                detail = f"counts {free} free, lists {listed}; {len(held)} held of {len(pool.blocks)}"
+                self.judge.sight("CONSERVE", cause, "leak", detail)
 
 
 def connector_pools(connector: Any) -> list[Any]:

@@ -35,19 +35,19 @@ class NotInThisRelease(Exception):  # noqa: N818 - what the release lacks
     """A setup asks for what this release does not have."""
 
 
-def the(module: str) -> Any:
-    """A module of vLLM."""
+def vllm_module(module: str) -> Any:
+    """The module of vLLM with this name."""
     return importlib.import_module(f"vllm.{module}" if module else "vllm")
 
 
-def fitting(function: Any, **arguments: Any) -> Any:
+def call_with_known(function: Any, **arguments: Any) -> Any:
     """Calls ``function`` with those of ``arguments`` that it knows."""
     known = inspect.signature(function).parameters
     return function(**{name: value for name, value in arguments.items() if name in known})
 
 
-def only(cls: Any, **arguments: Any) -> Any:
-    """Makes a ``cls``, a dataclass perhaps without a plain signature, with the fields that it has."""
+def construct(cls: Any, **arguments: Any) -> Any:
+    """Makes a ``cls`` with those of ``arguments`` that it has; a dataclass may hide its signature."""
     known = set(inspect.signature(cls).parameters) | set(getattr(cls, "__dataclass_fields__", ()))
     return cls(**{name: value for name, value in arguments.items() if name in known})
 
@@ -59,7 +59,7 @@ def has_parameter(function: Any, name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def model_config(longest: int = 4096) -> Any:
-    """A tiny Llama that nobody loads."""
+    """A tiny Llama that is never loaded."""
     folder = Path(os.environ["KVFENCE_SCRATCH"]) / "model"
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -77,7 +77,7 @@ def model_config(longest: int = 4096) -> Any:
         "eos_token_id": 2,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    return the("config").ModelConfig(
+    return vllm_module("config").ModelConfig(
         model=str(folder),
         tokenizer=str(folder),
         skip_tokenizer_init=True,
@@ -89,9 +89,9 @@ def model_config(longest: int = 4096) -> Any:
 
 @lru_cache(maxsize=64)
 def _plain_config(budget: int, running: int, chunked: bool, priority: bool) -> Any:
-    config = the("config")
+    config = vllm_module("config")
     model = model_config()
-    scheduler = only(
+    scheduler = construct(
         config.SchedulerConfig,
         max_model_len=model.max_model_len,
         is_encoder_decoder=False,
@@ -102,12 +102,12 @@ def _plain_config(budget: int, running: int, chunked: bool, priority: bool) -> A
         async_scheduling=False,
         watermark=0.0,
     )
-    cache = only(config.CacheConfig, block_size=16, enable_prefix_caching=True)
+    cache = construct(config.CacheConfig, block_size=16, enable_prefix_caching=True)
     return config.VllmConfig(
         model_config=model,
         scheduler_config=scheduler,
         cache_config=cache,
-        device_config=only(config.DeviceConfig, device="cpu"),
+        device_config=construct(config.DeviceConfig, device="cpu"),
     )
 
 
@@ -118,25 +118,25 @@ def page_bytes(setup: Setup) -> int:
 
 def kv_cache_config(setup: Setup) -> Any:
     """The KV cache: one layer a group, all over the same memory."""
-    interface = the("v1.kv_cache_interface")
+    interface = vllm_module("v1.kv_cache_interface")
     import torch
 
     groups, names = [], []
     for number, window in enumerate(setup.windows):
         kind = interface.SlidingWindowSpec if window else interface.FullAttentionSpec
         size = {"block_size": setup.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-        spec = only(kind, **size, **({"sliding_window": window} if window else {}))
+        spec = construct(kind, **size, **({"sliding_window": window} if window else {}))
         if spec.page_size_bytes != page_bytes(setup):
             raise AssertionError(f"a page has {spec.page_size_bytes} bytes, not {page_bytes(setup)}")
         names.append(LAYER.format(number))
         groups.append(interface.KVCacheGroupSpec([names[-1]], spec))
     total = page_bytes(setup) * setup.gpu_blocks
     if has_parameter(interface.KVCacheTensor, "shared_by"):
-        tensors = [only(interface.KVCacheTensor, size=total, shared_by=names)]
+        tensors = [construct(interface.KVCacheTensor, size=total, shared_by=names)]
     else:
         # Groups overlay each other: a block belongs to one group at a time.
         tensors = [
-            only(
+            construct(
                 interface.KVCacheTensor,
                 size=total,
                 layers=[name],
@@ -146,7 +146,7 @@ def kv_cache_config(setup: Setup) -> Any:
             )
             for name in names
         ]
-    return only(
+    return construct(
         interface.KVCacheConfig,
         num_blocks=setup.gpu_blocks,
         kv_cache_tensors=tensors,
@@ -179,8 +179,8 @@ def vllm_config(setup: Setup, connector: str | None) -> Any:
 @lru_cache(maxsize=8)
 def _drafting(drafts: int) -> Any:
     """N-gram drafting, which needs no model of its own."""
-    config = the("config")
-    return only(
+    config = vllm_module("config")
+    return construct(
         config.SpeculativeConfig,
         method="ngram",
         num_speculative_tokens=drafts,
@@ -193,16 +193,16 @@ def _drafting(drafts: int) -> Any:
 
 def _transfer_config(setup: Setup, connector: str) -> Any:
     """``connector``: a name, NAME@MODULE, or several with + between them, for a MultiConnector."""
-    config = the("config").KVTransferConfig
+    config = vllm_module("config").KVTransferConfig
     names = connector.split("+")
     if setup.second_connector and len(names) == 1:
         names *= 2
     several = [_one_connector(setup, name, number) for number, name in enumerate(names)]
     if len(several) == 1:
-        return only(config, **several[0])
+        return construct(config, **several[0])
     if not _both_can_be():
         raise NotInThisRelease("this release cannot have two connectors with hybrid groups")
-    return only(
+    return construct(
         config,
         kv_connector="MultiConnector",
         kv_role="kv_both",
@@ -242,14 +242,14 @@ def _one_connector(setup: Setup, connector: str, number: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _has_disk() -> bool:
-    simple = the("distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector")
+    simple = vllm_module("distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector")
     return "disk_path" in inspect.getsource(simple)
 
 
 @lru_cache(maxsize=1)
 def _both_can_be() -> bool:
-    base = the("distributed.kv_transfer.kv_connector.v1")
-    multi = the("distributed.kv_transfer.kv_connector.v1.multi_connector").MultiConnector
+    base = vllm_module("distributed.kv_transfer.kv_connector.v1")
+    multi = vllm_module("distributed.kv_transfer.kv_connector.v1.multi_connector").MultiConnector
     return issubclass(multi, base.SupportsHMA)
 
 
@@ -265,10 +265,10 @@ def scheduler_of(setup: Setup, made: Any, caches: Any) -> Any:
     import torch  # noqa: F401 - vLLM needs it to be there first
 
     if setup.depth > 1:
-        kind = the("v1.core.sched.async_scheduler").AsyncScheduler
+        kind = vllm_module("v1.core.sched.async_scheduler").AsyncScheduler
     else:
-        kind = the("v1.core.sched.scheduler").Scheduler
-    manager = the("v1.structured_output").StructuredOutputManager
+        kind = vllm_module("v1.core.sched.scheduler").Scheduler
+    manager = vllm_module("v1.structured_output").StructuredOutputManager
     arguments = {
         "vllm_config": made,
         "kv_cache_config": caches,
@@ -277,15 +277,15 @@ def scheduler_of(setup: Setup, made: Any, caches: Any) -> Any:
         "hash_block_size": setup.block_size,
         "log_stats": False,
     }
-    known = inspect.signature(the("v1.core.sched.scheduler").Scheduler.__init__).parameters
+    known = inspect.signature(vllm_module("v1.core.sched.scheduler").Scheduler.__init__).parameters
     return kind(**{name: value for name, value in arguments.items() if name in known})
 
 
 def worker_connector(made: Any, caches: Any) -> Any:
     """The worker side of the connector."""
-    factory = the("distributed.kv_transfer.kv_connector.factory").KVConnectorFactory
-    role = the("distributed.kv_transfer.kv_connector.v1.base").KVConnectorRole.WORKER
-    return fitting(factory.create_connector, config=made, role=role, kv_cache_config=caches)
+    factory = vllm_module("distributed.kv_transfer.kv_connector.factory").KVConnectorFactory
+    role = vllm_module("distributed.kv_transfer.kv_connector.v1.base").KVConnectorRole.WORKER
+    return call_with_known(factory.create_connector, config=made, role=role, kv_cache_config=caches)
 
 
 def free_list_of(pool: Any) -> list[int]:
@@ -302,23 +302,23 @@ def free_list_of(pool: Any) -> list[int]:
 @lru_cache(maxsize=8)
 def hasher(block_size: int) -> Any:
     """What hashes the blocks of a request."""
-    utils = the("v1.core.kv_cache_utils")
-    sha256 = the("utils.hashing").sha256
+    utils = vllm_module("v1.core.kv_cache_utils")
+    sha256 = vllm_module("utils.hashing").sha256
     utils.init_none_hash(sha256)
     return utils.get_request_block_hasher(block_size, sha256)
 
 
 def request_of(setup: Setup, name: str, prompt: list[int], most: int, stop: int | None, priority: int) -> Any:
     """A request; ``stop``: the token that ends it, if one does."""
-    params = the("").SamplingParams
+    params = vllm_module("").SamplingParams
     sampling = params(
         max_tokens=most, min_tokens=0, ignore_eos=True, stop_token_ids=[stop] if stop is not None else None
     )
     # What the tokenizer-bound front end of vLLM would have filled in.
     if stop is not None and hasattr(sampling, "_all_stop_token_ids"):
         sampling._all_stop_token_ids = {stop}
-    return fitting(
-        the("v1.request").Request,
+    return call_with_known(
+        vllm_module("v1.request").Request,
         request_id=name,
         prompt_token_ids=prompt,
         sampling_params=sampling,

@@ -12,12 +12,12 @@ from kvfence.checker.audit.cuda_stub.stub_device import order_header
 from kvfence.checker.audit.rig.copies import Copies
 from kvfence.checker.audit.rig.engine import (
     batches_in_flight,
-    fitting,
+    call_with_known,
     kv_cache_config,
     request_of,
     scheduler_of,
-    the,
     vllm_config,
+    vllm_module,
 )
 from kvfence.checker.audit.rig.runner import OVERRUN, STOP, Span, resumed_in, starts_of, texts_of
 from kvfence.checker.audit.rig.worker import Worker
@@ -25,11 +25,11 @@ from kvfence.checker.audit.rig.worker import Worker
 WRONG: Final = 5
 """A drafted token. Whether it is taken for right is drawn, and not decided by looking at it."""
 TICKS: Final = 2
-"""Ticks of the device in a step, besides those that somebody waits for."""
+"""Ticks of the device in a step, besides those that a step waits for."""
 
 
 class Launched:
-    """A step on its way: what the scheduler said, what the workers computed, and what they told."""
+    """A step on its way: what the scheduler said, what the workers computed, and what they reported."""
 
     def __init__(self, number: int, output: Any) -> None:
         self.number, self.output = number, output
@@ -38,7 +38,7 @@ class Launched:
         self.rejected: dict[str, int] = {}
         """Drafted tokens of each request that were wrong."""
         self.parts: list[Any] = []
-        """What each worker told of the connector."""
+        """What each worker reported of the connector."""
 
 
 class Engine:
@@ -66,10 +66,10 @@ class Engine:
         self.draining = False
         self._copies = Copies()
         self.calls: list[Any] = []
-        """What the scheduler was told, call by call: what a test has to repeat."""
-        utils = the("distributed.kv_transfer.kv_connector.utils")
+        """The calls of the scheduler, with their arguments: what a test repeats."""
+        utils = vllm_module("distributed.kv_transfer.kv_connector.utils")
         self.aggregator = (
-            fitting(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
+            call_with_known(utils.KVOutputAggregator, expected_finished_count=world) if connector else None
         )
 
     # What happens to it.
@@ -96,7 +96,7 @@ class Engine:
         name = str(action.chosen(self.submitted, live))
         if name in known:
             self.calls.append(["abort", name])
-            status = the("v1.request").RequestStatus.FINISHED_ABORTED
+            status = vllm_module("v1.request").RequestStatus.FINISHED_ABORTED
             self.scheduler.finish_requests(name, status)
             self.judge.counts["aborts"] += 1
 
@@ -104,7 +104,7 @@ class Engine:
         """The prefix caches are reset; a refusal is an answer like any other."""
         self.calls.append(["reset", action.running, action.tier])
         try:
-            fitting(
+            call_with_known(
                 self.scheduler.reset_prefix_cache,
                 reset_running_requests=action.running,
                 reset_connector=action.tier,
@@ -139,7 +139,7 @@ class Engine:
 
     @property
     def working(self) -> bool:
-        """Whether the engine core would take a step; at the end it does, as if requests went on to come."""
+        """Whether the engine core would take a step; at the end it does, as if more requests were to come."""
         return self.draining or bool(self.scheduler.has_requests())
 
     def _launch(self) -> int:
@@ -167,7 +167,7 @@ class Engine:
         self.queue.appendleft(step)
         self._tick()
         if output.total_num_scheduled_tokens:
-            self.moved()
+            self.record_progress()
         return int(output.total_num_scheduled_tokens)
 
     def _sample(self, name: str, end: int, right: int) -> list[int]:
@@ -181,7 +181,7 @@ class Engine:
         self._tick()
         for worker in self.workers:
             worker.finish(step.number)
-        outputs = the("v1.outputs")
+        outputs = vllm_module("v1.outputs")
         names = list(output.num_scheduled_tokens)
         made = [
             outputs.ModelRunnerOutput(
@@ -196,35 +196,35 @@ class Engine:
         if self.aggregator is not None and len(made) > 1:
             result = self.aggregator.aggregate(made, 0)
         self._watch(result.kv_connector_output)
-        told = result.kv_connector_output
-        meta = getattr(told, "kv_connector_worker_meta", None)
+        reported = result.kv_connector_output
+        meta = getattr(reported, "kv_connector_worker_meta", None)
         stored = getattr(meta, "completed_store_events", None) or getattr(meta, "completed_jobs", None)
-        loaded = sorted(told.finished_recving or ()) if told is not None else []
+        loaded = sorted(reported.finished_recving or ()) if reported is not None else []
         self.calls.append(["update", sampled, loaded, list((stored or {}).items())])
         before = len(self.scheduler.requests)
         self.scheduler.update_from_output(output, result)
         if self.setup.drafts and self.setup.depth == 1:
             self._draft(list(sampled))
         if len(self.scheduler.requests) != before:
-            self.moved()
+            self.record_progress()
 
     def _draft(self, names: list[str]) -> None:
         """The drafter's guesses for the next step; with steps in flight, workers keep them to themselves."""
         guesses = [[WRONG] * self.setup.drafts for _ in names]
         self.calls.append(["draft", names, self.setup.drafts])
-        self.scheduler.update_draft_token_ids(the("v1.outputs").DraftTokenIds(names, guesses))
+        self.scheduler.update_draft_token_ids(vllm_module("v1.outputs").DraftTokenIds(names, guesses))
 
-    def _watch(self, told: Any) -> None:
-        if told is None:
+    def _watch(self, reported: Any) -> None:
+        if reported is None:
             return
-        if told.finished_recving:
-            self.judge.counts["loads"] += len(told.finished_recving)
-            self.moved()
-        ended = self._copies.ended(getattr(told, "kv_connector_worker_meta", None))
+        if reported.finished_recving:
+            self.judge.counts["loads"] += len(reported.finished_recving)
+            self.record_progress()
+        ended = self._copies.ended(getattr(reported, "kv_connector_worker_meta", None))
         for what, count in zip(("stores", "loads"), ended, strict=True):
             if count:
                 self.judge.counts[what] += count
-                self.moved()
+                self.record_progress()
 
     def _tick(self) -> None:
         for _ in range(TICKS):
@@ -232,8 +232,8 @@ class Engine:
                 with worker.device.current():
                     worker.device.tick()
 
-    def moved(self) -> None:
-        """Something has come on."""
+    def record_progress(self) -> None:
+        """Records progress (stall detection)."""
         self.last_progress = self.steps
 
     # The whole case.

@@ -155,5 +155,5 @@ class Rig:
         self._scratch.cleanup()
 
 
-def _lost(cause: str, told: str) -> Outcome:
-    return Outcome(sightings=(Sighting(invariant="PROGRESS", cause=cause, evidence="stall", told=told),))
+def _lost(cause: str, detail: str) -> Outcome:
+    return Outcome(sightings=(Sighting(invariant="PROGRESS", cause=cause, evidence="stall", detail=detail),))

@@ -23,7 +23,7 @@ from kvfence.checker.audit.cuda_stub.offloading import install_offloading
 from kvfence.checker.audit.cuda_stub.stub_device import Deadlock, order_header
 from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
-from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, the
+from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, vllm_module
 from kvfence.checker.audit.rig.loop import Engine
 from kvfence.spec import events as ev
 from kvfence.spec.files.order_traces import OrderTraceWriter
@@ -57,37 +57,34 @@ class Rig:
         self.replaced: dict[str, list[str]] = {}
         for name in CUDA_USERS:
             try:
-                module = the(name.removeprefix("vllm."))
+                module = vllm_module(name.removeprefix("vllm."))
             except ImportError:
                 continue
             self.replaced[name] = install(module, torch)
         install_offloading(torch)
-        mixin = the("v1.worker.kv_connector_model_runner_mixin")
+        mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
         mixin.get_forward_context = lambda: None
         mixin.set_forward_context = lambda *_, **__: nullcontext()
         self.judge: Judge | None = None
         from kvfence.checker.adapters.vllm.hooks.instrument import instrument
 
         self.instrument = instrument
-        self.release = str(getattr(the(""), "__version__", "unknown"))
+        self.release = str(getattr(vllm_module(""), "__version__", "unknown"))
         # vLLM looks at a model in a process of its own the first time: seconds, which no case has to spare.
         model_config()
 
     def run(self, ask: Ask) -> Outcome:
-        """Runs one case."""
-        record = order = None
-        folder = Path(ask.record) if ask.record else None
-        judge = Judge()
-        kept: list[Any] = []
-        kept_order: list[Any] = []
-        if folder is not None:
-            judge = Judge(kept.append, kept_order.append)
-        del record, order
+        """Runs one case, and writes its traces if ``ask`` names a folder for them.
+
+        What vLLM raises in a run is a sighting. What it raises while it is set up is raised.
+        """
+        events: list[Any] = []
+        order: list[Any] = []
+        judge = Judge(events.append, order.append) if ask.record else Judge()
 
         def sink(event: Any) -> None:
             if isinstance(event, ev.Header):
-                if folder is not None:
-                    kept.append(event)
+                events.append(event)
                 judge.begin(event)
             else:
                 judge.event(event)
@@ -95,39 +92,43 @@ class Rig:
         hooks = self.instrument(sink) if ask.connector else None
         engine: Engine | None = None
         try:
-            try:
-                engine = Engine(ask.case, ask.connector, judge)
-            except NotInThisRelease as error:
-                return Outcome(refused=str(error))
+            engine = Engine(ask.case, ask.connector, judge)
             engine.play()
             End(engine).drain()
             if hooks is not None:
                 hooks.close()
+        except NotInThisRelease as error:
+            return Outcome(refused=str(error))
         except Deadlock as error:
             judge.sight("PROGRESS", "a thread waits for ever", "stall", str(error))
         except Exception as error:
             if engine is None or not of_vllm(error):
                 raise
-            invariant, cause, told, story = broken_down(error)
-            judge.sight(invariant, cause, "exception", told, story)
+            invariant, cause, detail, story = broken_down(error)
+            judge.sight(invariant, cause, "exception", detail, story)
         finally:
             if hooks is not None:
-                for name, state in hooks.coverage.items():
-                    if state != "checked" and name in hooks.coverage.needed:
-                        judge.not_checked(f"{name}: {state}")
-                for stream in hooks.engines.streams:
-                    for trouble in getattr(stream, "troubles", ()):
-                        judge.not_checked(f"adapter: {without_numbers(str(trouble))[:300]}")
-                hooks.remove()
+                _remove(hooks, judge)
             if engine is not None:
                 engine.close()
-                if any(worker.device.spared for worker in engine.workers):
-                    judge.not_checked(f"copies that fail: {ask.connector} has no way to report one")
-        if folder is not None:
-            _write(folder, kept, kept_order)
-            if engine is not None:
-                write_text(folder / "calls.json", msgspec.json.encode(engine.calls).decode())
-        return judge.outcome(engine.steps if engine is not None else 0)
+        if engine is None:
+            return judge.outcome(0)
+        if any(worker.device.spared for worker in engine.workers):
+            judge.not_checked(f"copies that fail: {ask.connector} has no way to report one")
+        if ask.record:
+            _write(Path(ask.record), events, order, engine.calls)
+        return judge.outcome(engine.steps)
+
+
+def _remove(hooks: Any, judge: Judge) -> None:
+    """Takes the hooks out; what they could not observe was not checked."""
+    for name, state in hooks.coverage.items():
+        if state != "checked" and name in hooks.coverage.needed:
+            judge.not_checked(f"{name}: {state}")
+    for stream in hooks.engines.streams:
+        for trouble in getattr(stream, "troubles", ()):
+            judge.not_checked(f"adapter: {without_numbers(str(trouble))[:300]}")
+    hooks.remove()
 
 
 def of_vllm(error: BaseException) -> bool:
@@ -137,7 +138,7 @@ def of_vllm(error: BaseException) -> bool:
 
 
 def _home() -> str:
-    return str(Path(str(the("").__file__)).parent) + os.sep
+    return str(Path(str(vllm_module("").__file__)).parent) + os.sep
 
 
 def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:
@@ -154,7 +155,8 @@ def broken_down(error: BaseException) -> tuple[str, str, str, tuple[str, ...]]:
     )
 
 
-def _write(folder: Path, events: list[Any], order: list[Any]) -> None:
+def _write(folder: Path, events: list[Any], order: list[Any], calls: list[Any]) -> None:
+    """Writes the trace, the order trace, and the calls that a test repeats."""
     folder.mkdir(parents=True, exist_ok=True)
     if events and isinstance(events[0], ev.Header):
         with TraceWriter(folder / "trace.jsonl", events[0]) as writer:
@@ -165,6 +167,8 @@ def _write(folder: Path, events: list[Any], order: list[Any]) -> None:
         with OrderTraceWriter(folder / "order.jsonl", order_header("kvfence.audit")) as order_writer:
             for event in order:
                 order_writer(event)
+    lines = ",\n".join(msgspec.json.encode(call).decode() for call in calls)
+    write_text(folder / "calls.json", f"[\n{lines}\n]\n")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The model runner of the rig: what steps write and read, as identities of token prefixes on virtual memory.
 
-Block tables are kept from what the scheduler tells, as a real runner keeps them. Computing a token writes the
+Block tables are kept from the scheduler's output, as a real runner keeps them. Computing a token writes the
 identity of its prefix; attention reads every token that it would read and compares.
 """
 
@@ -84,7 +84,7 @@ def starts_of(output: Any) -> dict[str, int]:
 
 
 def resumed_in(output: Any) -> set[str]:
-    """The requests that go on in a step after they were preempted; releases tell it in two ways."""
+    """The requests that go on in a step after they were preempted; releases say so in two ways."""
     cached = output.scheduled_cached_reqs
     resumed = getattr(cached, "resumed_req_ids", None)
     if resumed is None:

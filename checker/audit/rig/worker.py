@@ -15,7 +15,7 @@ from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.judge import Judge
 from kvfence.checker.audit.cuda_stub.streams import VirtualEvent, VirtualStream
 from kvfence.checker.audit.cuda_stub.stub_device import Device
-from kvfence.checker.audit.rig.engine import LAYER, page_bytes, the, worker_connector
+from kvfence.checker.audit.rig.engine import LAYER, page_bytes, vllm_module, worker_connector
 from kvfence.checker.audit.rig.runner import Runner, Text
 
 
@@ -56,8 +56,8 @@ class Worker:
                     {LAYER.format(g): memory for g in range(len(setup.windows))}
                 )
 
-    def _garbled(self, cause: str, told: str) -> None:
-        self.judge.sight("USE-READY", cause, "content", told)
+    def _garbled(self, cause: str, detail: str) -> None:
+        self.judge.sight("USE-READY", cause, "content", detail)
 
     def execute(self, step: Any) -> Any:
         """Executes a step as the release's model runner does; its part of the connector's output.
@@ -65,24 +65,24 @@ class Worker:
         ``step``: a :class:`kvfence.checker.audit.rig.loop.Launched`.
         """
         # As the process around a worker does: hooks may learn of the step there.
-        process = the("v1.worker.worker_base").WorkerWrapperBase
+        process = vllm_module("v1.worker.worker_base").WorkerWrapperBase
         runner = SimpleNamespace(execute_model=lambda output: self._execute(output, step))
         around = SimpleNamespace(worker=runner, _apply_mm_cache=lambda _: None)
         return process.execute_model(around, sent(step.output) if self.apart else step.output)
 
     def _execute(self, output: Any, step: Any) -> Any:
         with self.device.current(), self._agent():
-            told = None
+            reported = None
             if self.connector is not None:
-                mixin = the("v1.worker.kv_connector_model_runner_mixin")
+                mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
                 self.connector.handle_preemptions(output.kv_connector_metadata)
-                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as told:
+                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as reported:
                     self.runner.launch(output, step.spans)
             else:
                 self.runner.launch(output, step.spans)
             event = self.ends[step.number] = VirtualEvent()
             event.record(VirtualStream.compute(self.device))
-        return told
+        return reported
 
     def finish(self, number: int) -> None:
         """Waits for the step's kernels, as whoever wants its sampled tokens does."""
@@ -91,7 +91,7 @@ class Worker:
 
     @contextmanager
     def _agent(self) -> Iterator[None]:
-        state = the("distributed.kv_transfer.kv_transfer_state")
+        state = vllm_module("distributed.kv_transfer.kv_transfer_state")
         state._KV_CONNECTOR_AGENT = self.connector
         try:
             yield

@@ -79,3 +79,18 @@ def vllm(
     if not releases:
         raise CannotRun("name what to audit: --release X, --path DIR or --installed")
     return audit_vllm(releases, connector, budget, seed, replay, out, output)
+
+
+@app.command()
+def test(
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="The case.json in the folder of a finding.")],
+) -> int:
+    """Print the test of a finding of vLLM: one file that needs vLLM, torch and pytest only."""
+    from kvfence.checker.audit.test_file import test_of
+    from kvfence.checker.core.terminal_text import print_out
+
+    text = test_of(case.parent)
+    if text is None:
+        raise CannotRun(f"{case}: no call of the scheduler shows this finding; its order trace does")
+    print_out(text.rstrip("\n"))
+    return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,8 +25,6 @@ from kvfence.spec.designs import DESIGNS
 from kvfence.spec.errors import unknown
 from kvfence.spec.files.outputs import OutputError
 from kvfence.spec.files.traces import TraceError
-
-MakeTest = Callable[[Finding, Path], str | None]
 
 
 class Target(Protocol):
@@ -105,21 +103,19 @@ def _audit(
 ) -> tuple[int, Campaign | None]:
     import time
 
-    from kvfence.checker.audit.test_file import test_of
-
-    def test(finding: Finding, folder: Path) -> str | None:
-        return test_of(finding, release.version, connector, folder)
-
     begin = time.monotonic()
+    driven = release.version, connector
     rig = Vllm(release, connector, 1 if replay else cores(), _note)
     try:
         rig.start()
         if replay is not None:
-            return _replayed(rig, replay, out / f"vllm-{release.version}", output, test, release.origin), None
+            return _replayed(
+                rig, replay, out / f"vllm-{release.version}", output, driven, release.origin
+            ), None
         left = max(10.0, budget - (time.monotonic() - begin))
         found = campaign(rig, VLLM, budget=left, seed=seed, note=_note)
         found = examined(found, rig.control)
-        return _told(found, rig, out / f"vllm-{release.version}", output, test, release.origin), found
+        return _told(found, rig, out / f"vllm-{release.version}", output, driven, release.origin), found
     finally:
         rig.close()
 
@@ -129,7 +125,7 @@ def _replayed(
     file: Path,
     folder: Path,
     output: str,
-    test: MakeTest | None = None,
+    driven: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> int:
     """Runs the case in ``file`` once more; what it shows is written as for a finding."""
@@ -137,7 +133,7 @@ def _replayed(
     outcome = target.run(case)
     found = [Finding(sighting=seen, case=case, times=1, first_after=0.0) for seen in outcome.sightings]
     files: dict[str, tuple[Path, ...]] = {}
-    _write(found, target, folder, test, files, case_file=file)
+    _write(found, target, folder, driven, files, case_file=file)
     if output == "json":
         print_out(as_json(msgspec.to_builtins(outcome) | _release(origin)))
     else:
@@ -154,13 +150,13 @@ def _told(
     target: Target,
     folder: Path,
     output: str,
-    test: MakeTest | None = None,
+    driven: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> int:
     faults = [finding for finding in found.findings if grounds_of(finding) == "fault"]
     files: dict[str, tuple[Path, ...]] = {}
     try:
-        _write(faults, target, folder, test, files)
+        _write(faults, target, folder, driven, files)
     except KeyboardInterrupt:  # the report is told all the same
         found = msgspec.structs.replace(found, interrupted=True)
     if output == "json":
@@ -176,14 +172,14 @@ def _write(
     findings: Sequence[Finding],
     target: Target,
     folder: Path,
-    test: MakeTest | None,
+    driven: tuple[str, str] | None,
     files: dict[str, tuple[Path, ...]],
     case_file: Path | None = None,
 ) -> None:
     """Writes the files of each finding and adds them to ``files``; what cannot be written is told."""
     try:
         for finding in findings:
-            files[finding.key] = write(finding, folder, target.run, test, case_file)
+            files[finding.key] = write(finding, folder, target.run, driven, case_file)
     except OSError as error:
         print_err(f"{folder}: not everything could be written ({error.strerror})")
     except (OutputError, TraceError) as error:

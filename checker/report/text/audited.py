@@ -83,7 +83,7 @@ def _finding_text(finding: Finding, campaign: Campaign, width: int, files: Seque
     def field(name: str, text: str) -> None:
         lines.append(paragraph(f"{name}: {text}", width=width, indent="    ", hanging=" " * 8))
 
-    field("evidence", f"{_EVIDENCE[seen.evidence]}: {seen.told}")
+    field("evidence", f"{_EVIDENCE[seen.evidence]}: {seen.detail}")
     if later := [name for name in finding.harm if name != seen.evidence]:
         field("then in that run", ", ".join(_EVIDENCE[name] for name in later))
     if finding.report:
@@ -141,7 +141,7 @@ def outcome_text(
     for seen in outcome.sightings:
         head = paragraph(f"{seen.invariant}: {seen.cause}.", width=width, hanging="    ")
         told = paragraph(
-            f"{_EVIDENCE[seen.evidence]}: {seen.told}", width=width, indent="    ", hanging=" " * 8
+            f"{_EVIDENCE[seen.evidence]}: {seen.detail}", width=width, indent="    ", hanging=" " * 8
         )
         written = ", ".join(str(path) for path in (files or {}).get(seen.key, ()))
         last = [paragraph(f"files: {written}", width=width, indent="    ", hanging=" " * 8)] * bool(written)

@@ -17,7 +17,7 @@ from kvfence.checker.report.text.audited import audit_text, summary, table_text
 
 def sighting(invariant: str, cause: str, evidence: Evidence = "content") -> Sighting:
     return Sighting(
-        invariant=invariant, cause=cause, evidence=evidence, told=f"{cause} 17", story=("event 1: x",)
+        invariant=invariant, cause=cause, evidence=evidence, detail=f"{cause} 17", story=("event 1: x",)
     )
 
 

@@ -1,8 +1,9 @@
-"""Each test in docs/findings fails on the release that it was found in: slow, and only where that is."""
+"""Each finding of docs/findings: the test made from its files fails on the release that it was found in."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -12,31 +13,64 @@ from kvfence.checker.audit.releases.fetch import fetch
 from kvfence.checker.audit.releases.lab import lab_environment, lab_python
 from kvfence.spec.errors import CannotRun
 
-pytestmark = pytest.mark.slow
-
-PAGES = Path(__file__).parents[3] / "docs" / "findings"
+FINDINGS = Path(__file__).parents[3] / "docs" / "findings"
 NEWEST = "0.33.0"
-TOLD = {
-    "test_block_twice_in_a_store.py": "appear twice in one store",
-    "test_failed_copy_ends_the_thread.py": "AssertionError: nobody is",
-    "test_lazy_stores_never_end.py": "the connector started 40 more stores",
-    "test_parked_requests_fill_the_gpu.py": "and these still wait",
-    "test_parked_requests_fill_the_gpu_offloading.py": "and these still wait",
-    "test_reset_forgets_running_requests.py": "are neither stored nor queued",
-    "test_second_reset_before_a_step.py": "assert not self._current_batch_jobs_to_flush",
+FAILURES = {
+    "block-twice-in-a-store": "appear twice in one store",
+    "failed-copy-ends-the-thread": "AssertionError: no one is",
+    "lazy-stores-never-end": "the connector started 40 more stores",
+    "parked-requests-fill-the-gpu": "and these still wait",
+    "parked-requests-fill-the-gpu-offloading": "and these still wait",
+    "reset-forgets-running-requests": "are neither stored nor queued",
+    "second-reset-before-a-step": "assert not self._current_batch_jobs_to_flush",
 }
-"""By file: words of its failure."""
+"""By finding: words of the failure of its test."""
 RUN = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
-def test_every_page_has_a_test_that_is_run_here() -> None:
-    assert {path.name for path in PAGES.glob("test_*.py")} == set(TOLD)
-    for page in PAGES.glob("*.md"):
+def generated(name: str, folder: Path) -> Path:
+    """The test of a finding, written as a user would write it."""
+    case = FINDINGS / name / "case.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "kvfence", "audit", "test", str(case)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    file = folder / f"test_{name.replace('-', '_')}.py"
+    file.write_text(done.stdout)
+    return file
+
+
+def test_every_page_names_a_finding_that_is_run_here() -> None:
+    assert {path.parent.name for path in FINDINGS.glob("*/case.json")} == set(FAILURES)
+    assert {path.parent.name for path in FINDINGS.glob("*/trace.jsonl")} == set(FAILURES)
+    for page in FINDINGS.glob("*.md"):
         if page.name != "README.md":
-            assert any(f"`{name}`" in page.read_text() for name in TOLD), page.name
+            assert any(f"`{name}/`" in page.read_text() for name in FAILURES), page.name
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_test_of_a_finding_stands_alone(name: str, tmp_path: Path) -> None:
+    file = generated(name, tmp_path)
+    text = file.read_text()
+    compile(text, str(file), "exec")
+    assert "import kvfence" not in text
+    assert "from kvfence" not in text
+    assert f"Seen in vLLM {NEWEST}" in text
+
+
+def test_what_is_no_finding_has_no_test(tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_text((FINDINGS / "lazy-stores-never-end" / "case.json").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "kvfence", "audit", "test", str(tmp_path / "case.json")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "finding.json: cannot be read" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAILURES)
 def test_a_finding_fails_on_its_release(name: str, tmp_path: Path) -> None:
     try:
         release, python = fetch(NEWEST), lab_python()
@@ -47,10 +81,10 @@ def test_a_finding_fails_on_its_release(name: str, tmp_path: Path) -> None:
         # pytest is not among what vLLM needs: the one that runs here serves.
         [str(python), "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), "-q",
          "-p", "no:cacheprovider", "--noconftest", "--rootdir", str(tmp_path), "-c", "/dev/null",
-         str(PAGES / name)],
+         str(generated(name, tmp_path))],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
-    assert TOLD[name] in done.stdout
+    assert FAILURES[name] in done.stdout
     assert " failed in " in done.stdout
     assert " passed" not in done.stdout

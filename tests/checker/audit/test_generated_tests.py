@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvfence.checker.audit.campaign import Finding
-from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit
+from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json
 from kvfence.checker.audit.cases.outcome import Evidence, Sighting
-from kvfence.checker.audit.test_file import kind_of, text_of
+from kvfence.checker.audit.test_file import Recorded, kind_of
 from kvfence.checker.audit.test_file import test_of as written_for
 
 SIMPLE, OFFLOADING = "SimpleCPUOffloadConnector", "OffloadingConnector"
@@ -36,6 +35,15 @@ SEEN: tuple[tuple[str, str, Evidence, str], ...] = (
 )
 
 
+def written(folder: Path, sighting: Sighting, connector: str) -> str | None:
+    """The test made from a folder as an audit writes it."""
+    about = Recorded(release="0.33.0", connector=connector, sighting=sighting)
+    (folder / "case.json").write_text(as_json(CASE))
+    (folder / "finding.json").write_bytes(msgspec.json.encode(about))
+    (folder / "calls.json").write_bytes(msgspec.json.encode(CALLS))
+    return written_for(folder)
+
+
 @pytest.mark.parametrize("connector", [SIMPLE, OFFLOADING])
 @pytest.mark.parametrize(
     ("invariant", "cause", "evidence", "kind"), SEEN, ids=[kind for _, _, _, kind in SEEN]
@@ -43,9 +51,10 @@ SEEN: tuple[tuple[str, str, Evidence, str], ...] = (
 def test_a_generated_test_stands_alone(
     tmp_path: Path, connector: str, invariant: str, cause: str, evidence: Evidence, kind: str
 ) -> None:
-    seen = Sighting(invariant=invariant, cause=cause, evidence=evidence, told="told")
+    seen = Sighting(invariant=invariant, cause=cause, evidence=evidence, detail="told")
     assert kind_of(seen) == kind
-    text = text_of(CASE, CALLS, seen, kind, "0.33.0", connector, None)
+    text = written(tmp_path, seen, connector)
+    assert text is not None
     compile(text, "generated", "exec")
     assert "import kvfence" not in text
     assert "from kvfence" not in text
@@ -60,7 +69,13 @@ def test_a_generated_test_stands_alone(
 
 @pytest.mark.parametrize("evidence", ["race", "content"])
 def test_what_no_call_of_the_scheduler_shows_has_no_test(tmp_path: Path, evidence: Evidence) -> None:
-    seen = Sighting(invariant="STORE-READY", cause="c", evidence=evidence, told="t")
-    (tmp_path / "calls.json").write_bytes(msgspec.json.encode(CALLS))
-    finding = Finding(sighting=seen, case=CASE, times=1, first_after=0.0)
-    assert written_for(finding, "0.33.0", SIMPLE, tmp_path) is None
+    seen = Sighting(invariant="STORE-READY", cause="c", evidence=evidence, detail="t")
+    assert written(tmp_path, seen, SIMPLE) is None
+
+
+def test_a_failed_copy_has_a_test_of_its_own_where_its_thread_is_known(tmp_path: Path) -> None:
+    seen = Sighting(invariant="FAIL-CLOSED", cause="c", evidence="leak", detail="t")
+    text = written(tmp_path, seen, SIMPLE)
+    assert text is not None
+    assert "copy_backend.DmaCopyBackend()" in text
+    assert written(tmp_path, seen, OFFLOADING) is None

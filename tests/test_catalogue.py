@@ -32,7 +32,7 @@ def test_there_are_twenty() -> None:
 
 @EACH
 def test_it_is_specified_in_each_machine_that_the_row_names_and_in_no_other(row: Invariant) -> None:
-    promised = {name for name, m in BUILT.items() if row.id in {p.id for p in m.promises.values()}}
+    promised = {name for name, m in BUILT.items() if row.id in {p.id for p in m.liveness.values()}}
     stated = {name for name, machine in BUILT.items() if stated_as_safety(machine, row.id)}
     assert set(row.machines) == stated | promised != set()
 
@@ -43,7 +43,7 @@ def test_it_is_proved_for_any_size_or_judged_of_whole_runs_at_stated_sizes(row: 
     assert set(row.proved) == {name for name in row.machines if stated_as_safety(BUILT[name], row.id)}
     for name in set(row.machines) - set(row.proved):
         assert row.kind == "progress"
-        assert BUILT[name].promised_at
+        assert BUILT[name].liveness_at
     if row.kind == "safety":
         assert row.proved == row.machines
 

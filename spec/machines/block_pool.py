@@ -27,9 +27,11 @@ from kvfence.spec.language import (
     Machine,
     Not,
     Or,
+    Sort,
     State,
     View,
 )
+from kvfence.spec.machines.state.common import declare_sorts
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
 
@@ -40,12 +42,37 @@ def slot(view: View, block: int) -> int:
     return {block: block, null: 0, 0: null}[block] if block in (null, 0) else block
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("block_pool", doc=__doc__, faults=faults)
-    Block = m.sort("Block", default=4)
-    Holder = m.sort("Holder", default=2)
-    Key = m.sort("Key", default=2)
+Block = Sort("Block", 4, __name__)
+Holder = Sort("Holder", 2, __name__)
+Key = Sort("Key", 2, __name__)
+
+
+def free(s: State, b: Elem) -> Expr:
+    return s.entries[b] > 0
+
+
+def held(s: State, b: Elem) -> Expr:
+    return Exists(Holder, lambda h: s.holds[h, b])
+
+
+def cached(s: State, b: Elem) -> Expr:
+    return Exists(Key, lambda k: s.label[b, k])
+
+
+def ready(s: State) -> Expr:
+    return Exists(Block, lambda b: s.null[b])
+
+
+def take(s: State, h: Elem, b: Elem) -> None:
+    """h joins the holders of b; a free slot leaves the free list."""
+    s.nfree = If(free(s, b), s.nfree - 1, s.nfree)
+    s.entries[b] = 0
+    s.holds[h, b] = True
+    s.ref[b] = s.ref[b] + 1
+
+
+def declare_state(m: Machine) -> None:
+    """The fields, and the header of a path's trace."""
 
     m.relation("null", Block, init=False)
     m.relation("holds", Holder, Block, init=False)
@@ -61,24 +88,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def free(s: State, b: Elem) -> Expr:
-        return s.entries[b] > 0
 
-    def held(s: State, b: Elem) -> Expr:
-        return Exists(Holder, lambda h: s.holds[h, b])
-
-    def cached(s: State, b: Elem) -> Expr:
-        return Exists(Key, lambda k: s.label[b, k])
-
-    def ready(s: State) -> Expr:
-        return Exists(Block, lambda b: s.null[b])
-
-    def take(s: State, h: Elem, b: Elem) -> None:
-        """h joins the holders of b; a free slot leaves the free list."""
-        s.nfree = If(free(s, b), s.nfree - 1, s.nfree)
-        s.entries[b] = 0
-        s.holds[h, b] = True
-        s.ref[b] = s.ref[b] + 1
+def declare_allocation(m: Machine) -> None:
+    """Set-up, allocation and refusal."""
 
     @m.action(b=Block, event=lambda pre, post, b: [])
     def reserve_null(s: State, b: Elem) -> None:
@@ -128,6 +140,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """h asks for n slots, fewer are free: it is told so, and nothing changes."""
         s.require(ready(s), n > s.nfree)
         s.check("CONSERVE", n > Count(Block, lambda b: free(s, b)), "only a pool that is short refuses")
+
+
+def declare_sharing(m: Machine) -> None:
+    """How slots are shared and released, and found by their keys."""
 
     @m.action(
         h=Holder,
@@ -197,6 +213,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.check("CONSERVE", cached(s, b), "an evicted slot carries a key")
         s.label.update(lambda c, k: s.label[c, k] & (c != b))
 
+
+def declare_invariants(m: Machine) -> None:
+    """What every reachable state satisfies."""
+
     @m.invariant("CONSERVE")
     def ref_count_is_the_number_of_holders(s: State) -> Expr:
         return ForAll(Block, lambda b: s.ref[b] == Count(Holder, lambda h: s.holds[h, b]))
@@ -227,6 +247,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def a_slot_has_at_most_one_key(s: State) -> Expr:
         return ForAll(Block, lambda b: Count(Key, lambda k: s.label[b, k]) <= 1)
 
+
+def declare_lemmas(m: Machine) -> None:
+    """What the proofs need besides the invariants."""
+
     @m.lemma
     def before_the_set_up_no_slot_is_used(s: State) -> Expr:
         """Every other action waits for the null block, or for a holder, which there is none before."""
@@ -236,6 +260,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def the_null_block_has_no_key(s: State) -> Expr:
         """A key is given to a held slot, and the null block is never held."""
         return ForAll(Block, lambda b: Implies(s.null[b], Not(cached(s, b))))
+
+
+def declare_goals(m: Machine) -> None:
+    """States that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def two_holders_share_a_slot(s: State) -> Expr:
@@ -251,4 +279,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     m.accept_mutant("evict: label is not released", "An eviction that leaves the key is no eviction.")
 
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("block_pool", doc=__doc__, faults=faults)
+    declare_sorts(m, Block, Holder, Key)
+    declare_state(m)
+    declare_allocation(m)
+    declare_sharing(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

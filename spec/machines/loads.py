@@ -27,9 +27,11 @@ from kvfence.spec.language import (
     Machine,
     Not,
     Or,
+    Sort,
     State,
 )
 from kvfence.spec.machines.field_maps import loads as events
+from kvfence.spec.machines.state.common import declare_sorts
 
 Status = Enum("Status", "gathering loading running gone")
 
@@ -54,14 +56,47 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Request = Sort("Request", 2, __name__)
+Block = Sort("Block", 4, __name__)
+Group = Sort("Group", 2, __name__)
+Place = Int(0, PLACES - 1)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("loads", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)
-    Block = m.sort("Block", default=4)
-    Group = m.sort("Group", default=2)
-    Place = Int(0, PLACES - 1)
+
+def held(s: State, b: Elem) -> Expr:
+    return Exists(Request, lambda r: s.table[r, b] | s.fills[r, b])
+
+
+def under_load(s: State, b: Elem) -> Expr:
+    return Exists(Request, lambda q: s.fills[q, b])
+
+
+def fresh(s: State, b: Elem) -> Expr:
+    """Neither found nor under a load: somebody has to fill it."""
+    return Not(s.label[b] | under_load(s, b))
+
+
+def is_at(s: State, b: Elem, i: Expr | int, g: Elem) -> Expr:
+    return (s.place[b] == i) & s.in_group[b, g]
+
+
+def has(s: State, r: Elem, i: Expr | int, g: Elem) -> Expr:
+    return Exists(Block, lambda b: s.table[r, b] & is_at(s, b, i, g))
+
+
+def complete_table(s: State, r: Elem) -> Expr:
+    return ForAll(Group, Place, lambda g, i: has(s, r, i, g))
+
+
+def waits(s: State, r: Elem) -> Expr:
+    return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
+
+
+def clear_table(s: State, r: Elem) -> None:
+    s.table.update(lambda q, b: s.table[q, b] & (q != r))
+
+
+def declare_state(m: Machine) -> None:
+    """The fields, and the header of a path's trace."""
 
     m.function("status", Request, value=Status, init=Status.gathering)
     m.function("counted", Request, value=Int(0, PLACES), init=0)  # places counted as computed
@@ -78,32 +113,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("failed", Request, Block, init=False)  # ... as failed
     m.header(events.header)
 
-    def held(s: State, b: Elem) -> Expr:
-        return Exists(Request, lambda r: s.table[r, b] | s.fills[r, b])
 
-    def under_load(s: State, b: Elem) -> Expr:
-        return Exists(Request, lambda q: s.fills[q, b])
-
-    def fresh(s: State, b: Elem) -> Expr:
-        """Neither found nor under a load: somebody has to fill it."""
-        return Not(s.label[b] | under_load(s, b))
-
-    def is_at(s: State, b: Elem, i: Expr | int, g: Elem) -> Expr:
-        return (s.place[b] == i) & s.in_group[b, g]
-
-    def has(s: State, r: Elem, i: Expr | int, g: Elem) -> Expr:
-        return Exists(Block, lambda b: s.table[r, b] & is_at(s, b, i, g))
-
-    def complete_table(s: State, r: Elem) -> Expr:
-        return ForAll(Group, Place, lambda g, i: has(s, r, i, g))
-
-    def waits(s: State, r: Elem) -> Expr:
-        return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
-
-    def clear_table(s: State, r: Elem) -> None:
-        s.table.update(lambda q, b: s.table[q, b] & (q != r))
-
-    # Gathering blocks.
+def declare_gathering(m: Machine) -> None:
+    """How a request gathers its blocks."""
 
     @m.action(r=Request, b=Block, i=Place, g=Group, event=events.take)
     def take(s: State, r: Elem, b: Elem, i: Expr, g: Elem) -> None:
@@ -130,7 +142,25 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         clear_table(s, r)
         s.status[r] = Status.gone
 
-    # Admission, and the load.
+
+def is_reported_once(s: State, r: Elem, b: Elem) -> None:
+    s.check("ONCE", s.fills[r, b] & Not(s.heard[r, b]), "a block of a load is reported once")
+
+
+def over(s: State, r: Elem) -> Expr:
+    """The request has a load, and all of its blocks are reported."""
+    some = Exists(Block, lambda b: s.fills[r, b])
+    return And(some, ForAll(Block, lambda b: Implies(s.fills[r, b], s.heard[r, b])))
+
+
+def end(s: State, r: Elem) -> None:
+    for name in ("fills", "heard", "failed"):
+        field = getattr(s, name)
+        field.update(lambda q, b, field=field: field[q, b] & (q != r))
+
+
+def declare_loads(m: Machine) -> None:
+    """Admission, and the reports of the load."""
 
     @m.action(r=Request, event=events.admit)
     def admit(s: State, r: Elem) -> None:
@@ -140,9 +170,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.counted[r] = PLACES
         s.to_compute[r] = 0
         s.status[r] = Status.loading
-
-    def is_reported_once(s: State, r: Elem, b: Elem) -> None:
-        s.check("ONCE", s.fills[r, b] & Not(s.heard[r, b]), "a block of a load is reported once")
 
     @m.action(r=Request, b=Block, event=events.land)
     def land(s: State, r: Elem, b: Elem) -> None:
@@ -167,15 +194,30 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.heard[r, b] = True
         s.failed[r, c] = True
 
-    def over(s: State, r: Elem) -> Expr:
-        """The request has a load, and all of its blocks are reported."""
-        some = Exists(Block, lambda b: s.fills[r, b])
-        return And(some, ForAll(Block, lambda b: Implies(s.fills[r, b], s.heard[r, b])))
 
-    def end(s: State, r: Elem) -> None:
-        for name in ("fills", "heard", "failed"):
-            field = getattr(s, name)
-            field.update(lambda q, b, field=field: field[q, b] & (q != r))
+def comes_good(s: State, r: Elem, b: Elem) -> Expr:
+    """Once the request's load is over: block b can be found, or is under another load."""
+    landed = s.fills[r, b] & Not(s.failed[r, b])
+    another = Exists(Request, lambda p: s.fills[p, b] & (p != r))
+    return Or(s.label[b], landed, another)
+
+
+def valid(s: State, r: Elem, q: Elem, i: int) -> Expr:
+    """Place i of request q can be used in every group once the load of request r is over."""
+    return ForAll(Block, lambda b: Implies(s.table[q, b] & (s.place[b] == i), comes_good(s, r, b)))
+
+
+def leave_what_failed(s: State, r: Elem) -> None:
+    """Requests that still gather blocks let go of those whose load has failed."""
+
+    def leaves(q: Elem, b: Elem) -> Expr:
+        return (s.status[q] == Status.gathering) & s.failed[r, b]
+
+    s.table.update(lambda q, b: s.table[q, b] & Not(leaves(q, b)))
+
+
+def declare_ends_of_loads(m: Machine) -> None:
+    """The end of a load, for all that have its blocks."""
 
     @m.action(r=Request, event=events.complete)
     def complete(s: State, r: Elem) -> None:
@@ -190,16 +232,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.label.update(lambda b: s.label[b] | s.fills[r, b])
         end(s, r)
 
-    def comes_good(s: State, r: Elem, b: Elem) -> Expr:
-        """Once the request's load is over: block b can be found, or is under another load."""
-        landed = s.fills[r, b] & Not(s.failed[r, b])
-        another = Exists(Request, lambda p: s.fills[p, b] & (p != r))
-        return Or(s.label[b], landed, another)
-
-    def valid(s: State, r: Elem, q: Elem, i: int) -> Expr:
-        """Place i of request q can be used in every group once the load of request r is over."""
-        return ForAll(Block, lambda b: Implies(s.table[q, b] & (s.place[b] == i), comes_good(s, r, b)))
-
     def counts_as(s: State, r: Elem, q: Elem) -> Expr:
         """How many places request q counts as computed once the load of request r is over."""
 
@@ -210,14 +242,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
         most = If(usable(0), If(usable(1), 2, 1), 0)
         return If(most < s.counted[q], most, s.counted[q])
-
-    def leave_what_failed(s: State, r: Elem) -> None:
-        """Requests that still gather blocks let go of those whose load has failed."""
-
-        def leaves(q: Elem, b: Elem) -> Expr:
-            return (s.status[q] == Status.gathering) & s.failed[r, b]
-
-        s.table.update(lambda q, b: s.table[q, b] & Not(leaves(q, b)))
 
     def touched(s: State, r: Elem, q: Elem) -> Expr:
         """Request q waits, with a failed block of r's load in its table."""
@@ -258,7 +282,27 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.label.update(lambda b: s.label[b] | (s.fills[r, b] & Not(s.failed[r, b])))
         end(s, r)
 
-    # Running.
+
+def reads_what_is_there(s: State, r: Elem) -> None:
+    """The step reads all places that count as computed."""
+
+    def read(b: Elem) -> Expr:
+        return s.table[r, b] & (s.place[b] < s.counted[r])
+
+    s.check(
+        "USE-READY",
+        ForAll(Block, lambda b: Implies(read(b), Not(under_load(s, b)))),
+        "no step reads a block before the load that fills it has landed",
+    )
+    s.check(
+        "FAIL-CLOSED",
+        ForAll(Block, lambda b: Implies(read(b), s.good[b] | under_load(s, b))),
+        "no step reads a block whose load has failed",
+    )
+
+
+def declare_running(m: Machine) -> None:
+    """Steps, ends and evictions."""
 
     @m.action(r=Request, event=lambda pre, post, r: [])
     def resume(s: State, r: Elem) -> None:
@@ -267,23 +311,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         if not m.faulty("shared_before_landing"):
             s.require(Not(waits(s, r)))
         s.status[r] = Status.running
-
-    def reads_what_is_there(s: State, r: Elem) -> None:
-        """The step reads all places that count as computed."""
-
-        def read(b: Elem) -> Expr:
-            return s.table[r, b] & (s.place[b] < s.counted[r])
-
-        s.check(
-            "USE-READY",
-            ForAll(Block, lambda b: Implies(read(b), Not(under_load(s, b)))),
-            "no step reads a block before the load that fills it has landed",
-        )
-        s.check(
-            "FAIL-CLOSED",
-            ForAll(Block, lambda b: Implies(read(b), s.good[b] | under_load(s, b))),
-            "no step reads a block whose load has failed",
-        )
 
     @m.action(r=Request, event=events.compute)
     def compute(s: State, r: Elem) -> None:
@@ -326,6 +353,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))
         s.require(ForAll(Block, lambda b: Not(under_load(s, b))))
         s.check("NO-LEAK", ForAll(Block, lambda b: Not(held(s, b))), "at quiescence nothing is held")
+
+
+def declare_invariants(m: Machine) -> None:
+    """What every reachable state satisfies."""
 
     @m.invariant("COUNT")
     def each_place_is_counted_or_computed(s: State) -> Expr:
@@ -447,4 +478,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("good", why="What a block contains is a fact.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("loads", doc=__doc__, faults=faults)
+    declare_sorts(m, Request, Block, Group)
+    declare_state(m)
+    declare_gathering(m)
+    declare_loads(m)
+    declare_ends_of_loads(m)
+    declare_running(m)
+    declare_invariants(m)
     return m

@@ -27,9 +27,11 @@ from kvfence.spec.language import (
     Machine,
     Not,
     Or,
+    Sort,
     State,
 )
 from kvfence.spec.machines.field_maps import tiers as events
+from kvfence.spec.machines.state.common import declare_sorts
 
 USES = 2  # how often an operation id is used
 
@@ -55,14 +57,35 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Tier = Sort("Tier", 2, __name__)
+Key = Sort("Key", 1, __name__)
+Part = Sort("Part", 2, __name__)
+Operation = Sort("Operation", 2, __name__)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("tiers", doc=__doc__, faults=faults)
-    Tier = m.sort("Tier", default=2)
-    Key = m.sort("Key", default=1)
-    Part = m.sort("Part", default=2)
-    Operation = m.sort("Operation", default=2)
+
+def findable(s: State, t: Elem, k: Elem) -> Expr:
+    return ForAll(Part, lambda p: s.part[t, k, p])
+
+
+def pinned(s: State, t: Elem, k: Elem) -> Expr:
+    return Exists(Operation, lambda o: s.pin[o, t, k])
+
+
+def empty(s: State, t: Elem, k: Elem) -> Expr:
+    return ForAll(Part, lambda p: Not(s.part[t, k, p]))
+
+
+def failed(s: State, o: Elem) -> Expr:
+    return Exists(Part, lambda p: s.missed[o, p])
+
+
+def serves_older(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t can look up a key that was there before the last reset."""
+    return findable(s, t, k) & Exists(Part, lambda p: s.older[t, k, p])
+
+
+def declare_state(m: Machine) -> None:
+    """The fields, and the header of a path's trace."""
 
     m.relation("part", Tier, Key, Part, init=False)  # the tier's index has this part
     m.relation("listed", Tier, Key, init=False)  # what subscribers have been told
@@ -83,28 +106,31 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("cleared", Tier, init=False)
     m.header(events.header)
 
-    def findable(s: State, t: Elem, k: Elem) -> Expr:
-        return ForAll(Part, lambda p: s.part[t, k, p])
 
-    def pinned(s: State, t: Elem, k: Elem) -> Expr:
-        return Exists(Operation, lambda o: s.pin[o, t, k])
+def start(s: State, o: Elem, t: Elem, k: Elem) -> None:
+    """Operation o begins to move key k to tier t, which has no part of it."""
+    s.require(Not(s.moving[o]), s.uses[o] < USES, empty(s, t, k), Not(pinned(s, t, k)))
+    s.require(Not(Exists(Tier, Key, lambda u, j: s.pin[o, u, j])))
 
-    def empty(s: State, t: Elem, k: Elem) -> Expr:
-        return ForAll(Part, lambda p: Not(s.part[t, k, p]))
 
-    def failed(s: State, o: Elem) -> Expr:
-        return Exists(Part, lambda p: s.missed[o, p])
+def gone(s: State, o: Elem, p: Elem) -> Expr:
+    """Whether the source of a promotion has lost the part."""
+    return Exists(Tier, Key, lambda t, k: s.source[o, t, k] & Not(s.content[t, k, p]))
 
-    def serves_older(s: State, t: Elem, k: Elem) -> Expr:
-        """Whether tier t can look up a key that was there before the last reset."""
-        return findable(s, t, k) & Exists(Part, lambda p: s.older[t, k, p])
 
-    # Stores and promotions.
+def end(s: State, o: Elem) -> None:
+    """The transfer is over: it lets go of what it holds."""
+    s.moving[o] = False
+    s.old[o] = False
+    for name in ("source", "target", "pin"):
+        field = getattr(s, name)
+        field.update(lambda q, t, k, field=field: field[q, t, k] & (q != o))
+    s.landed.update(lambda q, p: s.landed[q, p] & (q != o))
+    s.missed.update(lambda q, p: s.missed[q, p] & (q != o))
 
-    def start(s: State, o: Elem, t: Elem, k: Elem) -> None:
-        """Operation o begins to move key k to tier t, which has no part of it."""
-        s.require(Not(s.moving[o]), s.uses[o] < USES, empty(s, t, k), Not(pinned(s, t, k)))
-        s.require(Not(Exists(Tier, Key, lambda u, j: s.pin[o, u, j])))
+
+def declare_transfers(m: Machine) -> None:
+    """Stores and promotions."""
 
     def begin(s: State, o: Elem, t: Elem, k: Elem) -> None:
         s.check("FREEZE", Not(pinned(s, t, k)), "a slot that a transfer holds is not given away")
@@ -140,10 +166,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.source[o, a, k] = True
         s.pin[o, a, k] = True
 
-    def gone(s: State, o: Elem, p: Elem) -> Expr:
-        """Whether the source of a promotion has lost the part."""
-        return Exists(Tier, Key, lambda t, k: s.source[o, t, k] & Not(s.content[t, k, p]))
-
     @m.action(o=Operation, p=Part, event=events.land)
     def land(s: State, o: Elem, p: Elem) -> None:
         """Part p has landed in the target."""
@@ -157,16 +179,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The source's part p turns out to be lost: the transfer will fail."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), gone(s, o, p))
         s.missed[o, p] = True
-
-    def end(s: State, o: Elem) -> None:
-        """The transfer is over: it lets go of what it holds."""
-        s.moving[o] = False
-        s.old[o] = False
-        for name in ("source", "target", "pin"):
-            field = getattr(s, name)
-            field.update(lambda q, t, k, field=field: field[q, t, k] & (q != o))
-        s.landed.update(lambda q, p: s.landed[q, p] & (q != o))
-        s.missed.update(lambda q, p: s.missed[q, p] & (q != o))
 
     @m.action(o=Operation, event=events.complete)
     def complete(s: State, o: Elem) -> None:
@@ -202,7 +214,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.part.update(lambda t, k, p: s.part[t, k, p] & Not(lost(t, k, p)))
         end(s, o)
 
-    # What tiers lose, by decision and by accident.
+
+def declare_losses(m: Machine) -> None:
+    """What tiers lose, by decision and by accident, and what is looked up in them."""
 
     @m.action(t=Tier, k=Key, p=Part, event=events.evict)
     def evict(s: State, t: Elem, k: Elem, p: Elem) -> None:
@@ -234,7 +248,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             "no tier serves a key that is older than the last reset",
         )
 
-    # Resets.
+
+def declare_resets(m: Machine) -> None:
+    """Resets, and what must hold at rest."""
 
     @m.action(event=lambda pre, post: [])
     def begin_reset(s: State) -> None:
@@ -286,6 +302,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             "at quiescence nothing is held",
         )
 
+
+def declare_invariants(m: Machine) -> None:
+    """What every reachable state satisfies."""
+
     @m.invariant("EVENTS")
     def what_is_published_is_what_can_be_looked_up(s: State) -> Expr:
         return ForAll(Tier, Key, lambda t, k: Iff(s.listed[t, k], findable(s, t, k)))
@@ -319,6 +339,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return Exists(Tier, Key, lambda t, k: s.target[o, t, k])
 
         return ForAll(Operation, lambda o: Implies(s.moving[o], has_one(o)))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """What the proofs need besides the invariants."""
 
     @m.lemma
     def after_a_reset_no_part_is_older(s: State) -> Expr:
@@ -362,6 +386,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Each is the end of the part's copy, and needs that there was none before."""
         return ForAll(Operation, Part, lambda o, p: Not(s.landed[o, p] & s.missed[o, p]))
 
+
+def declare_goals(m: Machine) -> None:
+    """States that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def a_promotion_fails_halfway(s: State) -> Expr:
         return Exists(Operation, Part, lambda o, p: failed(s, o) & s.landed[o, p])
@@ -381,4 +409,17 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("content", "known_lost", "older", why="What has happened to the bytes, and when, is a fact.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("tiers", doc=__doc__, faults=faults)
+    declare_sorts(m, Tier, Key, Part, Operation)
+    declare_state(m)
+    declare_transfers(m)
+    declare_losses(m)
+    declare_resets(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -23,9 +23,11 @@ from kvfence.spec.language import (
     Machine,
     Not,
     Or,
+    Sort,
     State,
     View,
 )
+from kvfence.spec.machines.state.common import declare_sorts
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")
@@ -60,14 +62,30 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Rank = Sort("Rank", 2, __name__)
+Piece = Sort("Piece", 2, __name__)
+Buffer = Sort("Buffer", 1, __name__)
+Operation = Sort("Operation", 2, __name__)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("host_memory", doc=__doc__, faults=faults)
-    Rank = m.sort("Rank", default=2)
-    Piece = m.sort("Piece", default=2)
-    Buffer = m.sort("Buffer", default=1)
-    Operation = m.sort("Operation", default=2)
+
+def gen(view: View, o: int) -> int:
+    return int(view.uses[o]) - 1
+
+
+def whole(s: State, k: Elem) -> Expr:
+    return ForAll(Piece, lambda p: s.registered[k, p])
+
+
+def has_some(s: State, k: Elem) -> Expr:
+    return Exists(Piece, lambda p: s.registered[k, p])
+
+
+def refused(s: State) -> Expr:
+    return Exists(Rank, lambda k: s.vote[k] == Vote.no)
+
+
+def declare_state(m: Machine) -> None:
+    """The fields, and the header of a path's trace."""
 
     m.relation("registered", Rank, Piece, init=False)
     m.function("vote", Rank, value=Vote, init=Vote.none)
@@ -86,19 +104,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def gen(view: View, o: int) -> int:
-        return int(view.uses[o]) - 1
 
-    def whole(s: State, k: Elem) -> Expr:
-        return ForAll(Piece, lambda p: s.registered[k, p])
-
-    def has_some(s: State, k: Elem) -> Expr:
-        return Exists(Piece, lambda p: s.registered[k, p])
-
-    def refused(s: State) -> Expr:
-        return Exists(Rank, lambda k: s.vote[k] == Vote.no)
-
-    # Registration: every rank tries, then all ranks decide alike.
+def declare_registration(m: Machine) -> None:
+    """Registration: every rank tries, then all ranks decide alike."""
 
     @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Register("cpu", k, p)])
     def register(s: State, k: Elem, p: Elem) -> None:
@@ -142,16 +150,33 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(Not(has_some(s, k)))
         s.use[k] = Use.plain
 
-    # Transfers, and the descriptor buffers that their kernels read.
 
-    def queue_events(post: View, o: int) -> list[ev.Event]:
-        op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
-        return [
-            ev.Alloc("gpu", op, [o]),
-            ev.Label("gpu", [o], [o + 1]),
-            ev.Alloc("cpu", op, [o]),
-            ev.Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
-        ]
+def queue_events(post: View, o: int) -> list[ev.Event]:
+    op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
+    return [
+        ev.Alloc("gpu", op, [o]),
+        ev.Label("gpu", [o], [o + 1]),
+        ev.Alloc("cpu", op, [o]),
+        ev.Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
+    ]
+
+
+def free_at(s: State, k: Elem, d: Elem) -> Expr:
+    return Not(Exists(Operation, lambda p: s.reads[p, k, d]))
+
+
+def complete_events(pre: View, o: int) -> list[ev.Event]:
+    op = f"op:{o}.{gen(pre, o)}"
+    return [
+        ev.Complete(o, gen(pre, o)),
+        ev.Free("gpu", op, [o]),
+        ev.Evict("gpu", [o]),
+        ev.Free("cpu", op, [o]),
+    ]
+
+
+def declare_transfers(m: Machine) -> None:
+    """Transfers, and the descriptor buffers that their kernels read."""
 
     @m.action(o=Operation, event=lambda pre, post, o: queue_events(post, o))
     def queue(s: State, o: Elem) -> None:
@@ -166,9 +191,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The transfer is handed to the workers: each rank starts it when it has a buffer for it."""
         s.require(s.state[o] == Stage.queued)
         s.state[o] = Stage.issued
-
-    def free_at(s: State, k: Elem, d: Elem) -> Expr:
-        return Not(Exists(Operation, lambda p: s.reads[p, k, d]))
 
     @m.action(
         o=Operation,
@@ -196,15 +218,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.reported[o, k] = True
         s.reads.update(lambda p, j, d: s.reads[p, j, d] & Not((p == o) & (j == k)))
 
-    def complete_events(pre: View, o: int) -> list[ev.Event]:
-        op = f"op:{o}.{gen(pre, o)}"
-        return [
-            ev.Complete(o, gen(pre, o)),
-            ev.Free("gpu", op, [o]),
-            ev.Evict("gpu", [o]),
-            ev.Free("cpu", op, [o]),
-        ]
-
     @m.action(o=Operation, event=lambda pre, post, o: complete_events(pre, o))
     def complete(s: State, o: Elem) -> None:
         """Every rank has reported: the transfer is over."""
@@ -222,6 +235,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def all_uses_are_over(s: State) -> Expr:
         used_up = ForAll(Operation, lambda o: (s.state[o] == Stage.idle) & (s.uses[o] == USES))
         return And(ForAll(Rank, lambda k: s.use[k] != Use.undecided), used_up)
+
+
+def declare_invariants(m: Machine) -> None:
+    """What every reachable state satisfies."""
 
     @m.invariant("HOSTMEM")
     def ranks_agree_on_pinning(s: State) -> Expr:
@@ -248,6 +265,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return And(s.state[o] != Stage.idle, s.described[o, k], Not(s.reported[o, k]))
 
         return ForAll(Operation, Rank, Buffer, lambda o, k, d: Implies(s.reads[o, k, d], awaited(o, k)))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """What the proofs need besides the invariants."""
 
     @m.lemma
     def a_rank_that_agrees_has_registered_everything(s: State) -> Expr:
@@ -311,6 +332,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Operation, Rank, lambda o, k: Implies(s.described[o, k] & Not(s.reported[o, k]), read(o, k))
         )
 
+
+def declare_goals(m: Machine) -> None:
+    """States that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def all_ranks_use_registered_memory(s: State) -> Expr:
         return ForAll(Rank, lambda k: s.use[k] == Use.pinned)
@@ -333,4 +358,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("registered", why="What memory is registered is a fact of the driver.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("host_memory", doc=__doc__, faults=faults)
+    declare_sorts(m, Rank, Piece, Buffer, Operation)
+    declare_state(m)
+    declare_registration(m)
+    declare_transfers(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -31,7 +31,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
 
@@ -211,7 +211,7 @@ def declare_sharing(m: Machine) -> None:
             s.require(Not(held(s, b)))
         s.check("PIN", Not(held(s, b)), "a slot that somebody holds is not evicted")
         s.check("CONSERVE", cached(s, b), "an evicted slot carries a key")
-        s.label.update(lambda c, k: s.label[c, k] & (c != b))
+        remove(s, b, "label")
 
 
 def declare_invariants(m: Machine) -> None:

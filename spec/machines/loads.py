@@ -31,11 +31,12 @@ from kvfence.spec.language import (
     State,
 )
 from kvfence.spec.machines.field_maps import loads as events
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Status = Enum("Status", "gathering loading running gone")
 
 PLACES = 2  # blocks of a prompt in each group
+OF_A_LOAD = ("fills", "heard", "failed")  # the fields of a request's load
 
 REPEATS = "What was done already is done again, and changes nothing."
 ENDED = "A request that is over, or starts again, holds nothing."
@@ -91,10 +92,6 @@ def waits(s: State, r: Elem) -> Expr:
     return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
 
 
-def clear_table(s: State, r: Elem) -> None:
-    s.table.update(lambda q, b: s.table[q, b] & (q != r))
-
-
 def declare_state(m: Machine) -> None:
     """The fields, and the header of a path's trace."""
 
@@ -139,7 +136,7 @@ def declare_gathering(m: Machine) -> None:
     def abort(s: State, r: Elem) -> None:
         """The client of a request that gathers goes away."""
         s.require(s.status[r] == Status.gathering)
-        clear_table(s, r)
+        remove(s, r, "table")
         s.status[r] = Status.gone
 
 
@@ -151,12 +148,6 @@ def over(s: State, r: Elem) -> Expr:
     """The request has a load, and all of its blocks are reported."""
     some = Exists(Block, lambda b: s.fills[r, b])
     return And(some, ForAll(Block, lambda b: Implies(s.fills[r, b], s.heard[r, b])))
-
-
-def end(s: State, r: Elem) -> None:
-    for name in ("fills", "heard", "failed"):
-        field = getattr(s, name)
-        field.update(lambda q, b, field=field: field[q, b] & (q != r))
 
 
 def declare_loads(m: Machine) -> None:
@@ -230,7 +221,7 @@ def declare_ends_of_loads(m: Machine) -> None:
             s.require(none_failed)
         s.check("FAIL-CLOSED", none_failed, "a load of which a block has failed has failed")
         s.label.update(lambda b: s.label[b] | s.fills[r, b])
-        end(s, r)
+        remove(s, r, *OF_A_LOAD)
 
     def counts_as(s: State, r: Elem, q: Elem) -> Expr:
         """How many places request q counts as computed once the load of request r is over."""
@@ -270,7 +261,7 @@ def declare_ends_of_loads(m: Machine) -> None:
         s.counted.update(lambda q: If(touched(s, r, q), counts_as(s, r, q), s.counted[q]))
         leave_what_failed(s, r)
         s.label.update(lambda b: s.label[b] | (s.fills[r, b] & Not(s.failed[r, b])))
-        end(s, r)
+        remove(s, r, *OF_A_LOAD)
 
     @m.action(r=Request, event=events.give_up)
     def give_up(s: State, r: Elem) -> None:
@@ -280,7 +271,7 @@ def declare_ends_of_loads(m: Machine) -> None:
         leave_what_failed(s, r)
         s.table.update(lambda q, b: s.table[q, b] & (s.status[q] != Status.gone))
         s.label.update(lambda b: s.label[b] | (s.fills[r, b] & Not(s.failed[r, b])))
-        end(s, r)
+        remove(s, r, *OF_A_LOAD)
 
 
 def reads_what_is_there(s: State, r: Elem) -> None:
@@ -337,7 +328,7 @@ def declare_running(m: Machine) -> None:
         s.require(s.status[r] == Status.running, s.to_compute[r] == 0)
         reads_what_is_there(s, r)
         s.check("COUNT", s.counted[r] == PLACES, "a request ends with all of its places computed")
-        clear_table(s, r)
+        remove(s, r, "table")
         s.status[r] = Status.gone
 
     @m.action(b=Block, event=events.evict)

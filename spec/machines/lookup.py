@@ -36,7 +36,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Phase = Enum("Phase", "new waiting loading running gone")
 Slot = Enum("Slot", "empty storing cached")
@@ -93,13 +93,13 @@ def unheld(s: State, b: Elem) -> Expr:
 
 def drop_pins(s: State, r: Elem) -> None:
     s.ref.update(lambda b: If(s.pin[r, b], s.ref[b] - 1, s.ref[b]))
-    s.pin.update(lambda q, b: s.pin[q, b] & (q != r))
+    remove(s, r, "pin")
 
 
 def withdraw(s: State, r: Elem) -> None:
     """The promise is given up, and its pins go."""
     drop_pins(s, r)
-    s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
+    remove(s, r, "promise")
 
 
 def declare_state(m: Machine) -> None:
@@ -248,8 +248,7 @@ def declare_lookup(m: Machine) -> None:
         s.external[r] = promised if m.faulty("count_promised") else accept
         s.ref.update(lambda b: s.ref[b] + If(accepted(b), 1, 0) - If(s.pin[r, b], 1, 0))
         s.loading.update(lambda q, b: If(q == r, accepted(b), s.loading[q, b]))
-        s.pin.update(lambda q, b: s.pin[q, b] & (q != r))
-        s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
+        remove(s, r, "pin", "promise")
         s.phase[r] = If(accept == 0, Phase.running, Phase.loading)
 
     @m.action(
@@ -265,7 +264,7 @@ def declare_lookup(m: Machine) -> None:
         """The load is over and lets go of its sources; the request runs."""
         s.require(s.phase[r] == Phase.loading)
         s.ref.update(lambda b: If(s.loading[r, b], s.ref[b] - 1, s.ref[b]))
-        s.loading.update(lambda q, b: s.loading[q, b] & (q != r))
+        remove(s, r, "loading")
         s.phase[r] = Phase.running
 
 
@@ -319,7 +318,7 @@ def declare_ends(m: Machine) -> None:
         """The client goes away between lookup and allocation: promise and pins go too."""
         s.require(s.phase[r] == Phase.waiting)
         if m.faulty("pin_leak_on_abort"):
-            s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
+            remove(s, r, "promise")
         else:
             withdraw(s, r)
         s.phase[r] = Phase.gone

@@ -43,7 +43,7 @@ from kvfence.spec.language import (
 )
 from kvfence.spec.machines.accepted import ranks as ranks_accepted
 from kvfence.spec.machines.lemmas import ranks as ranks_lemmas
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Leader = Enum("Leader", "idle asking committed aborting")
 Part = Enum("Part", "none reserved refused aborted copying done broken")
@@ -89,7 +89,7 @@ def clear(s: State, o: Elem) -> None:
     """The operation is over, and its id may be used again."""
     s.leader[o] = Leader.idle
     s.failed[o] = False
-    s.reported.update(lambda p, k: s.reported[p, k] & (p != o))
+    remove(s, o, "reported")
 
 
 def forget_parts(s: State, o: Elem) -> None:

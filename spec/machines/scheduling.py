@@ -49,7 +49,7 @@ from kvfence.spec.machines.accepted import scheduling as scheduling_accepted
 from kvfence.spec.machines.field_maps import scheduling as events
 from kvfence.spec.machines.field_maps.scheduling import TOKENS
 from kvfence.spec.machines.lemmas import scheduling as scheduling_lemmas
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")
@@ -273,7 +273,7 @@ def declare_steps(m: Machine) -> None:
         s.require(ForAll(Request, lambda q: Implies(s.ahead[v, q], Not(IsIn(s.status[q], *kept_from)))))
         if not m.faulty("free_fenced_victim"):
             s.fence.update(lambda q, b: s.fence[q, b] | And(q == v, s.table[q, b], in_flight(s, v)))
-        s.table.update(lambda q, b: s.table[q, b] & (q != v))
+        remove(s, v, "table")
         s.confirmed[v] = 0
         s.placeholders[v] = 0
         s.grown[v] = False
@@ -286,7 +286,7 @@ def declare_steps(m: Machine) -> None:
         """All tokens are there: the request is gone, and its blocks stay cached, wanted in the host tier."""
         s.require(s.status[r] == Status.running, s.confirmed[r] == TOKENS)
         s.wanted.update(lambda b: s.wanted[b] | s.table[r, b])
-        s.table.update(lambda q, b: s.table[q, b] & (q != r))
+        remove(s, r, "table")
         s.confirmed[r] = 0
         s.grown[r] = False
         s.status[r] = Status.gone

@@ -31,7 +31,7 @@ from kvfence.spec.language import (
     State,
 )
 from kvfence.spec.machines.field_maps import tiers as events
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 USES = 2  # how often an operation id is used
 
@@ -122,11 +122,7 @@ def end(s: State, o: Elem) -> None:
     """The transfer is over: it lets go of what it holds."""
     s.moving[o] = False
     s.old[o] = False
-    for name in ("source", "target", "pin"):
-        field = getattr(s, name)
-        field.update(lambda q, t, k, field=field: field[q, t, k] & (q != o))
-    s.landed.update(lambda q, p: s.landed[q, p] & (q != o))
-    s.missed.update(lambda q, p: s.missed[q, p] & (q != o))
+    remove(s, o, "source", "target", "pin", "landed", "missed")
 
 
 def declare_transfers(m: Machine) -> None:
@@ -272,9 +268,9 @@ def declare_resets(m: Machine) -> None:
     def clear(s: State, t: Elem) -> None:
         """Tier t forgets every key, and says so."""
         s.require(s.resetting, Not(s.cleared[t]))
-        s.part.update(lambda u, k, p: s.part[u, k, p] & (u != t))
+        remove(s, t, "part")
         if not m.faulty("reset_not_published"):
-            s.listed.update(lambda u, k: s.listed[u, k] & (u != t))
+            remove(s, t, "listed")
         s.cleared[t] = True
 
     @m.action(event=events.end_reset)

@@ -27,7 +27,7 @@ from kvfence.spec.language import (
     State,
     View,
 )
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")
@@ -228,8 +228,7 @@ def declare_transfers(m: Machine) -> None:
             "a transfer that is over reads no descriptor buffer",
         )
         s.state[o] = Stage.idle
-        s.described.update(lambda p, k: s.described[p, k] & (p != o))
-        s.reported.update(lambda p, k: s.reported[p, k] & (p != o))
+        remove(s, o, "described", "reported")
 
     @m.terminal
     def all_uses_are_over(s: State) -> Expr:

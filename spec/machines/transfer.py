@@ -37,7 +37,7 @@ from kvfence.spec.machines.accepted import transfer as transfer_accepted
 from kvfence.spec.machines.field_maps import transfer as events
 from kvfence.spec.machines.field_maps.transfer import FULL, Names
 from kvfence.spec.machines.lemmas import transfer as transfer_lemmas
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.common import declare_sorts, remove
 from kvfence.spec.machines.state.transfer import (
     Block,
     Host,
@@ -65,10 +65,6 @@ GIVEN_AWAY = "a block that somebody holds is not given away"
 COMPLETE = "a transfer is complete when every rank has reported"
 
 
-def clear_table(s: State, r: Elem) -> None:
-    s.table.update(lambda q, b: s.table[q, b] & (q != r))
-
-
 def start(s: State, o: Elem, b: Elem, h: Elem, *, load: bool) -> None:
     """Operation o, idle until now, is queued for block b and CPU slot h, and holds both."""
     s.require(s.state[o] == Op.idle, s.uses[o] < 2)
@@ -87,9 +83,7 @@ def end(s: State, o: Elem) -> None:
     s.load[o] = False
     s.failed[o] = False
     s.old[o] = False
-    for name in ("of", "block", "host", "op_pin", "host_pin", "reported"):
-        field = getattr(s, name)
-        field.update(lambda p, x, field=field: field[p, x] & (p != o))
+    remove(s, o, "of", "block", "host", "op_pin", "host_pin", "reported")
 
 
 def declare_admission(m: Machine) -> None:
@@ -351,7 +345,7 @@ def declare_ends(m: Machine) -> None:
         if m.faulty("free_on_preempt"):
             s.op_pin.update(lambda o, b: s.op_pin[o, b] & Not(s.of[o, r]))
         s.fence.update(lambda q, b: s.fence[q, b] | ((q == r) & s.table[q, b] & in_flight(s, r)))
-        clear_table(s, r)
+        remove(s, r, "table")
         s.of.update(lambda o, q: s.of[o, q] & (q != r))
         s.gen[r] = 1
         s.computed[r] = 0
@@ -370,12 +364,12 @@ def declare_ends(m: Machine) -> None:
         s.require(s.status[r] == Status.running)
         if m.faulty("free_before_processed"):
             s.require(s.computed[r] == FULL)
-            clear_table(s, r)
+            remove(s, r, "table")
         else:
             s.require(s.confirmed[r] == FULL)
         if m.faulty("late_flush"):
             s.owed.update(lambda q, b: s.owed[q, b] | ((q == r) & s.table[q, b] & Not(s.covered[r])))
-            clear_table(s, r)
+            remove(s, r, "table")
         s.status[r] = Status.finishing
 
     if m.faulty("late_flush"):
@@ -432,7 +426,7 @@ def declare_ends(m: Machine) -> None:
             s.covered[r] | (s.confirmed[r] < FULL),
             "each full confirmed block is stored, queued or dropped with a reason",
         )
-        clear_table(s, r)
+        remove(s, r, "table")
         s.computed[r] = 0
         s.confirmed[r] = 0
         s.covered[r] = False
@@ -507,7 +501,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     declare_caches(m)
     declare_safety(m)
     declare_accounting(m)
-    transfer_lemmas.declare(m, Status, Op, FULL)
+    transfer_lemmas.declare(m)
     transfer_accepted.declare(m)
     declare_goals(m)
     return m

@@ -6,6 +6,8 @@ that were launched. Each operation has two events, its barrier and its completio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvfence.spec import order as od
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
@@ -35,6 +37,7 @@ def bytes_of(region: int, slots: list[int]) -> list[od.Range]:
     return [(region, slot * SLOT_BYTES, SLOT_BYTES) for slot in slots]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Events:
     """The order events of each action, for a design with these traits.
 
@@ -44,19 +47,12 @@ class Events:
     ``wrong_stream``: completion is asked of the compute stream.
     """
 
-    def __init__(
-        self,
-        *,
-        fill_apart: bool,
-        early_record: bool,
-        store_barrier: bool,
-        load_barrier: bool,
-        event_reused: bool,
-        wrong_stream: bool,
-    ) -> None:
-        self.fill_apart, self.early_record = fill_apart, early_record
-        self.store_barrier, self.load_barrier = store_barrier, load_barrier
-        self.event_reused, self.wrong_stream = event_reused, wrong_stream
+    fill_apart: bool
+    early_record: bool
+    store_barrier: bool
+    load_barrier: bool
+    event_reused: bool
+    wrong_stream: bool
 
     def header(self, sizes: Sizes) -> od.Header:
         """The threads, streams and memories."""

@@ -204,10 +204,7 @@ def middle() -> list[str]:
 def document() -> str:
     """The whole page."""
     introduction = INTRODUCTION.format(
-        version=events.VERSION,
-        oldest=events.OLDEST,
-        event=LONGEST_LINE >> 20,
-        header=LONGEST_HEADER >> 20,
+        version=events.VERSION, oldest=events.OLDEST, event=LONGEST_LINE >> 20, header=LONGEST_HEADER >> 20
     )
     parts = [introduction, GLOSSARY, "", *glossary(), "", "## The header", ""]
     for struct in (events.Header, events.Pool, events.Group):

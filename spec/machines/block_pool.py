@@ -14,23 +14,8 @@ first. A refused allocation changes nothing.
 from __future__ import annotations
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-    View,
-)
+from kvfence.spec.language import Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.state.common import declare_sorts, remove
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
@@ -193,10 +178,7 @@ def declare_sharing(m: Machine) -> None:
         s.holds[h, b] = False
 
     @m.action(
-        h=Holder,
-        b=Block,
-        k=Key,
-        event=lambda pre, post, h, b, k: [ev.Label("gpu", [slot(pre, b)], [k + 1])],
+        h=Holder, b=Block, k=Key, event=lambda pre, post, h, b, k: [ev.Label("gpu", [slot(pre, b)], [k + 1])]
     )
     def register(s: State, h: Elem, b: Elem, k: Elem) -> None:
         """The full slot b, held by h, enters the prefix index under key k; others may have it too."""

@@ -23,24 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
-from kvfence.spec.language.expr import limit
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or, limit
 from kvfence.spec.machines.field_maps import geometry as events
 from kvfence.spec.machines.lemmas import geometry as geometry_lemmas
 from kvfence.spec.machines.state.common import declare_sorts

@@ -14,22 +14,8 @@ everything under its table has landed.
 
 from __future__ import annotations
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads as events
 from kvfence.spec.machines.state.common import declare_sorts, remove
 

@@ -17,25 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Bool,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-    View,
-)
+from kvfence.spec.language import Bool, Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Phase = Enum("Phase", "new waiting loading running gone")
@@ -397,9 +380,7 @@ def declare_lemmas(m: Machine) -> None:
     def promises_and_pins_belong_to_waiting_requests(s: State) -> Expr:
         """A lookup makes both for a waiting request, and whatever ends the wait ends both."""
         return ForAll(
-            Request,
-            Block,
-            lambda r, b: Implies(s.promise[r, b] | s.pin[r, b], s.phase[r] == Phase.waiting),
+            Request, Block, lambda r, b: Implies(s.promise[r, b] | s.pin[r, b], s.phase[r] == Phase.waiting)
         )
 
     @m.lemma

@@ -22,25 +22,8 @@ internal. An aborted rank reports that it has not done its part.
 from __future__ import annotations
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-    View,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import ranks as ranks_accepted
 from kvfence.spec.machines.lemmas import ranks as ranks_lemmas
 from kvfence.spec.machines.state.common import declare_sorts, remove
@@ -435,10 +418,7 @@ def declare_invariants(m: Machine) -> None:
             return IsIn(s.part[o, k], *ROOM)
 
         return ForAll(
-            Operation,
-            Operation,
-            Rank,
-            lambda o, p, k: Implies(takes_room(o, k) & takes_room(p, k), o == p),
+            Operation, Operation, Rank, lambda o, p, k: Implies(takes_room(o, k) & takes_room(p, k), o == p)
         )
 
     @m.invariant("NO-LEAK")

@@ -27,24 +27,8 @@ some time on, they do some day. Requests arrive when they like, and any load may
 
 from __future__ import annotations
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import scheduling as scheduling_accepted
 from kvfence.spec.machines.field_maps import scheduling as events
 from kvfence.spec.machines.field_maps.scheduling import TOKENS
@@ -339,10 +323,7 @@ def declare_invariants(m: Machine) -> None:
         def steps(r: Elem) -> Expr:
             return If(s.flight[0, r], 1, 0) + If(s.flight[1, r], 1, 0)
 
-        return ForAll(
-            Request,
-            lambda r: s.placeholders[r] == If(s.status[r] == Status.running, steps(r), 0),
-        )
+        return ForAll(Request, lambda r: s.placeholders[r] == If(s.status[r] == Status.running, steps(r), 0))
 
     @m.invariant("CONSERVE")
     def a_block_has_one_holder(s: State) -> Expr:

@@ -14,22 +14,8 @@ that could not read it is over.
 
 from __future__ import annotations
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.field_maps import tiers as events
 from kvfence.spec.machines.state.common import declare_sorts, remove
 
@@ -153,11 +139,7 @@ def declare_transfers(m: Machine) -> None:
         if not m.faulty("promotion_during_reset"):
             s.require(Not(s.resetting))
         s.check("FAIL-CLOSED", findable(s, a, k), "what is copied from a tier can be looked up there")
-        s.check(
-            "RESET",
-            Not(serves_older(s, a, k)),
-            "no tier serves a key that is older than the last reset",
-        )
+        s.check("RESET", Not(serves_older(s, a, k)), "no tier serves a key that is older than the last reset")
         begin(s, o, t, k)
         s.source[o, a, k] = True
         s.pin[o, a, k] = True
@@ -238,11 +220,7 @@ def declare_losses(m: Machine) -> None:
             Not(Exists(Part, lambda p: s.known_lost[t, k, p])),
             "what is known to be lost is not promised",
         )
-        s.check(
-            "RESET",
-            Not(serves_older(s, t, k)),
-            "no tier serves a key that is older than the last reset",
-        )
+        s.check("RESET", Not(serves_older(s, t, k)), "no tier serves a key that is older than the last reset")
 
 
 def declare_resets(m: Machine) -> None:

@@ -11,22 +11,8 @@ transfers that take their buffers rank by rank before they start can wait for ea
 from __future__ import annotations
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-    View,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or
 from kvfence.spec.machines.state.common import declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
@@ -193,10 +179,7 @@ def declare_transfers(m: Machine) -> None:
         s.state[o] = Stage.issued
 
     @m.action(
-        o=Operation,
-        k=Rank,
-        d=Buffer,
-        event=lambda pre, post, o, k, d: [ev.Describe(o, gen(pre, o), d, k)],
+        o=Operation, k=Rank, d=Buffer, event=lambda pre, post, o, k, d: [ev.Describe(o, gen(pre, o), d, k)]
     )
     def describe(s: State, o: Elem, k: Elem, d: Elem) -> None:
         """Rank k writes the transfer's addresses into its descriptor buffer d, for a kernel to read."""
@@ -291,11 +274,7 @@ def declare_lemmas(m: Machine) -> None:
     @m.lemma
     def transfers_wait_for_every_decision(s: State) -> Expr:
         """One is queued when all ranks have decided, and no decision is taken back."""
-        return ForAll(
-            Operation,
-            Rank,
-            lambda o, k: Or(s.state[o] == Stage.idle, s.use[k] != Use.undecided),
-        )
+        return ForAll(Operation, Rank, lambda o, k: Or(s.state[o] == Stage.idle, s.use[k] != Use.undecided))
 
     @m.lemma
     def a_transfer_is_marked_when_it_has_started(s: State) -> Expr:

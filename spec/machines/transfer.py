@@ -18,21 +18,8 @@ CPU slot is held by transfers only.
 from __future__ import annotations
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Machine,
-    Not,
-    Or,
-    State,
-    View,
-)
+from kvfence.spec.language import Machine, State, View
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.accepted import transfer as transfer_accepted
 from kvfence.spec.machines.field_maps import transfer as events
 from kvfence.spec.machines.field_maps.transfer import FULL, Names
@@ -208,8 +195,7 @@ def declare_stores(m: Machine) -> None:
         start(s, o, b, h, load=False)
 
     @m.action(
-        r=Request,
-        event=lambda pre, post, r: [ev.Cursor(f"{r}", pre.gen[r], 1)] if post.cursor[r] else [],
+        r=Request, event=lambda pre, post, r: [ev.Cursor(f"{r}", pre.gen[r], 1)] if post.cursor[r] else []
     )
     def decline_store(s: State, r: Elem) -> None:
         """No CPU slot is free: the block is not stored now, and the cursor stays before it."""

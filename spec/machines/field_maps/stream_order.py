@@ -71,12 +71,7 @@ class Events:
             regions=(
                 od.Region(DEVICE, at=SLOT_BYTES, bytes=device, name="gpu", slot=SLOT_BYTES),
                 od.Region(
-                    PINNED,
-                    at=SLOT_BYTES + device,
-                    bytes=pinned,
-                    kind="pinned",
-                    name="cpu",
-                    slot=SLOT_BYTES,
+                    PINNED, at=SLOT_BYTES + device, bytes=pinned, kind="pinned", name="cpu", slot=SLOT_BYTES
                 ),
             ),
         )

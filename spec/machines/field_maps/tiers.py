@@ -17,9 +17,7 @@ def header(sizes: Mapping[str, int]) -> ev.Header:
     """The header of a path's trace."""
     tiers = [ev.Pool(_pool(t), sizes["Key"]) for t in range(sizes["Tier"])]
     return ev.Header(
-        producer="kvfence machine tiers",
-        pools=(ev.Pool("gpu", sizes["Operation"]), *tiers),
-        tier=_pool(0),
+        producer="kvfence machine tiers", pools=(ev.Pool("gpu", sizes["Operation"]), *tiers), tier=_pool(0)
     )
 
 

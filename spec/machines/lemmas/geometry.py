@@ -65,10 +65,7 @@ def declare(m: Machine, kind: Enum, phase: Enum) -> None:
             equal = same & (s.since_offset[g] == s.reach_offset[g])
             slides = IsIn(s.kind[g], Kind.window, Kind.recurrent)
             started = s.phase != Phase.shape
-            return And(
-                Implies(slides, Or(less, equal)),
-                Implies((s.kind[g] == Kind.chunked) & started, less),
-            )
+            return And(Implies(slides, Or(less, equal)), Implies((s.kind[g] == Kind.chunked) & started, less))
 
         return ForAll(Group, within)
 

@@ -6,21 +6,8 @@ lemma says why it holds; all of them and the invariants are proved together, eac
 
 from __future__ import annotations
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
-)
+from kvfence.spec.language import Machine, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.field_maps.transfer import FULL
 from kvfence.spec.machines.state.transfer import (
     Block,
@@ -161,8 +148,7 @@ def _requests(m: Machine) -> None:
     def an_aborted_request_is_accounted_for(s: State) -> Expr:
         """Abort drops the block if all its tokens are confirmed, and no more are confirmed after it."""
         return ForAll(
-            Request,
-            lambda r: Implies(s.status[r] == Status.aborting, s.covered[r] | (s.confirmed[r] < FULL)),
+            Request, lambda r: Implies(s.status[r] == Status.aborting, s.covered[r] | (s.confirmed[r] < FULL))
         )
 
     @m.lemma
@@ -235,7 +221,5 @@ def _loads_and_stores(m: Machine) -> None:
     def a_store_is_open_only_while_the_tier_lacks_the_key(s: State) -> Expr:
         """A store begins when the key is not resident, and only its own completion makes it so."""
         return ForAll(
-            Operation,
-            Host,
-            lambda o, h: Implies(is_open(s, o) & Not(s.load[o]), Not(s.resident[h])),
+            Operation, Host, lambda o, h: Implies(is_open(s, o) & Not(s.load[o]), Not(s.resident[h]))
         )

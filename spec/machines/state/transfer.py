@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import transfer as events
 from kvfence.spec.machines.field_maps.transfer import FULL
 
@@ -33,8 +19,7 @@ Rank = Sort("Rank", 2, __name__)
 
 def held(s: State, b: Elem) -> Expr:
     return Or(
-        Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]),
-        Exists(Operation, lambda o: s.op_pin[o, b]),
+        Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]), Exists(Operation, lambda o: s.op_pin[o, b])
     )
 
 

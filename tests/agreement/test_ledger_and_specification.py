@@ -6,8 +6,6 @@ if, and only if, the specification finds the step or the state after it in viola
 invariant that the specification names.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

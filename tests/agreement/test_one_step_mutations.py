@@ -20,8 +20,6 @@ What remains is listed in ``LESS``, with the reason why an event says less there
 list must be exact.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 

@@ -6,8 +6,6 @@ and read again. Every step from there, of the sound design and of each faulty on
 both.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """What drivers of the reference share: actions by name, what was evicted, and pressure on a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@
 * :func:`breaks` and :func:`holds`: a trace written down in the test, for siblings that no report mentions.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache

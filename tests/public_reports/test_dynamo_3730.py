@@ -3,8 +3,6 @@
 The leader drops its slot before the worker reports: the operation never ends. The same in dynamo#4171.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LANDED, LOADING
 

@@ -3,8 +3,6 @@
 Pins are broken between lookup and retrieval, and what comes back is counted as the whole.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import CACHED, PROMISED
 

@@ -4,8 +4,6 @@ A store reads its source after preemption has freed it; the flush in between doe
 for what is still queued. The same in LMCache#5248.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import STORING, connector
 

@@ -1,7 +1,5 @@
 """Two reports of what is slow or looks odd, and is right: it must not be flagged, however it is varied."""
 
-from __future__ import annotations
-
 from judged import breaks, holds
 from situations import CACHED, LANDED, STORED
 

@@ -3,8 +3,6 @@
 The tail of a transfer is released twice, by two code paths.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import PROMISED
 

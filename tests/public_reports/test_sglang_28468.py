@@ -3,8 +3,6 @@
 The destination of a copy in flight has no holder.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import STORING
 

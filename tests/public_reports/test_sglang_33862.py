@@ -3,8 +3,6 @@
 Each node keeps a mirror on the host, which no one gives back, until every backup is refused.
 """
 
-from __future__ import annotations
-
 from judged import breaks, holds, story, twin_accepted
 from situations import STORED
 

@@ -3,8 +3,6 @@
 What one rank says is taken for all.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import STORING, connector
 

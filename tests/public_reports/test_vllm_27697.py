@@ -3,8 +3,6 @@
 The cursor advances before the job is queued, and an early exit leaves the job out.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import QUEUED
 

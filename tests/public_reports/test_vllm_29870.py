@@ -3,8 +3,6 @@
 Preemption gives slots back while a transfer still reads them.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LOADING
 

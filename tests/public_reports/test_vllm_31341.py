@@ -3,8 +3,6 @@
 A store that does not wait for the compute stream.
 """
 
-from __future__ import annotations
-
 from judged import faults, rejected, twin_accepted
 
 test_the_fault_is_rejected_and_its_twin_is_accepted = faults(store_without_barrier="STORE-READY")

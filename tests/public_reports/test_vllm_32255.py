@@ -3,8 +3,6 @@
 An abort frees what a load in flight still writes; or, the other way round, nobody frees it.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import PROMISED
 

@@ -4,8 +4,6 @@ A promise without a holder: between the two phases of a lookup nothing keeps the
 adds to what the first answer took.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import CACHED
 

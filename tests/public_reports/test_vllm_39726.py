@@ -3,8 +3,6 @@
 Holds and trackers of transfers survive the reset, and their completion brings entries back.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import STORING
 

@@ -3,8 +3,6 @@
 A key becomes known only when its store has landed: whoever hits the block before stores it again.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import COMPUTED
 

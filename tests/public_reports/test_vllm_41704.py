@@ -3,8 +3,6 @@
 Stores are planned before the step that completes the block is counted, and finishing clears what is left.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import COMPUTED
 

@@ -3,8 +3,6 @@
 A list with duplicates: each naming is counted, and the free list grows beyond the pool.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import CACHED
 

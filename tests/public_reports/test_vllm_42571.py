@@ -3,8 +3,6 @@
 One release names a block twice.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import COMPUTED
 

@@ -3,8 +3,6 @@
 The cursor or the plan outlives the hold on the block.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import COMPUTED
 

@@ -3,8 +3,6 @@
 Counts are rolled back after a failed load, and one of them is forgotten.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds, rejected, twin_accepted
 from situations import PROMISED
 

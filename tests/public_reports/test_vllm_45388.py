@@ -4,8 +4,6 @@ The head of the queue does not fit, and those behind it that hold blocks are nev
 vllm#45387.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LANDED
 

@@ -3,8 +3,6 @@
 The copy's stream has no edge from the compute, or its reads leave the order of the stream.
 """
 
-from __future__ import annotations
-
 from judged import faults, rejected, twin_accepted
 
 test_the_fault_is_rejected_and_its_twin_is_accepted = faults(

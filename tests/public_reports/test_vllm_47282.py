@@ -4,8 +4,6 @@ A slot is given back on an optimistic count while a dispatched step still reads 
 vllm#47291, vllm#47653 and vllm#47728.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import ADMITTED, connector
 

@@ -3,8 +3,6 @@
 What is stored at the end is submitted when the blocks are gone.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import QUEUED, STORED
 

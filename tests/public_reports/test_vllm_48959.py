@@ -3,8 +3,6 @@
 A window that does not begin at a block's edge lies in one block more than its length suggests.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import connector
 

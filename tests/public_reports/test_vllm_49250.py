@@ -3,8 +3,6 @@
 A sharer takes the failed block for computed.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LANDED, LOADING
 

@@ -4,8 +4,6 @@ A retry counts on blocks of a victim that stay fenced. Its opposite, a victim wh
 once, is unsafe.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import ADMITTED, connector
 

@@ -3,8 +3,6 @@
 Ids are unique in a group only. The same in vllm#56855 and vllm#47812.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LOADING
 

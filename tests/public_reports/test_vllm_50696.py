@@ -3,8 +3,6 @@
 A zero-fill that was dispatched earlier lands after the load.
 """
 
-from __future__ import annotations
-
 from judged import faults, rejected, twin_accepted
 
 test_the_fault_is_rejected_and_its_twin_is_accepted = faults(zero_fill_after_load="LOAD-ORDER")

@@ -3,8 +3,6 @@
 The table begins anew, and the cursor does not.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import COMPUTED
 

@@ -4,8 +4,6 @@ A group that drafts nothing is treated as if it did: its only block is always le
 vllm#52771.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import connector
 

@@ -3,8 +3,6 @@
 An answer is matched by key alone.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import STORED
 

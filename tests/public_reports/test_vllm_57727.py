@@ -3,8 +3,6 @@
 One tier is reset, and the answer hides that another was not.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import CACHED
 

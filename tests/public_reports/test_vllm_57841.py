@@ -3,8 +3,6 @@
 A request without blocks stands in front of one that holds some.
 """
 
-from __future__ import annotations
-
 from judged import breaks, faults, holds
 from situations import LANDED
 

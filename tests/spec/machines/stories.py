@@ -1,7 +1,5 @@
 """Stories of the named designs: steps as they are printed, taken one by one; and what sound machines show."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

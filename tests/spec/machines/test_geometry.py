@@ -1,7 +1,5 @@
 """The geometry machine: its designs with their stories, and its counts held against plain division."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

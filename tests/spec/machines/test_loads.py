@@ -1,7 +1,5 @@
 """Failing loads and late verdicts: each design with its story, and what the sound machines do instead."""
 
-from __future__ import annotations
-
 import pytest
 from stories import (
     assert_breaks_by,

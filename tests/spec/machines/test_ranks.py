@@ -1,7 +1,5 @@
 """The ranks machine: one decision, one completion, for any number of ranks; each design with its story."""
 
-from __future__ import annotations
-
 import pytest
 from stories import assert_breaks_by, assert_proof_needs_lemmas, faulty_designs, refused_by_the_sound_twin
 

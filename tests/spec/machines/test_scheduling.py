@@ -1,7 +1,5 @@
 """The scheduling machine: safe at any size, everybody gets on, and each design with its story."""
 
-from __future__ import annotations
-
 import pytest
 from stories import assert_holds_and_does_all, assert_proof_needs_lemmas, faulty_designs
 

@@ -1,7 +1,5 @@
 """The stream order machine: sound at any size, each design with its story, and what must stay possible."""
 
-from __future__ import annotations
-
 import pytest
 from stories import (
     assert_breaks_by,

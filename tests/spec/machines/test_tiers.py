@@ -1,7 +1,5 @@
 """Several tiers, and host memory: each design with its story, and what the sound machines do instead."""
 
-from __future__ import annotations
-
 import pytest
 from stories import (
     assert_breaks_by,

@@ -74,6 +74,7 @@ def plain(docstring: str | None) -> str:
 
 
 def tag(event: type[msgspec.Struct]) -> str:
+    """The name of an event in a trace; of another struct, the name of its class."""
     return str(event.__struct_config__.tag or event.__name__)
 
 
@@ -107,6 +108,7 @@ def notes(struct: type[msgspec.Struct]) -> list[str]:
 
 
 def fields(struct: type[msgspec.Struct]) -> list[str]:
+    """The table of a struct's fields, with their types and defaults."""
     if not struct.__struct_fields__:
         return ["No fields."]
     rows = ["| field | type | default |", "|---|---|---|"]
@@ -139,6 +141,7 @@ def line_of(line: msgspec.Struct) -> str:
 
 
 def example() -> str:
+    """The trace of a request whose one block is stored."""
     lines: list[msgspec.Struct] = [
         events.Header(
             producer="example",

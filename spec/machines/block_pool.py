@@ -33,18 +33,22 @@ Key = Sort("Key", 2, __name__)
 
 
 def free(s: State, b: Elem) -> Expr:
+    """Whether the free list names the slot."""
     return s.entries[b] > 0
 
 
 def held(s: State, b: Elem) -> Expr:
+    """Whether the slot has a holder."""
     return Exists(Holder, lambda h: s.holds[h, b])
 
 
 def cached(s: State, b: Elem) -> Expr:
+    """Whether the slot has a content key."""
     return Exists(Key, lambda k: s.label[b, k])
 
 
 def ready(s: State) -> Expr:
+    """Whether the null block is chosen."""
     return Exists(Block, lambda b: s.null[b])
 
 
@@ -57,8 +61,7 @@ def take(s: State, h: Elem, b: Elem) -> None:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.relation("null", Block, init=False)
     m.relation("holds", Holder, Block, init=False)
     m.function("ref", Block, value=Int(0, lambda sizes: sizes["Holder"] + 1), init=0)
@@ -75,7 +78,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_allocation(m: Machine) -> None:
-    """Set-up, allocation and refusal."""
+    """Declare set-up, allocation and refusal."""
 
     @m.action(b=Block, event=lambda pre, post, b: [])
     def reserve_null(s: State, b: Elem) -> None:
@@ -128,7 +131,7 @@ def declare_allocation(m: Machine) -> None:
 
 
 def declare_sharing(m: Machine) -> None:
-    """How slots are shared and released, and found by their keys."""
+    """Declare how slots are shared and released, and found by their keys."""
 
     @m.action(
         h=Holder,
@@ -197,7 +200,7 @@ def declare_sharing(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("CONSERVE")
     def ref_count_is_the_number_of_holders(s: State) -> Expr:
@@ -231,7 +234,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_lemmas(m: Machine) -> None:
-    """What the proofs need besides the invariants."""
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def before_the_set_up_no_slot_is_used(s: State) -> Expr:
@@ -245,7 +248,7 @@ def declare_lemmas(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def two_holders_share_a_slot(s: State) -> Expr:

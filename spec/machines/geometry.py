@@ -83,16 +83,17 @@ def limited(s: State, g: Elem) -> Expr:
 
 
 def every_group_ends_a_block(s: State) -> Expr:
+    """Whether the position is the end of a block in every group."""
     return ForAll(Group, lambda g: s.at_offset[g] == 0)
 
 
 def no_events(*_: object) -> list[object]:
+    """Give no event: a group is observed when something is done with it."""
     return []  # which groups there are is told with what is done with them
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.header(events.header)
 
     m.function("phase", value=Phase, init=Phase.shape)
@@ -137,7 +138,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_groups(m: Machine) -> None:
-    """What groups there are."""
+    """Declare what groups there are."""
 
     @m.action(g=Group, k=Kind, n=Length, event=no_events)
     def describe(s: State, g: Elem, k: Expr, n: Expr) -> None:
@@ -176,6 +177,7 @@ def declare_groups(m: Machine) -> None:
 
 
 def drafting(s: State) -> Expr:
+    """Whether slots are reserved ahead, for speculative decoding."""
     return s.ahead > 0
 
 
@@ -185,7 +187,7 @@ def to_serve(s: State, g: Elem) -> Expr:
 
 
 def declare_writer(m: Machine) -> None:
-    """The writer, token by token."""
+    """Declare the writer, token by token."""
 
     @m.action(event=events.write(aligned=m.faulty("aligned_window_bound")))
     def write(s: State) -> None:
@@ -245,7 +247,7 @@ def read_at(s: State, g: Elem, n: Expr) -> Expr:
 
 
 def declare_reader(m: Machine) -> None:
-    """The reader: what it is promised, accepts and asks for."""
+    """Declare the reader: what it is promised, accepts and asks for."""
 
     @m.action(event=events.look_up)
     def look_up(s: State) -> None:
@@ -315,7 +317,7 @@ def touched(s: State, g: Elem) -> Expr:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("GEOMETRY")
     def what_is_kept_covers_what_the_next_token_reads(s: State) -> Expr:
@@ -372,7 +374,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def a_window_begins_in_the_middle_of_a_block(s: State) -> Expr:

@@ -50,10 +50,12 @@ Place = Int(0, PLACES - 1)
 
 
 def held(s: State, b: Elem) -> Expr:
+    """Whether a table or a load holds the block."""
     return Exists(Request, lambda r: s.table[r, b] | s.fills[r, b])
 
 
 def under_load(s: State, b: Elem) -> Expr:
+    """Whether a load will fill the block."""
     return Exists(Request, lambda q: s.fills[q, b])
 
 
@@ -63,24 +65,27 @@ def fresh(s: State, b: Elem) -> Expr:
 
 
 def is_at(s: State, b: Elem, i: Expr | int, g: Elem) -> Expr:
+    """Whether the block is for place i in group g."""
     return (s.place[b] == i) & s.in_group[b, g]
 
 
 def has(s: State, r: Elem, i: Expr | int, g: Elem) -> Expr:
+    """Whether the request has a block for place i in group g."""
     return Exists(Block, lambda b: s.table[r, b] & is_at(s, b, i, g))
 
 
 def complete_table(s: State, r: Elem) -> Expr:
+    """Whether the request has a block for each place in every group."""
     return ForAll(Group, Place, lambda g, i: has(s, r, i, g))
 
 
 def waits(s: State, r: Elem) -> Expr:
+    """Whether a load still fills a block of the table."""
     return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.gathering)
     m.function("counted", Request, value=Int(0, PLACES), init=0)  # places counted as computed
     m.function("to_compute", Request, value=Int(0, PLACES), init=PLACES)
@@ -98,7 +103,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_gathering(m: Machine) -> None:
-    """How a request gathers its blocks."""
+    """Declare how a request gathers its blocks."""
 
     @m.action(r=Request, b=Block, i=Place, g=Group, event=events.take)
     def take(s: State, r: Elem, b: Elem, i: Expr, g: Elem) -> None:
@@ -127,6 +132,7 @@ def declare_gathering(m: Machine) -> None:
 
 
 def is_reported_once(s: State, r: Elem, b: Elem) -> None:
+    """Check that the block of the load was not reported before."""
     s.check("ONCE", s.fills[r, b] & Not(s.heard[r, b]), "a block of a load is reported once")
 
 
@@ -137,7 +143,7 @@ def over(s: State, r: Elem) -> Expr:
 
 
 def declare_loads(m: Machine) -> None:
-    """Admission, and the reports of the load."""
+    """Declare admission, and the reports of the load."""
 
     @m.action(r=Request, event=events.admit)
     def admit(s: State, r: Elem) -> None:
@@ -194,7 +200,7 @@ def leave_what_failed(s: State, r: Elem) -> None:
 
 
 def declare_ends_of_loads(m: Machine) -> None:
-    """The end of a load, for all that have its blocks."""
+    """Declare the end of a load, for all that have its blocks."""
 
     @m.action(r=Request, event=events.complete)
     def complete(s: State, r: Elem) -> None:
@@ -279,7 +285,7 @@ def reads_what_is_there(s: State, r: Elem) -> None:
 
 
 def declare_running(m: Machine) -> None:
-    """Steps, ends and evictions."""
+    """Declare steps, ends and evictions."""
 
     @m.action(r=Request, event=lambda pre, post, r: [])
     def resume(s: State, r: Elem) -> None:
@@ -333,7 +339,7 @@ def declare_running(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("COUNT")
     def each_place_is_counted_or_computed(s: State) -> Expr:
@@ -365,6 +371,10 @@ def declare_invariants(m: Machine) -> None:
             return And(s.table[r, b], s.table[r, c], same)
 
         return ForAll(Request, Block, Block, Group, lambda r, b, c, g: Implies(both(r, b, c, g), b == c))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def a_report_is_about_a_block_of_the_load(s: State) -> Expr:
@@ -422,6 +432,10 @@ def declare_invariants(m: Machine) -> None:
             Request, Block, lambda r, b: Implies(s.status[r] == Status.gathering, Not(s.fills[r, b]))
         )
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def a_sharer_waits_for_a_load(s: State) -> Expr:
         def shares(q: Elem, r: Elem, b: Elem) -> Expr:
@@ -467,4 +481,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     declare_ends_of_loads(m)
     declare_running(m)
     declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -66,6 +66,7 @@ def present(s: State, r: Elem, g: Expr | int) -> Expr:
 
 
 def pinned(s: State) -> Expr:
+    """Whether somebody pins the copy."""
     return Exists(Request, Generation, lambda r, g: s.pin[r, g])
 
 
@@ -75,8 +76,7 @@ def unpin(s: State, r: Elem) -> None:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.waiting)
     m.function("gen", Request, value=Generation, init=0)
     m.function("verdict", Request, value=Verdict, init=Verdict.unknown)
@@ -90,7 +90,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_tier(m: Machine) -> None:
-    """The tier, which stores and evicts one key."""
+    """Declare the tier, which stores and evicts one key."""
 
     @m.action(event=events.store)
     def store(s: State) -> None:
@@ -114,7 +114,7 @@ def declare_tier(m: Machine) -> None:
 
 
 def declare_answers(m: Machine) -> None:
-    """Questions and answers."""
+    """Declare questions and answers."""
 
     @m.action(r=Request, event=events.ask)
     def ask(s: State, r: Elem) -> None:
@@ -161,7 +161,7 @@ def declare_answers(m: Machine) -> None:
 
 
 def declare_use_of_verdicts(m: Machine) -> None:
-    """What a verdict is for."""
+    """Declare what a verdict is for."""
 
     @m.action(r=Request, event=events.load)
     def load(s: State, r: Elem) -> None:
@@ -209,7 +209,7 @@ def declare_use_of_verdicts(m: Machine) -> None:
 
 
 def declare_ends(m: Machine) -> None:
-    """Ends of requests, and what must hold at rest."""
+    """Declare ends of requests, and what must hold at rest."""
 
     @m.action(r=Request, event=events.abort)
     def abort(s: State, r: Elem) -> None:
@@ -246,7 +246,7 @@ def declare_ends(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("FAIL-CLOSED")
     def what_can_be_found_has_its_content(s: State) -> Expr:
@@ -291,7 +291,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_lemmas(m: Machine) -> None:
-    """What the proofs need besides the invariants."""
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def a_pin_is_for_an_answer_or_a_promise(s: State) -> Expr:
@@ -339,7 +339,7 @@ def declare_lemmas(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def an_answer_is_late_for_a_newer_generation(s: State) -> Expr:

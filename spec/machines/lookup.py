@@ -61,6 +61,7 @@ Block = Sort("Block", 3, __name__)
 
 
 def cached(s: State, b: Elem) -> Expr:
+    """Whether the block can be hit."""
     return s.slot[b] == Slot.cached
 
 
@@ -71,10 +72,12 @@ def hit(s: State, b: Elem, local: Expr) -> Expr:
 
 
 def unheld(s: State, b: Elem) -> Expr:
+    """Whether no promise and no load holds the block."""
     return ForAll(Request, lambda r: Not(s.pin[r, b] | s.loading[r, b]))
 
 
 def drop_pins(s: State, r: Elem) -> None:
+    """Release all pins of the request."""
     s.ref.update(lambda b: If(s.pin[r, b], s.ref[b] - 1, s.ref[b]))
     remove(s, r, "pin")
 
@@ -86,8 +89,7 @@ def withdraw(s: State, r: Elem) -> None:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("phase", Request, value=Phase, init=Phase.new)
     m.function("gen", Request, value=Int(0, 1), init=0)
     m.function("local", Request, value=Int(0, 1), init=0)  # blocks of the prompt that the GPU has
@@ -108,6 +110,8 @@ def declare_state(m: Machine) -> None:
 
 
 def store_events(begin: bool) -> Callable[..., list[ev.Event]]:
+    """The events of the beginning or the end of a store."""
+
     def events(pre: View, post: View, b: int, **_: object) -> list[ev.Event]:
         holder = f"op:{b}.0"
         if begin:
@@ -119,7 +123,7 @@ def store_events(begin: bool) -> Callable[..., list[ev.Event]]:
 
 
 def declare_tier(m: Machine) -> None:
-    """The CPU tier, used by everybody else meanwhile."""
+    """Declare the CPU tier, used by everybody else meanwhile."""
 
     @m.action(b=Block, first=Bool, event=store_events(begin=True))
     def begin_store(s: State, b: Elem, first: Expr) -> None:
@@ -149,6 +153,7 @@ def declare_tier(m: Machine) -> None:
 
 
 def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
+    """Give up the promise before, move the pins, and promise anew."""
     was, now = Names(pre), Names(post)
     old, new = set(was.blocks("pin", r)), set(now.blocks("pin", r))
     promised = now.blocks("promise", r)
@@ -161,6 +166,7 @@ def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
 
 
 def admit_events(pre: View, post: View, r: int, **_: object) -> list[ev.Event]:
+    """Allocate, admit, and queue the load of what is accepted."""
     was, now = Names(pre), Names(post)
     local, gen = pre.local[r], pre.gen[r]
     sources, pins = now.blocks("loading", r), was.blocks("pin", r)
@@ -183,6 +189,7 @@ def admit_events(pre: View, post: View, r: int, **_: object) -> list[ev.Event]:
 
 
 def landed_events(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The end of the request's load."""
     names, op, gen = Names(pre), 100 + r, pre.gen[r]
     return [
         ev.Issue(op, gen),
@@ -193,7 +200,7 @@ def landed_events(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def declare_lookup(m: Machine) -> None:
-    """Arrival, lookup and admission of one request."""
+    """Declare arrival, lookup and admission of one request."""
 
     @m.action(r=Request, event=lambda pre, post, r: [ev.Submit(f"{r}", 0, PROMPT)])
     def submit(s: State, r: Elem) -> None:
@@ -252,6 +259,7 @@ def declare_lookup(m: Machine) -> None:
 
 
 def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
+    """Give up the promise, and end the request."""
     was, now = Names(pre), Names(post)
     released = sorted(set(was.blocks("pin", r)) - set(now.blocks("pin", r)))
     return [
@@ -263,7 +271,7 @@ def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def declare_ends(m: Machine) -> None:
-    """How a request leaves the GPU: preempted, finished or aborted."""
+    """Declare how a request leaves the GPU: preempted, finished or aborted."""
 
     @m.action(
         r=Request,
@@ -308,7 +316,7 @@ def declare_ends(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("PIN")
     def promised_blocks_have_a_holder(s: State) -> Expr:
@@ -374,7 +382,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_lemmas(m: Machine) -> None:
-    """What the proofs need besides the invariants."""
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def promises_and_pins_belong_to_waiting_requests(s: State) -> Expr:
@@ -410,7 +418,7 @@ def declare_lemmas(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def two_requests_pin_one_block(s: State) -> Expr:

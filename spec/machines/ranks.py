@@ -61,10 +61,12 @@ Rank = Sort("Rank", 2, __name__)
 
 
 def all_parts(s: State, o: Elem, *parts: Expr) -> Expr:
+    """Whether the part of every rank in the operation is one of these."""
     return ForAll(Rank, lambda k: IsIn(s.part[o, k], *parts))
 
 
 def all_reported(s: State, o: Elem) -> Expr:
+    """Whether every rank has reported the operation."""
     return ForAll(Rank, lambda k: s.reported[o, k])
 
 
@@ -76,17 +78,18 @@ def clear(s: State, o: Elem) -> None:
 
 
 def forget_parts(s: State, o: Elem) -> None:
+    """Clear what the ranks did for the operation."""
     s.part.update(lambda p, k: If(p == o, Part.none, s.part[p, k]))
 
 
 def decide(s: State, o: Elem, decision: Expr) -> None:
+    """Decide the operation, which must be undecided."""
     s.check("RANKS", s.leader[o] == Leader.asking, "an operation is decided once, and for all ranks")
     s.leader[o] = decision
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("leader", Operation, value=Leader, init=Leader.idle)
     m.function("uses", Operation, value=Int(0, USES), init=0)
     m.relation("owned", Operation, init=False)  # somebody holds the source
@@ -114,7 +117,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_owner(m: Machine) -> None:
-    """The owner of the source."""
+    """Declare the owner of the source."""
 
     @m.action(o=Operation, event=lambda pre, post, o: [ev.Alloc("gpu", Names(pre).owner(o), [o])])
     def own(s: State, o: Elem) -> None:
@@ -144,6 +147,7 @@ def declare_owner(m: Machine) -> None:
 
 
 def ask_events(pre: View, post: View, o: int) -> list[ev.Event]:
+    """Queue and issue the operation."""
     now, gen = Names(post), Names(post).gen(o)
     return [
         ev.Alloc("cpu", now.op(o), [o]),
@@ -153,11 +157,13 @@ def ask_events(pre: View, post: View, o: int) -> list[ev.Event]:
 
 
 def abort_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """Rank k hears of the abort, and reports that it did nothing."""
     gen = Names(pre).gen(o)
     return [ev.Decide(o, gen, k, "abort"), ev.Report(o, gen, k, ok=False)]
 
 
 def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
+    """End the operation; what is found on all ranks gets its key."""
     was, gen = Names(pre), Names(pre).gen(o)
     found = post.found[o] and not pre.found[o]
     return [
@@ -168,7 +174,7 @@ def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
 
 
 def declare_decision(m: Machine) -> None:
-    """Reserve, commit, abort."""
+    """Declare how ranks reserve, and the leader commits or aborts."""
 
     @m.action(o=Operation, event=ask_events)
     def ask(s: State, o: Elem) -> None:
@@ -235,6 +241,7 @@ def declare_decision(m: Machine) -> None:
 
 
 def begin_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """Rank k hears of the commit."""
     return [ev.Decide(o, Names(pre).gen(o), k, "commit")]
 
 
@@ -247,13 +254,14 @@ def count(s: State, o: Elem, k: Elem) -> None:
 
 
 def late_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """A repeated report is stale, unless the design counts it."""
     counted = post.awaited[o] < pre.awaited[o]
     gen = int(pre.repeats[o, k]) - 1
     return [ev.Report(o, gen, k) if counted else ev.Stale(o, gen, k)]
 
 
 def declare_copies(m: Machine) -> None:
-    """Copies and reports."""
+    """Declare copies and reports."""
 
     @m.action(o=Operation, k=Rank, fair="weak", event=begin_events)
     def begin_copy(s: State, o: Elem, k: Elem) -> None:
@@ -340,7 +348,7 @@ def declare_copies(m: Machine) -> None:
 
 
 def declare_completion(m: Machine) -> None:
-    """The end of an operation, and of what it stored."""
+    """Declare the end of an operation, and of what it stored."""
 
     def is_complete(s: State, o: Elem) -> None:
         s.require(s.leader[o] == Leader.committed)
@@ -377,7 +385,7 @@ def declare_completion(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("RANKS")
     def no_rank_begins_what_another_has_not_reserved_or_aborts(s: State) -> Expr:
@@ -433,7 +441,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and that every operation ends."""
+    """Declare states that some run must reach, and that every operation ends."""
 
     @m.goal
     def a_rank_reports_while_another_has_not_begun(s: State) -> Expr:

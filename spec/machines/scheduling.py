@@ -48,22 +48,27 @@ Host = Sort("Host", 1, __name__)
 
 
 def waits(s: State, r: Elem) -> Expr:
+    """Whether the request waits for its turn."""
     return IsIn(s.status[r], Status.waiting, Status.answered)
 
 
 def in_flight(s: State, r: Elem) -> Expr:
+    """Whether a step of the request is in flight."""
     return s.flight[0, r] | s.flight[1, r]
 
 
 def fenced(s: State, r: Elem) -> Expr:
+    """Whether steps in flight keep blocks of the request behind a fence."""
     return Exists(Block, lambda b: s.fence[r, b])
 
 
 def copied(s: State, b: Elem) -> Expr:
+    """Whether a copy to the host tier reads the block."""
     return Exists(Host, lambda h: s.mirrors[h, b] & (s.copy[h] == Copy.copying))
 
 
 def held(s: State, b: Elem) -> Expr:
+    """Whether a table, a fence or a copy holds the block."""
     return Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]) | copied(s, b)
 
 
@@ -74,6 +79,7 @@ def lacks(s: State, r: Elem) -> Expr:
 
 
 def is_first(s: State, r: Elem) -> Expr:
+    """Whether no request ahead of r waits."""
     return ForAll(Request, lambda q: Implies(s.ahead[q, r], Not(waits(s, q))))
 
 
@@ -90,6 +96,7 @@ def take(s: State, r: Elem, b: Elem) -> None:
 
 
 def receive(s: State, r: Elem, b: Elem, c: Elem) -> None:
+    """Blocks b and c join the table, and lose what they were cached for."""
     s.table.update(lambda q, x: s.table[q, x] | And(q == r, Or(x == b, x == c)))
     s.wanted.update(lambda x: And(s.wanted[x], x != b, x != c))
     s.mirrors.update(lambda h, x: And(s.mirrors[h, x], x != b, x != c))
@@ -104,8 +111,7 @@ def give_two(s: State, r: Elem, b: Elem, c: Elem) -> None:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.new)
     m.function("need", Request, value=Need, init=Need.short)
     m.relation("ahead", Request, Request, init=False)  # the first arrived before the second
@@ -134,7 +140,7 @@ def fits(need: Expr) -> Expr:
 
 
 def declare_admission(m: Machine) -> None:
-    """Arrival and admission."""
+    """Declare arrival and admission."""
 
     @m.action(r=Request, need=Need, event=events.submit)
     def submit(s: State, r: Elem, need: Expr) -> None:
@@ -202,7 +208,7 @@ def step_is_over(s: State, r: Elem) -> None:
 
 
 def declare_steps(m: Machine) -> None:
-    """Steps, and blocks that running requests get and give back."""
+    """Declare steps, and blocks that running requests get and give back."""
 
     @m.action(r=Request, fair="weak", event=events.dispatch)
     def dispatch(s: State, r: Elem) -> None:
@@ -277,7 +283,7 @@ def declare_steps(m: Machine) -> None:
 
 
 def declare_host_tier(m: Machine) -> None:
-    """The host tier, and what must hold at rest."""
+    """Declare the host tier, and what must hold at rest."""
 
     @m.action(b=Block, h=Host, fair="weak", event=events.backup)
     def backup(s: State, b: Elem, h: Elem) -> None:
@@ -306,7 +312,7 @@ def declare_host_tier(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("FREEZE")
     def a_block_under_a_step_is_held(s: State) -> Expr:
@@ -401,7 +407,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and what happens some day."""
+    """Declare states that some run must reach, and what happens some day."""
 
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:

@@ -50,18 +50,22 @@ Operation = Sort("Operation", 2, __name__)
 
 
 def findable(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t's index has all parts of the key."""
     return ForAll(Part, lambda p: s.part[t, k, p])
 
 
 def pinned(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether a transfer holds the slot of the key in tier t."""
     return Exists(Operation, lambda o: s.pin[o, t, k])
 
 
 def empty(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t's index has no part of the key."""
     return ForAll(Part, lambda p: Not(s.part[t, k, p]))
 
 
 def failed(s: State, o: Elem) -> Expr:
+    """Whether the transfer could not read some part."""
     return Exists(Part, lambda p: s.missed[o, p])
 
 
@@ -71,8 +75,7 @@ def serves_older(s: State, t: Elem, k: Elem) -> Expr:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.relation("part", Tier, Key, Part, init=False)  # the tier's index has this part
     m.relation("listed", Tier, Key, init=False)  # what subscribers have been told
     m.relation("content", Tier, Key, Part, init=False)  # the bytes are there
@@ -112,7 +115,7 @@ def end(s: State, o: Elem) -> None:
 
 
 def declare_transfers(m: Machine) -> None:
-    """Stores and promotions."""
+    """Declare stores and promotions."""
 
     def begin(s: State, o: Elem, t: Elem, k: Elem) -> None:
         s.check("FREEZE", Not(pinned(s, t, k)), "a slot that a transfer holds is not given away")
@@ -194,7 +197,7 @@ def declare_transfers(m: Machine) -> None:
 
 
 def declare_losses(m: Machine) -> None:
-    """What tiers lose, by decision and by accident, and what is looked up in them."""
+    """Declare what tiers lose, by decision and by accident, and what is looked up in them."""
 
     @m.action(t=Tier, k=Key, p=Part, event=events.evict)
     def evict(s: State, t: Elem, k: Elem, p: Elem) -> None:
@@ -224,7 +227,7 @@ def declare_losses(m: Machine) -> None:
 
 
 def declare_resets(m: Machine) -> None:
-    """Resets, and what must hold at rest."""
+    """Declare resets, and what must hold at rest."""
 
     @m.action(event=lambda pre, post: [])
     def begin_reset(s: State) -> None:
@@ -278,7 +281,7 @@ def declare_resets(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("EVENTS")
     def what_is_published_is_what_can_be_looked_up(s: State) -> Expr:
@@ -316,7 +319,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_lemmas(m: Machine) -> None:
-    """What the proofs need besides the invariants."""
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def after_a_reset_no_part_is_older(s: State) -> Expr:
@@ -362,7 +365,7 @@ def declare_lemmas(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def a_promotion_fails_halfway(s: State) -> Expr:

@@ -55,24 +55,27 @@ Operation = Sort("Operation", 2, __name__)
 
 
 def gen(view: View, o: int) -> int:
+    """Generation of the operation's current or last use."""
     return int(view.uses[o]) - 1
 
 
 def whole(s: State, k: Elem) -> Expr:
+    """Whether rank k has registered all of its memory."""
     return ForAll(Piece, lambda p: s.registered[k, p])
 
 
 def has_some(s: State, k: Elem) -> Expr:
+    """Whether rank k has registered a piece."""
     return Exists(Piece, lambda p: s.registered[k, p])
 
 
 def refused(s: State) -> Expr:
+    """Whether a rank could not register its memory."""
     return Exists(Rank, lambda k: s.vote[k] == Vote.no)
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.relation("registered", Rank, Piece, init=False)
     m.function("vote", Rank, value=Vote, init=Vote.none)
     m.function("use", Rank, value=Use, init=Use.undecided)
@@ -92,7 +95,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_registration(m: Machine) -> None:
-    """Registration: every rank tries, then all ranks decide alike."""
+    """Declare registration: every rank tries, then all ranks decide alike."""
 
     @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Register("cpu", k, p)])
     def register(s: State, k: Elem, p: Elem) -> None:
@@ -138,6 +141,7 @@ def declare_registration(m: Machine) -> None:
 
 
 def queue_events(post: View, o: int) -> list[ev.Event]:
+    """A store of one slot, which gets its content only for this."""
     op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
     return [
         ev.Alloc("gpu", op, [o]),
@@ -148,10 +152,12 @@ def queue_events(post: View, o: int) -> list[ev.Event]:
 
 
 def free_at(s: State, k: Elem, d: Elem) -> Expr:
+    """Whether no kernel of rank k may still read the buffer."""
     return Not(Exists(Operation, lambda p: s.reads[p, k, d]))
 
 
 def complete_events(pre: View, o: int) -> list[ev.Event]:
+    """The end of the store, which keeps nothing."""
     op = f"op:{o}.{gen(pre, o)}"
     return [
         ev.Complete(o, gen(pre, o)),
@@ -162,7 +168,7 @@ def complete_events(pre: View, o: int) -> list[ev.Event]:
 
 
 def declare_transfers(m: Machine) -> None:
-    """Transfers, and the descriptor buffers that their kernels read."""
+    """Declare transfers, and the descriptor buffers that their kernels read."""
 
     @m.action(o=Operation, event=lambda pre, post, o: queue_events(post, o))
     def queue(s: State, o: Elem) -> None:
@@ -220,7 +226,7 @@ def declare_transfers(m: Machine) -> None:
 
 
 def declare_invariants(m: Machine) -> None:
-    """What every reachable state satisfies."""
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("HOSTMEM")
     def ranks_agree_on_pinning(s: State) -> Expr:
@@ -250,7 +256,7 @@ def declare_invariants(m: Machine) -> None:
 
 
 def declare_lemmas(m: Machine) -> None:
-    """What the proofs need besides the invariants."""
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def a_rank_that_agrees_has_registered_everything(s: State) -> Expr:
@@ -312,7 +318,7 @@ def declare_lemmas(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and changes that no invariant notices."""
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def all_ranks_use_registered_memory(s: State) -> Expr:

@@ -74,7 +74,7 @@ def end(s: State, o: Elem) -> None:
 
 
 def declare_admission(m: Machine) -> None:
-    """Admission of a waiting request: fresh, by a prefix hit on the GPU, or by a load."""
+    """Declare admission of a waiting request: fresh, by a prefix hit on the GPU, or by a load."""
 
     @m.action(
         r=Request,
@@ -127,7 +127,7 @@ def declare_admission(m: Machine) -> None:
 
 
 def declare_steps(m: Machine) -> None:
-    """Steps."""
+    """Declare steps."""
 
     @m.action(r=Request, event=lambda pre, post, r: [ev.Dispatch(ev.UNNUMBERED, [f"{r}"], [1])])
     def dispatch(s: State, r: Elem) -> None:
@@ -171,7 +171,7 @@ def may_store(m: Machine, s: State, h: Elem) -> None:
 
 
 def declare_stores(m: Machine) -> None:
-    """Stores."""
+    """Declare stores."""
 
     @m.action(r=Request, b=Block, h=Host, o=Operation, event=events.store)
     def queue_store(s: State, r: Elem, b: Elem, h: Elem, o: Elem) -> None:
@@ -206,12 +206,13 @@ def declare_stores(m: Machine) -> None:
 
 
 def reports_once(s: State, o: Elem, k: Elem) -> None:
+    """Check that the report is awaited."""
     awaited = And(s.state[o] == Op.issued, Not(s.reported[o, k]))
     s.check("ONCE", awaited, "a rank reports an operation that was issued to it, once")
 
 
 def declare_reports(m: Machine) -> None:
-    """The life of an operation until all ranks have reported it."""
+    """Declare the life of an operation until all ranks have reported it."""
 
     @m.action(o=Operation, fair="weak", event=lambda pre, post, o: [ev.Issue(o, Names(pre).gen(o))])
     def issue(s: State, o: Elem) -> None:
@@ -274,7 +275,7 @@ def declare_reports(m: Machine) -> None:
 
 
 def declare_completion(m: Machine) -> None:
-    """The end of an operation, good or failed."""
+    """Declare the end of an operation, good or failed."""
 
     @m.action(o=Operation, fair="weak", event=events.complete)
     def complete(s: State, o: Elem) -> None:
@@ -322,7 +323,7 @@ def declare_completion(m: Machine) -> None:
 
 
 def declare_ends(m: Machine) -> None:
-    """The end of a request: preempted, finished, dropped, aborted, retired."""
+    """Declare the end of a request: preempted, finished, dropped, aborted, retired."""
 
     @m.action(r=Request, event=events.preempt)
     def preempt(s: State, r: Elem) -> None:
@@ -421,7 +422,7 @@ def declare_ends(m: Machine) -> None:
 
 
 def declare_caches(m: Machine) -> None:
-    """Evictions and resets, and what must hold at rest."""
+    """Declare evictions and resets, and what must hold at rest."""
 
     @m.action(b=Block, event=lambda pre, post, b: [ev.Evict("gpu", [b])])
     def evict(s: State, b: Elem) -> None:

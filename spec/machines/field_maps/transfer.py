@@ -62,10 +62,12 @@ class Names:
 
 
 def admitted(r: int, pre: View, local: int, external: int) -> ev.Admit:
+    """Admission with so many local and external tokens."""
     return ev.Admit(f"{r}", pre.gen[r], local, external, FULL - local - external, FULL)
 
 
 def drop_reason(pre: View) -> ev.DropReason:
+    """Why the block of a finished request is not stored."""
     if Names(pre).all("resident"):
         return "resident"
     if any(v != "idle" and not pre.load[o] for o, v in pre.state.items()):
@@ -74,6 +76,7 @@ def drop_reason(pre: View) -> ev.DropReason:
 
 
 def load(pre: View, post: View, r: int, b: int, h: int, o: int) -> list[ev.Event]:
+    """A promise, admission, and the load that consumes the promise."""
     was, now, hit = Names(pre), Names(post), f"hit:{r}.{pre.gen[r]}"
     return [
         ev.Touch("cpu", hit, [h]),
@@ -89,6 +92,7 @@ def load(pre: View, post: View, r: int, b: int, h: int, o: int) -> list[ev.Event
 
 
 def process(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The output of a step, a label for a full block, and the end of a fence."""
     was = Names(pre)
     filled = [b for b in was.of("table", r) if post.label[b] and not pre.label[b]]
     unfenced = sorted(set(was.of("fence", r)) - set(Names(post).of("fence", r)))
@@ -104,6 +108,7 @@ def process(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def store(pre: View, post: View, b: int, h: int, o: int, r: int = -1) -> list[ev.Event]:
+    """A store, for a request or lazy."""
     now = Names(post)
     req, rgen, at = (f"{r}", pre.gen[r], [0]) if r >= 0 else ("", 0, [])
     return [
@@ -115,12 +120,14 @@ def store(pre: View, post: View, b: int, h: int, o: int, r: int = -1) -> list[ev
 
 
 def late(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """A repeated report, which is stale unless the design counts it."""
     gen = int(pre.late_uses[o, k]) - 1
     taken = post.reported[o, k] and not pre.reported[o, k]
     return [ev.Report(o, gen, k) if taken else ev.Stale(o, gen, k)]
 
 
 def complete(pre: View, post: View, o: int) -> list[ev.Event]:
+    """The end of a transfer, whose destination gets its key."""
     was, gen = Names(pre), Names(pre).gen(o)
     blocks, hosts = was.of("block", o), was.of("host", o)
     gpu = [b for b in blocks if post.label[b] and not pre.label[b]]
@@ -134,6 +141,7 @@ def complete(pre: View, post: View, o: int) -> list[ev.Event]:
 
 
 def failure(pre: View, post: View, o: int) -> list[ev.Event]:
+    """The end of a failed transfer, and who computes again."""
     was, gen = Names(pre), Names(pre).gen(o)
     wrong = [b for b in was.of("block", o) if post.label[b]]
     lost = [h for h in was.of("host", o) if pre.resident[h] and not post.resident[h]]
@@ -148,6 +156,7 @@ def failure(pre: View, post: View, o: int) -> list[ev.Event]:
 
 
 def preempt(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The blocks come free at once if no step in flight uses them."""
     was, now = Names(pre), Names(post)
     table, kept = was.of("table", r), now.of("fence", r)
     ops = [o for o in was.all("uses") if set(was.of("op_pin", o)) - set(now.of("op_pin", o))]
@@ -161,6 +170,7 @@ def preempt(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def finish(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The last token, and what the design frees with it."""
     was = Names(pre)
     freed = sorted(set(was.of("table", r)) - set(Names(post).of("table", r)))
     return [
@@ -170,6 +180,7 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def abort(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The end of a request by its client."""
     was, now, gen = Names(pre), Names(post), pre.gen[r]
     freed = sorted(set(was.of("table", r)) - set(now.of("table", r)))
     ops = [o for o in was.all("uses") if set(was.of("op_pin", o)) - set(now.of("op_pin", o))]
@@ -184,6 +195,7 @@ def abort(pre: View, post: View, r: int) -> list[ev.Event]:
 
 
 def retire(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The request is gone, with what it still held."""
     table = Names(pre).of("table", r)
     return [
         *([ev.Free("gpu", Names(pre).req(r), table)] if table else []),

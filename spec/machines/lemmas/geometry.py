@@ -25,10 +25,18 @@ def ends_a_block(s: State, g: Elem, place: str, distance: str) -> Expr:
     return And(s.at_blocks[g] - blocks == d, s.at_offset[g] == getattr(s, f"{distance}_offset")[g])
 
 
+POSITIONS = ("reach", "ahead", "at", "end", "first", "since", "past", "gone")
+
+
 def declare(m: Machine, kind: Enum, phase: Enum) -> None:
     """Add the lemmas to the machine; ``kind`` and ``phase`` are the types of its fields of these names."""
-    Kind, Phase, Group = kind, phase, m.sorts["Group"]
-    POSITIONS = ("reach", "ahead", "at", "end", "first", "since", "past", "gone")
+    _positions(m, kind, phase)
+    _phases_and_places(m, kind, phase)
+
+
+def _positions(m: Machine, kinds: Enum, phases: Enum) -> None:
+    """Add what holds of positions and distances."""
+    Kind, Phase, Group = kinds, phases, m.sorts["Group"]
 
     @m.lemma
     def an_offset_is_inside_its_block(s: State) -> Expr:
@@ -80,6 +88,11 @@ def declare(m: Machine, kind: Enum, phase: Enum) -> None:
     def a_recurrent_group_reads_one_token(s: State) -> Expr:
         """It is described so, and is not widened."""
         return ForAll(Group, lambda g: Implies(s.kind[g] == Kind.recurrent, s.reach[g] == 1))
+
+
+def _phases_and_places(m: Machine, kinds: Enum, phases: Enum) -> None:
+    """Add what the phases say, and the places at which every group ends a block."""
+    Kind, Phase, Group = kinds, phases, m.sorts["Group"]
 
     @m.lemma
     def slots_are_reserved_when_every_group_is_known(s: State) -> Expr:

@@ -20,14 +20,17 @@ from kvfence.spec.machines.state.stream_order import (
 
 
 def pending(s: State, o: Elem) -> Expr:
+    """Whether the operation is queued or taken, and not launched yet."""
     return IsIn(s.state[o], Op.queued, Op.taken, Op.synchronised)
 
 
 def stores(s: State, o: Elem, x: Elem) -> Expr:
+    """Whether the operation stores the slot."""
     return s.slot[o, x] & Not(s.load[o])
 
 
 def loads(s: State, o: Elem, x: Elem) -> Expr:
+    """Whether the operation loads the slot."""
     return s.slot[o, x] & s.load[o]
 
 

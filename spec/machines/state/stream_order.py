@@ -29,10 +29,12 @@ Operation = Sort("Operation", 2, __name__)
 
 
 def in_transfer(s: State, x: Elem) -> Expr:
+    """Whether a transfer uses the slot."""
     return Exists(Operation, lambda o: s.slot[o, x])
 
 
 def launched(s: State, o: Elem) -> Expr:
+    """Whether the copy of the operation is launched."""
     return IsIn(s.state[o], Op.launched, Op.announced)
 
 

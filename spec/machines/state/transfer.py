@@ -18,40 +18,50 @@ Rank = Sort("Rank", 2, __name__)
 
 
 def held(s: State, b: Elem) -> Expr:
+    """Whether a table, a fence or a transfer holds the GPU block."""
     return Or(
         Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]), Exists(Operation, lambda o: s.op_pin[o, b])
     )
 
 
 def host_held(s: State, h: Elem) -> Expr:
+    """Whether a transfer holds the CPU slot."""
     return Exists(Operation, lambda o: s.host_pin[o, h])
 
 
 def is_open(s: State, o: Elem) -> Expr:
+    """Whether the operation is queued or issued."""
     return s.state[o] != Op.idle
 
 
 def in_flight(s: State, r: Elem) -> Expr:
+    """Whether a step of the request is in flight."""
     return s.flight[0, r] | s.flight[1, r]
 
 
 def fenced(s: State, r: Elem) -> Expr:
+    """Whether a fence keeps a block of the request."""
     return Exists(Block, lambda b: s.fence[r, b])
 
 
 def loading_into(s: State, b: Elem) -> Expr:
+    """Whether an open load fills the block."""
     return Exists(Operation, lambda o: is_open(s, o) & s.load[o] & s.block[o, b])
 
 
 def storing(s: State) -> Expr:
+    """Whether a store is open."""
     return Exists(Operation, lambda o: is_open(s, o) & Not(s.load[o]))
 
 
 def all_reported(s: State, o: Elem) -> Expr:
+    """Whether every rank has reported the operation."""
     return ForAll(Rank, lambda k: s.reported[o, k])
 
 
 def resting(s: State) -> Expr:
+    """Whether no request has blocks, so that a reset is possible."""
+
     def quiet(r: Elem) -> Expr:
         return Or(s.status[r] == Status.waiting, s.status[r] == Status.gone)
 
@@ -59,8 +69,7 @@ def resting(s: State) -> Expr:
 
 
 def declare_state(m: Machine) -> None:
-    """The fields, and the header of a path's trace."""
-
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.waiting)
 
     m.function("gen", Request, value=Int(0, 1), init=0)
@@ -119,7 +128,7 @@ def declare_state(m: Machine) -> None:
 
 
 def declare_safety(m: Machine) -> None:
-    """What every reachable state satisfies: what is in use is held, and has its content."""
+    """Declare what every reachable state satisfies: what is in use is held, and has its content."""
 
     @m.invariant("FREEZE")
     def a_block_under_a_step_is_held(s: State) -> Expr:
@@ -168,7 +177,7 @@ def declare_safety(m: Machine) -> None:
 
 
 def declare_accounting(m: Machine) -> None:
-    """What every reachable state satisfies: operations, cursors and holders are accounted for."""
+    """Declare what every reachable state satisfies: operations, cursors and holders are accounted for."""
 
     @m.invariant("ONCE")
     def an_open_operation_copies_a_block(s: State) -> Expr:
@@ -260,7 +269,7 @@ def declare_accounting(m: Machine) -> None:
 
 
 def declare_goals(m: Machine) -> None:
-    """States that some run must reach, and that every operation completes."""
+    """Declare states that some run must reach, and that every operation completes."""
 
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:

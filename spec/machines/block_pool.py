@@ -16,7 +16,7 @@ from __future__ import annotations
 from kvfence.spec import events as ev
 from kvfence.spec.language import Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
 

@@ -27,7 +27,7 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or, limit
 from kvfence.spec.machines.field_maps import geometry as events
 from kvfence.spec.machines.lemmas import geometry as geometry_lemmas
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.state.relations import declare_sorts
 
 Kind = Enum("Kind", "unknown full window chunked recurrent")
 Phase = Enum("Phase", "shape write promised accepted")

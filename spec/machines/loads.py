@@ -17,7 +17,8 @@ from __future__ import annotations
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads as events
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Status = Enum("Status", "gathering loading running gone")
 
@@ -330,7 +331,7 @@ def declare_running(m: Machine) -> None:
         s.check("FREEZE", Not(held(s, b)), "a block that somebody holds is not evicted")
         s.label[b] = False
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and no load is in flight: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))

@@ -12,7 +12,8 @@ from __future__ import annotations
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads_verdicts as events
-from kvfence.spec.machines.state.common import declare_sorts
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts
 
 Status = Enum("Status", "waiting loading running gone")
 Question = Enum("Question", "unasked asked known over")
@@ -233,7 +234,7 @@ def declare_ends(m: Machine) -> None:
         s.verdict[r] = Verdict.unknown
         s.status[r] = Status.waiting
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and nothing is asked any more: nothing may be pinned."""
 

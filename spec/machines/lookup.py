@@ -19,7 +19,8 @@ from collections.abc import Callable
 from kvfence.spec import events as ev
 from kvfence.spec.language import Bool, Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.field_maps.relations import free
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Phase = Enum("Phase", "new waiting loading running gone")
 Slot = Enum("Slot", "empty storing cached")
@@ -159,7 +160,7 @@ def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
     promised = now.blocks("promise", r)
     return [
         *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-        *([ev.Free("cpu", was.hit(r), sorted(old - new))] if old - new else []),
+        *free("cpu", was.hit(r), sorted(old - new)),
         *([ev.Touch("cpu", now.hit(r), sorted(new - old))] if new - old else []),
         ev.Lookup(f"{r}", pre.gen[r], local, len(promised), "cpu", promised),
     ]
@@ -264,7 +265,7 @@ def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
     released = sorted(set(was.blocks("pin", r)) - set(now.blocks("pin", r)))
     return [
         *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-        *([ev.Free("cpu", was.hit(r), released)] if released else []),
+        *free("cpu", was.hit(r), released),
         ev.Finish(f"{r}", pre.gen[r], "abort", 0),
         ev.Retire(f"{r}", pre.gen[r]),
     ]

@@ -31,9 +31,10 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import scheduling as scheduling_accepted
 from kvfence.spec.machines.field_maps import scheduling as events
+from kvfence.spec.machines.field_maps.relations import quiesce
 from kvfence.spec.machines.field_maps.scheduling import TOKENS
 from kvfence.spec.machines.lemmas import scheduling as scheduling_lemmas
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")
@@ -303,7 +304,7 @@ def declare_host_tier(m: Machine) -> None:
         s.check("ONCE", s.copy[h] == Copy.copying, "the end of a copy is told once")
         s.copy[h] = Copy.kept
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and no copy is under way: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))

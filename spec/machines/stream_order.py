@@ -33,7 +33,7 @@ from __future__ import annotations
 from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Machine, Not, Or, State
 from kvfence.spec.machines.field_maps.stream_order import Events
 from kvfence.spec.machines.lemmas import stream_order as stream_order_lemmas
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 from kvfence.spec.machines.state.stream_order import (
     MEMORIES,
     USEFUL,

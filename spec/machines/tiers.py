@@ -17,7 +17,8 @@ from __future__ import annotations
 from kvfence.spec.language import Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.field_maps import tiers as events
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 USES = 2  # how often an operation id is used
 
@@ -269,7 +270,7 @@ def declare_resets(m: Machine) -> None:
         )
         s.resetting = False
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """Nothing is in flight: nothing may be held."""
         s.require(Not(s.resetting), ForAll(Operation, lambda o: Not(s.moving[o])))

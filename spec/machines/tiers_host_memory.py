@@ -13,7 +13,7 @@ from __future__ import annotations
 from kvfence.spec import events as ev
 from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")

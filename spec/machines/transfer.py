@@ -22,9 +22,10 @@ from kvfence.spec.language import Machine, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.accepted import transfer as transfer_accepted
 from kvfence.spec.machines.field_maps import transfer as events
+from kvfence.spec.machines.field_maps.relations import quiesce
 from kvfence.spec.machines.field_maps.transfer import FULL, Names
 from kvfence.spec.machines.lemmas import transfer as transfer_lemmas
-from kvfence.spec.machines.state.common import declare_sorts, remove
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 from kvfence.spec.machines.state.transfer import (
     Block,
     Host,
@@ -76,14 +77,7 @@ def end(s: State, o: Elem) -> None:
 def declare_admission(m: Machine) -> None:
     """Declare admission of a waiting request: fresh, by a prefix hit on the GPU, or by a load."""
 
-    @m.action(
-        r=Request,
-        b=Block,
-        event=lambda pre, post, r, b: [
-            ev.Alloc("gpu", Names(pre).req(r), [b]),
-            events.admitted(r, pre, 0, 0),
-        ],
-    )
+    @m.action(r=Request, b=Block, event=events.admit)
     def admit(s: State, r: Elem, b: Elem) -> None:
         """The request gets the free block b and will compute its prompt."""
         s.require(s.status[r] == Status.waiting, Not(fenced(s, r)), Not(held(s, b)), Not(s.label[b]))
@@ -92,14 +86,7 @@ def declare_admission(m: Machine) -> None:
         s.good[b] = False
         s.status[r] = Status.running
 
-    @m.action(
-        r=Request,
-        b=Block,
-        event=lambda pre, post, r, b: [
-            ev.Touch("gpu", Names(pre).req(r), [b]),
-            events.admitted(r, pre, FULL, 0),
-        ],
-    )
+    @m.action(r=Request, b=Block, event=events.admit_by_prefix_hit)
     def admit_by_prefix_hit(s: State, r: Elem, b: Elem) -> None:
         """The request shares block b of the GPU prefix index."""
         s.require(s.status[r] == Status.waiting, Not(fenced(s, r)), s.label[b])
@@ -373,13 +360,7 @@ def declare_ends(m: Machine) -> None:
             s.covered[r] = True
             s.cursor[r] = True
 
-    @m.action(
-        r=Request,
-        event=lambda pre, post, r: [
-            ev.Drop(f"{r}", pre.gen[r], 0, 1, events.drop_reason(pre)),
-            ev.Cursor(f"{r}", pre.gen[r], 1),
-        ],
-    )
+    @m.action(r=Request, event=events.drop)
     def drop(s: State, r: Elem) -> None:
         """The finished request's block is not stored, for a reason that is counted."""
         s.require(s.status[r] == Status.finishing, Not(s.covered[r]))
@@ -462,7 +443,7 @@ def declare_caches(m: Machine) -> None:
         """A request has blocks: the reset is refused and changes nothing."""
         s.require(Not(resting(s)))
 
-    @m.action(event=lambda pre, post: [ev.Quiesce()])
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and no operation is open: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))

@@ -207,8 +207,3 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
 def evict(pre: View, post: View, b: int) -> list[ev.Event]:
     """A free block loses its key."""
     return [ev.Evict("gpu", [b])]
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

@@ -175,8 +175,3 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
 def come_again(pre: View, post: View) -> list[ev.Event]:
     """A request with an id that was used before: its next event has the new generation."""
     return []
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

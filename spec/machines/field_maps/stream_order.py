@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvfence.spec import order as od
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
+from kvfence.spec.machines.field_maps.relations import related
 
 ENGINE, COPIER = 0, 1
 LEGACY, COMPUTE, STORE, LOAD, FILL = range(5)
@@ -143,14 +144,14 @@ class Events:
             waits = [od.Wait(COPIER, STORE, STEP_BEGIN)]
         if self.store_barrier:
             waits = [od.Wait(COPIER, STORE, barrier(o))]
-        src, dst = bytes_of(DEVICE, _of(pre.slot, o)), bytes_of(PINNED, _of(pre.host, o))
+        src, dst = bytes_of(DEVICE, related(pre, "slot", o)), bytes_of(PINNED, related(pre, "host", o))
         copy = od.Copy(COPIER, STORE, src, dst, ORDERS[order], "store", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, STORE)]
 
     def launch_load(self, pre: View, post: View, o: int, order: str) -> list[od.OrderEvent]:
         """The wait, the copy, and its completion event."""
         waits: list[od.OrderEvent] = [od.Wait(COPIER, LOAD, barrier(o))] if self.load_barrier else []
-        src, dst = bytes_of(PINNED, _of(pre.host, o)), bytes_of(DEVICE, _of(pre.slot, o))
+        src, dst = bytes_of(PINNED, related(pre, "host", o)), bytes_of(DEVICE, related(pre, "slot", o))
         copy = od.Copy(COPIER, LOAD, src, dst, ORDERS[order], "load", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, LOAD)]
 
@@ -168,7 +169,3 @@ class Events:
         if self.wrong_stream:
             return [od.Record(ENGINE, COMPUTE, OUTPUT), od.Query(ENGINE, OUTPUT, done=True)]
         return [od.Query(ENGINE, done(o), done=True)]
-
-
-def _of(relation: object, o: int) -> list[int]:
-    return [x for (p, x), yes in relation.items() if p == o and yes]  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from typing import Literal
 
 from kvfence.spec import events as ev
 from kvfence.spec.language import View
+from kvfence.spec.machines.field_maps.relations import related
 
 
 def header(sizes: Mapping[str, int]) -> ev.Header:
@@ -29,10 +30,6 @@ def _op(view: View, o: int) -> tuple[int, str]:
     """The generation of the operation's present use, and its name as a holder."""
     gen = view.uses[o] - 1
     return gen, f"op:{o}.{gen}"
-
-
-def _places(view: View, relation: str, o: int) -> list[tuple[int, int]]:
-    return [(t, k) for (q, t, k), yes in getattr(view, relation).items() if q == o and yes]
 
 
 def _keys(view: View) -> list[tuple[int, int]]:
@@ -107,7 +104,7 @@ def read_fails(pre: View, post: View) -> list[ev.Event]:
 
 def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
     gen, op = _op(pre, o)
-    sources, targets = _places(pre, "source", o), _places(pre, "target", o)
+    sources, targets = related(pre, "source", o), related(pre, "target", o)
     own: list[ev.Event] = [] if sources else [ev.Free("gpu", op, [o])]
     found = [(t, k) for t, k in _keys(pre) if findable(post, t, k) and not findable(pre, t, k)]
     return [
@@ -162,8 +159,3 @@ def end_reset(pre: View, post: View) -> list[ev.Event]:
     pools = [_pool(t) for t, yes in pre.cleared.items() if yes]
     ok: Literal[True] = True
     return [ev.Reset(ok, ("gpu", *pools))]
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kvfence.spec import events as ev
 from kvfence.spec.language import View
+from kvfence.spec.machines.field_maps.relations import free, related
 
 FULL = 2  # tokens of a block
 KEY = 1  # the one content key
@@ -46,7 +47,7 @@ class Names:
 
     def of(self, relation: str, i: int) -> list[int]:
         """All x with relation(i, x)."""
-        return [x for (j, x), yes in getattr(self.view, relation).items() if j == i and yes]
+        return related(self.view, relation, i)
 
     def all(self, relation: str) -> list[int]:
         """All x with relation(x)."""
@@ -54,11 +55,8 @@ class Names:
 
     def releases(self, o: int) -> list[ev.Event]:
         """The operation lets go of what it holds."""
-        gpu, cpu = self.of("op_pin", o), self.of("host_pin", o)
-        return [
-            *([ev.Free("gpu", self.op(o), gpu)] if gpu else []),
-            *([ev.Free("cpu", self.op(o), cpu)] if cpu else []),
-        ]
+        pins = (("gpu", "op_pin"), ("cpu", "host_pin"))
+        return [event for pool, pin in pins for event in free(pool, self.op(o), self.of(pin, o))]
 
 
 def admitted(r: int, pre: View, local: int, external: int) -> ev.Admit:
@@ -73,6 +71,21 @@ def drop_reason(pre: View) -> ev.DropReason:
     if any(v != "idle" and not pre.load[o] for o, v in pre.state.items()):
         return "in_flight"
     return "lazy"
+
+
+def admit(pre: View, post: View, r: int, b: int) -> list[ev.Event]:
+    """A fresh block, and admission."""
+    return [ev.Alloc("gpu", Names(pre).req(r), [b]), admitted(r, pre, 0, 0)]
+
+
+def admit_by_prefix_hit(pre: View, post: View, r: int, b: int) -> list[ev.Event]:
+    """A block that is shared, and admission."""
+    return [ev.Touch("gpu", Names(pre).req(r), [b]), admitted(r, pre, FULL, 0)]
+
+
+def drop(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The block is counted as dropped, and the cursor passes it."""
+    return [ev.Drop(f"{r}", pre.gen[r], 0, 1, drop_reason(pre)), ev.Cursor(f"{r}", pre.gen[r], 1)]
 
 
 def load(pre: View, post: View, r: int, b: int, h: int, o: int) -> list[ev.Event]:
@@ -99,12 +112,8 @@ def process(pre: View, post: View, r: int) -> list[ev.Event]:
     over: list[ev.Event] = []
     if unfenced:
         over = [ev.Free("gpu", was.old(r), unfenced), ev.Retire(f"{r}", pre.gen[r] - 1)]
-    label: list[ev.Event] = [ev.Label("gpu", filled, [KEY])] if filled else []
-    return [
-        ev.Process(ev.UNNUMBERED),
-        *label,
-        *over,
-    ]
+    label = [ev.Label("gpu", filled, [KEY])] if filled else []
+    return [ev.Process(ev.UNNUMBERED), *label, *over]
 
 
 def store(pre: View, post: View, b: int, h: int, o: int, r: int = -1) -> list[ev.Event]:
@@ -175,7 +184,7 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
     freed = sorted(set(was.of("table", r)) - set(Names(post).of("table", r)))
     return [
         ev.Finish(f"{r}", pre.gen[r], "stop", pre.confirmed[r]),
-        *([ev.Free("gpu", was.req(r), freed)] if freed else []),
+        *free("gpu", was.req(r), freed),
     ]
 
 
@@ -188,7 +197,7 @@ def abort(pre: View, post: View, r: int) -> list[ev.Event]:
     return [
         ev.Finish(f"{r}", gen, "abort", pre.confirmed[r]),
         *([ev.Drop(f"{r}", gen, 0, 1, "aborted")] if uncovered else []),
-        *([ev.Free("gpu", was.req(r), freed)] if freed else []),
+        *free("gpu", was.req(r), freed),
         *(ev.Free("gpu", was.op(o), was.of("op_pin", o)) for o in ops),
         *([ev.Retire(f"{r}", gen)] if post.status[r] == "gone" else []),
     ]
@@ -198,6 +207,6 @@ def retire(pre: View, post: View, r: int) -> list[ev.Event]:
     """The request is gone, with what it still held."""
     table = Names(pre).of("table", r)
     return [
-        *([ev.Free("gpu", Names(pre).req(r), table)] if table else []),
+        *free("gpu", Names(pre).req(r), table),
         ev.Retire(f"{r}", pre.gen[r]),
     ]

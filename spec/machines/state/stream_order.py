@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvfence.spec.language import And, Elem, Enum, Exists, Expr, If, IsIn, Machine, Not, Or, Sort, State
 from kvfence.spec.machines.field_maps.stream_order import Events
-from kvfence.spec.machines.state.common import remove
+from kvfence.spec.machines.state.relations import remove
 
 Use = Enum("Use", "free fresh used loading")
 Op = Enum("Op", "idle queued taken synchronised launched announced")

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_designs.py > docs/designs.md``
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from kvfence.spec.designs import DESIGNS, Design

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_invariants.py > docs/invariants.md``
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from kvfence.spec.catalog import INVARIANTS, Invariant

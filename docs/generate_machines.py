@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_machines.py > docs/machines.md``
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_order_format.py > docs/order-format.md``
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import typing

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_trace_format.py > docs/trace-format.md``
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

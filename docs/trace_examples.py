@@ -3,8 +3,6 @@
 The line stands in place of the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -11,8 +11,6 @@ An allocation is all or nothing: what all groups ask for together is compared wi
 first. A refused allocation changes nothing.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or

@@ -19,8 +19,6 @@ tokens apart then differ by one of two block counts, and that invariant is all t
 sorts ``Token`` and ``Ahead`` have no element that matters: their numbers bound the lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from kvfence.spec.language import Enum, Int, Machine, Sort, State

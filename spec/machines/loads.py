@@ -12,8 +12,6 @@ everything under its table has landed.
   groups (policy *recompute*), or ends with an error (policy *fail*).
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads as events

@@ -7,8 +7,6 @@ when a load fails, the tier's copy is no good, and every verdict that rests on i
 already and those on their way.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads_verdicts as events

@@ -12,8 +12,6 @@ prompt. A block of the CPU tier is empty, being written by a store, or cached. A
 after the local prefix, without a hole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kvfence.spec import events as ev

@@ -19,8 +19,6 @@ The leader's decision and a report that is sent a second time are no events of a
 internal. An aborted rank reports that it has not done its part.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or

@@ -25,8 +25,6 @@ The promises at the end hold of weakly fair runs: what the scheduler, the worker
 some time on, they do some day. Requests arrive when they like, and any load may fail.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import scheduling as scheduling_accepted

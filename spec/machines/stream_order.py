@@ -28,8 +28,6 @@ any number of steps. Two accesses of a slot race if one of them writes and the e
 later; the later one is judged when it is launched.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Machine, Not, Or, State
 from kvfence.spec.machines.field_maps.stream_order import Events
 from kvfence.spec.machines.lemmas import stream_order as stream_order_lemmas

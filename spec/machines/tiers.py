@@ -12,8 +12,6 @@ that could not read it is over.
   registering.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.field_maps import tiers as events

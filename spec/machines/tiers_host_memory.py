@@ -8,8 +8,6 @@ earlier. A rank takes a buffer only after the transfer was handed to it, and wai
 transfers that take their buffers rank by rank before they start can wait for each other forever.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or

@@ -15,8 +15,6 @@ CPU slot is held by transfers only.
 * A **reset** clears both tiers; operations in flight across it complete without registering anything.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import Machine, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or

@@ -4,8 +4,6 @@ Request ``r`` loads at most once. Its load is told block by block: that of block
 ``r * blocks + b``, and reads the CPU slot of that number, which has its content only for this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kvfence.spec import events as ev

@@ -4,8 +4,6 @@ The tier has one slot. Request ``r`` computes or loads into slot ``r`` of the GP
 that follows it have the same number, one for each generation of each request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kvfence.spec import events as ev

@@ -1,7 +1,5 @@
 """What the field maps share: what a relation has of an element, and events that there may be none of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

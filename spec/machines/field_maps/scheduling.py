@@ -5,8 +5,6 @@ generations are numbered when a path is written. A request's load is transfer ``
 two slots for each request; the copy to host slot ``h`` is transfer ``COPIES + h``.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes

@@ -4,8 +4,6 @@ Thread 0 is the engine thread and thread 1 the copy thread. Queue 0 has the tran
 that were launched. Each operation has two events, its barrier and its completion.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from kvfence.spec import order as od

@@ -4,8 +4,6 @@ Each tier is a pool with a slot for each key; a key that can be looked up is the
 stores from slot ``o`` of the GPU, which holds the key only for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

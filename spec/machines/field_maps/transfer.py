@@ -1,7 +1,5 @@
 """What the steps of the transfer machine look like as events: its field map."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kvfence.spec import events as ev

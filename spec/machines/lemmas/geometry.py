@@ -4,8 +4,6 @@ Everything is about two positions a fixed distance apart. In blocks and offsets 
 difference is the distance, or one block more and a block's tokens less: see ``apart``.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import And, Elem, Enum, Expr, ForAll, If, Implies, IsIn, Machine, Or, State
 
 

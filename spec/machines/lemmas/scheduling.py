@@ -1,7 +1,5 @@
 """Why the scheduling machine is safe at any size: what its proofs need besides the invariants."""
 
-from __future__ import annotations
-
 from kvfence.spec.language import And, Elem, Enum, Exists, Expr, ForAll, Implies, IsIn, Machine, Or, State
 
 

@@ -4,8 +4,6 @@ Read in four parts: what is ordered by itself, what a slot's use and its transfe
 the events of a transfer stand for, and what the engine thread comes after.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, Implies, IsIn, Machine, Not, Or, State
 from kvfence.spec.machines.state.stream_order import (
     Host,

@@ -4,8 +4,6 @@ Read in four parts: operations, steps in flight, what a request's status says, a
 lemma says why it holds; all of them and the invariants are proved together, each step keeping all.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Machine, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.field_maps.transfer import FULL

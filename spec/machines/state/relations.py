@@ -1,7 +1,5 @@
 """What the files of all machines share: how sorts are declared, and relations cleared."""
 
-from __future__ import annotations
-
 from kvfence.spec.language import Elem, Machine, Sort, State
 
 

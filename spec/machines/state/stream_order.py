@@ -1,7 +1,5 @@
 """Happens-before as a state: places, accesses, and how what is unordered changes with each operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kvfence.spec.language import And, Elem, Enum, Exists, Expr, If, IsIn, Machine, Not, Or, Sort, State

@@ -1,7 +1,5 @@
 """The states of the transfer machine: its sorts and fields, conditions on them, invariants and goals."""
 
-from __future__ import annotations
-
 from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import transfer as events

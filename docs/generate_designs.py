@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_designs.py > docs/designs.md``
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from kvfence.spec.designs import DESIGNS, Design
@@ -21,7 +19,8 @@ what it breaks, `kvfence review sound NAME` also what else it changes.
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *_table(), *(line for d in DESIGNS.values() for line in _section(d))])
+    sections = (paragraph for d in DESIGNS.values() for paragraph in _section(d))
+    return "\n\n".join([INTRODUCTION.rstrip(), "\n".join(_table()), *sections])
 
 
 def _table() -> Iterator[str]:
@@ -31,21 +30,16 @@ def _table() -> Iterator[str]:
         where = ", ".join(f"[{m}](machines.md#{m})" for m in d.machines)
         breaks = f"[{d.breaks}](invariants.md#{d.breaks.lower()})" if d.breaks else ""
         yield f"| [{d.name}](#{d.name}) | {where} | {breaks} |"
-    yield ""
 
 
 def _section(d: Design) -> Iterator[str]:
     yield f"## {d.name}"
-    yield ""
     yield d.summary
     if d.sizes:
-        yield ""
         yield f"Shows at {', '.join(f'{sort} {size}' for sort, size in d.sizes.items())}."
     if d.reports:
-        yield ""
         yield f"Known from {', '.join(d.reports)}."
-    yield ""
 
 
 if __name__ == "__main__":
-    print(page().rstrip())
+    print(page())

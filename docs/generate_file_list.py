@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_file_list.py > docs/files.md``
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

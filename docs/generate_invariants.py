@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_invariants.py > docs/invariants.md``
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from kvfence.spec.catalog import INVARIANTS, Invariant
@@ -21,13 +19,16 @@ What must hold in every KV-cache offload connector, ranked by how many public re
 `kvfence invariants` lists them on the terminal.
 """
 
+NOTES = """\
+Machines prove what they state for any size. "Judged": it is of whole runs, and judged at some.
+Asserted: the reference implementation is judged by it. Monitored: any trace is (`kvfence check`)."""
+
 
 def page() -> str:
     """The whole page."""
     machines = {name: build(frozenset()) for name, build in MACHINES.items()}
-    return "\n".join(
-        [INTRODUCTION, *_table(), *(line for row in INVARIANTS for line in _section(row, machines))]
-    )
+    sections = (paragraph for row in INVARIANTS for paragraph in _section(row, machines))
+    return "\n\n".join([INTRODUCTION.rstrip(), "\n".join(_table()), NOTES, *sections])
 
 
 def _table() -> Iterator[str]:
@@ -40,33 +41,22 @@ def _table() -> Iterator[str]:
         marks = ["yes" if mark else "" for mark in (row.asserted, row.monitored)]
         link = f"[{row.id}](#{row.id.lower()})"
         yield f"| {link} | {row.title} | {where} | {marks[0]} | {marks[1]} | {len(row.reports)} |"
-    yield ""
-    yield 'Machines prove what they state for any size. "Judged": it is of whole runs, and judged at some.'
-    yield "Asserted: the reference implementation is judged by it. Monitored: any trace is (`kvfence check`)."
-    yield ""
 
 
 def _section(row: Invariant, machines: dict[str, Machine]) -> Iterator[str]:
     yield f"## {row.id}"
-    yield ""
     yield row.statement
     if row.limits:
-        yield ""
         yield f"So far: {row.limits}."
     stated = [line for name, machine in machines.items() for line in _conditions(row.id, name, machine)]
     if stated:
-        yield ""
         yield "Stated as:"
-        yield ""
-        yield from stated
+        yield "\n".join(stated)
     broken = [name for name, design in DESIGNS.items() if design.breaks == row.id]
     if broken:
-        yield ""
         yield f"Broken by: {', '.join(f'[{name}](designs.md#{name})' for name in broken)}."
     if row.reports:
-        yield ""
         yield f"Would have caught: {', '.join(row.reports)}."
-    yield ""
 
 
 def _conditions(id_: str, name: str, machine: Machine) -> Iterator[str]:
@@ -81,4 +71,4 @@ def _conditions(id_: str, name: str, machine: Machine) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(page().rstrip())
+    print(page())

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_mutation.py > docs/mutation.md``
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

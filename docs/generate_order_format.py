@@ -3,14 +3,12 @@
 ``.venv/bin/python docs/generate_order_format.py > docs/order-format.md``
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import typing
 
 import msgspec
-from generate_trace_format import fields, notes
+from generate_trace_format import plain, section
 
 from kvfence.spec import order
 from kvfence.spec.files.packing import LONGEST_HEADER, LONGEST_LINE
@@ -46,12 +44,6 @@ EXAMPLE: list[msgspec.Struct] = [
 ]
 
 
-def plain(text: str | None) -> str:
-    """A docstring as one line of Markdown."""
-    text = re.sub(r":\w+:`(\w+)`", r"`\1`", text or "")
-    return " ".join(inspect.cleandoc(text.replace("``", "`")).split())
-
-
 def lists() -> list[str]:
     """The lists of the module's docstring, each under its heading."""
     lines = []
@@ -63,13 +55,6 @@ def lists() -> list[str]:
         lines += [f"* {plain(item.removeprefix('* '))}" for item in items]
         lines.append("")
     return lines
-
-
-def section(struct: type[msgspec.Struct]) -> list[str]:
-    """What a line or a part of one is, and its fields."""
-    title = str(struct.__struct_config__.tag or struct.__name__)
-    title = f"`{title}`" if struct.__struct_config__.tag else title
-    return [f"### {title}", "", plain(struct.__doc__), "", *notes(struct), "", *fields(struct), ""]
 
 
 def main() -> None:

@@ -3,8 +3,6 @@
 ``.venv/bin/python docs/generate_trace_format.py > docs/trace-format.md``
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools
@@ -63,12 +61,18 @@ of the last one.
 
 
 def plain(docstring: str | None) -> str:
-    """A docstring as one line of Markdown."""
-    text = re.sub(r":\w+:`(\w+)`", lambda match: f"`{tag(getattr(events, match[1]))}`", docstring or "")
+    """A docstring as one line of Markdown; an event is called by its tag."""
+
+    def called(match: re.Match[str]) -> str:
+        event = getattr(events, match[1], None)
+        return f"`{tag(event) if event else match[1]}`"
+
+    text = re.sub(r":\w+:`(\w+)`", called, docstring or "")
     return " ".join(inspect.cleandoc(text.replace("``", "`")).split())
 
 
 def tag(event: type[msgspec.Struct]) -> str:
+    """The name of an event in a trace; of another struct, the name of its class."""
     return str(event.__struct_config__.tag or event.__name__)
 
 
@@ -102,6 +106,7 @@ def notes(struct: type[msgspec.Struct]) -> list[str]:
 
 
 def fields(struct: type[msgspec.Struct]) -> list[str]:
+    """The table of a struct's fields, with their types and defaults."""
     if not struct.__struct_fields__:
         return ["No fields."]
     rows = ["| field | type | default |", "|---|---|---|"]
@@ -116,7 +121,9 @@ def fields(struct: type[msgspec.Struct]) -> list[str]:
     return rows
 
 
-def section(struct: type[msgspec.Struct], title: str) -> list[str]:
+def section(struct: type[msgspec.Struct]) -> list[str]:
+    """What a line or a part of one is, and its fields."""
+    title = f"`{tag(struct)}`" if struct.__struct_config__.tag else struct.__name__
     return [f"### {title}", "", plain(struct.__doc__), "", *notes(struct), "", *fields(struct), ""]
 
 
@@ -132,6 +139,7 @@ def line_of(line: msgspec.Struct) -> str:
 
 
 def example() -> str:
+    """The trace of a request whose one block is stored."""
     lines: list[msgspec.Struct] = [
         events.Header(
             producer="example",
@@ -168,8 +176,8 @@ def broken() -> str:
         one = next(example for example in trace_examples.EXAMPLES if example.invariant == row.id)
         lines = [line_of(line) for line in (one.header, *one.events)]
         wrong = line_of(one.wrong)
-        told = f"{one.told}\n\n```\n{chr(10).join(lines)}\n```\n\nThis breaks it:\n\n```\n{wrong}\n```\n\n"
-        parts.append(f"### {row.id}: {row.title}\n\n{told}")
+        text = f"{one.text}\n\n```\n{chr(10).join(lines)}\n```\n\nThis breaks it:\n\n```\n{wrong}\n```\n\n"
+        parts.append(f"### {row.id}: {row.title}\n\n{text}")
     return "".join(parts).rstrip() + "\n"
 
 
@@ -197,24 +205,21 @@ def middle() -> list[str]:
     first, _, rest = inspect.cleandoc(snapshot.__doc__ or "").partition("\n\n")
     parts = ["## A trace from the middle of a run", "", plain(f"{first}\n\n{rest}"), ""]
     for struct in SNAPSHOT:
-        parts += section(struct, struct.__name__)
+        parts += section(struct)
     return parts
 
 
 def document() -> str:
     """The whole page."""
     introduction = INTRODUCTION.format(
-        version=events.VERSION,
-        oldest=events.OLDEST,
-        event=LONGEST_LINE >> 20,
-        header=LONGEST_HEADER >> 20,
+        version=events.VERSION, oldest=events.OLDEST, event=LONGEST_LINE >> 20, header=LONGEST_HEADER >> 20
     )
     parts = [introduction, GLOSSARY, "", *glossary(), "", "## The header", ""]
     for struct in (events.Header, events.Pool, events.Group):
-        parts += section(struct, struct.__name__)
+        parts += section(struct)
     parts += ["## Events", ""]
     for event in typing.get_args(events.Event):
-        parts += section(event, f"`{tag(event)}`")
+        parts += section(event)
     parts += middle()
     page = "\n".join([*parts, EXAMPLE.format(example=example()), broken()])
     return re.sub(r"\n{3,}", "\n\n", page)

@@ -107,22 +107,34 @@ class _Event(
     pass
 
 
-# Pools: who holds which slot, and what a slot is known to contain.
+class _OfRequest(_Event, frozen=True):
+    req: str
+    gen: int
 
 
-class Alloc(_Event, tag="alloc", frozen=True):
-    """``holder`` took ``slots`` from the free list. They carry no key: a cached slot is evicted before.
+class _OfTransfer(_Event, frozen=True):
+    op: int
+    gen: int
 
-    ``free`` is the pool's own count of free slots afterwards (-1: not told). For a request's table, ``group``
-    and ``at`` say which blocks of the table the slots become: ``at``, ``at + 1``, ...
-    """
 
+class _Taken(_Event, frozen=True):
     pool: str
     holder: str
     slots: Numbers
     free: int = -1
     group: int = 0
     at: int = 0
+
+
+# Pools: who holds which slot, and what a slot is known to contain.
+
+
+class Alloc(_Taken, tag="alloc", frozen=True):
+    """``holder`` took ``slots`` from the free list. They carry no key: a cached slot is evicted before.
+
+    ``free`` is the pool's own count of free slots afterwards (-1: not told). For a request's table, ``group``
+    and ``at`` say which blocks of the table the slots become: ``at``, ``at + 1``, ...
+    """
 
 
 class Deny(_Event, tag="deny", frozen=True):
@@ -134,18 +146,11 @@ class Deny(_Event, tag="deny", frozen=True):
     free: int = -1
 
 
-class Touch(_Event, tag="touch", frozen=True):
+class Touch(_Taken, tag="touch", frozen=True):
     """``holder`` joined the holders of ``slots`` (a prefix hit, a pin, a transfer's source).
 
     Fields as in :class:`Alloc`.
     """
-
-    pool: str
-    holder: str
-    slots: Numbers
-    free: int = -1
-    group: int = 0
-    at: int = 0
 
 
 class Free(_Event, tag="free", frozen=True):
@@ -189,23 +194,19 @@ class Unlabel(_Event, tag="unlabel", frozen=True):
 # Requests.
 
 
-class Submit(_Event, tag="submit", frozen=True):
+class Submit(_OfRequest, tag="submit", frozen=True):
     """A request of ``prompt`` tokens entered the waiting queue."""
 
-    req: str
-    gen: int
     prompt: int
 
 
-class Lookup(_Event, tag="lookup", frozen=True):
+class Lookup(_OfRequest, tag="lookup", frozen=True):
     """The connector promised ``external`` tokens beyond the ``local`` ones.
 
     ``slots`` of ``pool`` are the promised blocks. A later lookup of the same request replaces the promise.
     ``external == 0`` promises nothing. ``counts``: how many of the slots belong to each group, in order.
     """
 
-    req: str
-    gen: int
     local: int
     external: int
     pool: str = "cpu"
@@ -213,100 +214,82 @@ class Lookup(_Event, tag="lookup", frozen=True):
     counts: Sequence[int] = ()
 
 
-class Withdraw(_Event, tag="withdraw", frozen=True):
+class Withdraw(_OfRequest, tag="withdraw", frozen=True):
     """The promise was given up (abort, preemption, a hit no longer wanted); its pins may go now."""
 
-    req: str
-    gen: int
 
-
-class Admit(_Event, tag="admit", frozen=True):
+class Admit(_OfRequest, tag="admit", frozen=True):
     """Blocks were allocated; ``local`` + ``external`` + ``compute`` tokens are all of its ``total``.
 
     ``external`` is what is accepted of the promise. ``local`` and ``external`` tokens count as computed from
     here on, the latter once their load has landed.
     """
 
-    req: str
-    gen: int
     local: int
     external: int
     compute: int
     total: int
 
 
-class Preempt(_Event, tag="preempt", frozen=True):
+class Preempt(_OfRequest, tag="preempt", frozen=True):
     """The request lost its blocks and waits again, with generation ``gen + 1``.
 
     ``why``: ``room`` if another request needed its blocks.
     """
 
-    req: str
-    gen: int
     why: Literal["", "room", "reset"] = ""
 
 
-class Rollback(_Event, tag="rollback", frozen=True):
+class Rollback(_OfRequest, tag="rollback", frozen=True):
     """After a failed load, the request counts only ``computed`` tokens as computed.
 
     ``ahead``: tokens that it counts besides as dispatched and not processed (-1: not told).
     """
 
-    req: str
-    gen: int
     computed: int
     ahead: int = -1
 
 
-class Finish(_Event, tag="finish", frozen=True):
+class Finish(_OfRequest, tag="finish", frozen=True):
     """No more steps of the request will be dispatched.
 
     ``computed`` tokens are confirmed: their KV is written.
     """
 
-    req: str
-    gen: int
     why: FinishReason
     computed: int
 
 
-class Drop(_Event, tag="drop", frozen=True):
+class Drop(_OfRequest, tag="drop", frozen=True):
     """Blocks ``at`` .. ``at + n - 1`` of the table will not be stored for this request.
 
     ``why`` is the reason under which they are counted.
     """
 
-    req: str
-    gen: int
     at: int
     n: int
     why: DropReason
     group: int = 0
 
 
-class Cursor(_Event, tag="cursor", frozen=True):
+class Cursor(_OfRequest, tag="cursor", frozen=True):
     """The store cursor of the request's table in ``group`` moved.
 
     Blocks below ``to`` will not be looked at again.
     """
 
-    req: str
-    gen: int
     to: int
     group: int = 0
 
 
-class Retire(_Event, tag="retire", frozen=True):
+class Retire(_OfRequest, tag="retire", frozen=True):
     """The request is gone: this generation holds nothing any more; all of its blocks are accounted for."""
-
-    req: str
-    gen: int
 
 
 # Transfers.
 
 
-class Queue(_Event, tag="queue", frozen=True):
+class Queue(_OfTransfer, tag="queue", frozen=True):
     """A transfer of ``src`` in ``src_pool`` to ``dst`` in ``dst_pool`` was decided.
 
     Every slot has a holder from here to its end. ``keys``: content keys of the blocks. ``req``, ``rgen``:
@@ -314,8 +297,6 @@ class Queue(_Event, tag="queue", frozen=True):
     load, the same of the destination.
     """
 
-    op: int
-    gen: int
     kind: Kind
     src_pool: str
     src: Numbers
@@ -328,75 +309,58 @@ class Queue(_Event, tag="queue", frozen=True):
     group: int = 0
 
 
-class Issue(_Event, tag="issue", frozen=True):
+class Issue(_OfTransfer, tag="issue", frozen=True):
     """The transfer was handed to the workers of all ranks."""
 
-    op: int
-    gen: int
 
-
-class Report(_Event, tag="report", frozen=True):
+class Report(_OfTransfer, tag="report", frozen=True):
     """The scheduler side took ``rank``'s report of the transfer's end into account."""
 
-    op: int
-    gen: int
     rank: int
     ok: bool = True
 
 
-class Stale(_Event, tag="stale", frozen=True):
+class Stale(_OfTransfer, tag="stale", frozen=True):
     """A late or repeated report was recognised as such and ignored."""
 
-    op: int
-    gen: int
     rank: int
 
 
-class Complete(_Event, tag="complete", frozen=True):
+class Complete(_OfTransfer, tag="complete", frozen=True):
     """The transfer's one terminal event: all ranks reported; ``ok`` when all of them succeeded."""
 
-    op: int
-    gen: int
     ok: bool = True
 
 
-class Failed(_Event, tag="failed", frozen=True):
+class Failed(_OfTransfer, tag="failed", frozen=True):
     """``rank`` could not fill the destinations ``dst`` of the transfer, which belong to ``group``.
 
     It comes before the transfer's ``Complete``. If a failed transfer has any, its other destinations are
     whole.
     """
 
-    op: int
-    gen: int
     rank: int
     dst: Numbers
     group: int = 0
 
 
-class Reserve(_Event, tag="reserve", frozen=True):
+class Reserve(_OfTransfer, tag="reserve", frozen=True):
     """``rank`` was asked to set aside what the transfer needs there; ``ok`` if it could."""
 
-    op: int
-    gen: int
     rank: int
     ok: bool = True
 
 
-class Decide(_Event, tag="decide", frozen=True):
+class Decide(_OfTransfer, tag="decide", frozen=True):
     """``rank`` decided the transfer: it will carry it out, or gives back what it reserved."""
 
-    op: int
-    gen: int
     rank: int
     what: Literal["commit", "abort"]
 
 
-class Describe(_Event, tag="describe", frozen=True):
+class Describe(_OfTransfer, tag="describe", frozen=True):
     """``rank`` wrote the transfer's copy descriptors into its buffer ``buffer``."""
 
-    op: int
-    gen: int
     buffer: int
     rank: int = 0
 

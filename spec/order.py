@@ -102,6 +102,14 @@ class _Event(
     pass
 
 
+class _Call(_Event, frozen=True):
+    thread: int
+
+
+class _OnStream(_Call, frozen=True):
+    stream: int
+
+
 # What exists.
 
 
@@ -113,10 +121,9 @@ class Declare(_Event, tag="declare", frozen=True):
     stacks: Sequence[Stack] = ()
 
 
-class Release(_Event, tag="release", frozen=True):
+class Release(_Call, tag="release", frozen=True):
     """``thread`` gave ``region`` back: like a write of all its bytes. The region exists no more."""
 
-    thread: int
     region: int
     by: str = ""
     stack: int = -1
@@ -132,40 +139,35 @@ class Own(_Event, tag="own", frozen=True):
 # Host threads.
 
 
-class Spawn(_Event, tag="spawn", frozen=True):
+class Spawn(_Call, tag="spawn", frozen=True):
     """``thread`` started the thread ``child``."""
 
-    thread: int
     child: int
 
 
-class Join(_Event, tag="join", frozen=True):
+class Join(_Call, tag="join", frozen=True):
     """``thread`` waited for the end of the thread ``child``, which makes no further calls."""
 
-    thread: int
     child: int
 
 
-class Put(_Event, tag="put", frozen=True):
+class Put(_Call, tag="put", frozen=True):
     """``thread`` put ``item`` into ``queue``."""
 
-    thread: int
     queue: int
     item: int
 
 
-class Get(_Event, tag="get", frozen=True):
+class Get(_Call, tag="get", frozen=True):
     """``thread`` took ``item`` out of ``queue``."""
 
-    thread: int
     queue: int
     item: int
 
 
-class Host(_Event, tag="host", frozen=True):
+class Host(_Call, tag="host", frozen=True):
     """``thread`` itself read and wrote memory."""
 
-    thread: int
     reads: Sequence[Range] = ()
     writes: Sequence[Range] = ()
     name: str = ""
@@ -176,11 +178,9 @@ class Host(_Event, tag="host", frozen=True):
 # Streams.
 
 
-class Kernel(_Event, tag="kernel", frozen=True):
+class Kernel(_OnStream, tag="kernel", frozen=True):
     """``thread`` launched a kernel on ``stream``; it also stands for memset and the like."""
 
-    thread: int
-    stream: int
     reads: Sequence[Range] = ()
     writes: Sequence[Range] = ()
     name: str = ""
@@ -188,11 +188,9 @@ class Kernel(_Event, tag="kernel", frozen=True):
     stack: int = -1
 
 
-class Copy(_Event, tag="copy", frozen=True):
+class Copy(_OnStream, tag="copy", frozen=True):
     """``thread`` launched a copy on ``stream``: part ``i`` reads ``src[i]`` and writes ``dst[i]``."""
 
-    thread: int
-    stream: int
     src: Sequence[Range]
     dst: Sequence[Range]
     order: SourceOrder = "stream"
@@ -201,51 +199,41 @@ class Copy(_Event, tag="copy", frozen=True):
     stack: int = -1
 
 
-class Record(_Event, tag="record", frozen=True):
+class Record(_OnStream, tag="record", frozen=True):
     """``thread`` recorded ``event`` on ``stream``."""
 
-    thread: int
-    stream: int
     event: int
 
 
-class Wait(_Event, tag="wait", frozen=True):
+class Wait(_OnStream, tag="wait", frozen=True):
     """``thread`` made ``stream`` wait for ``event``."""
 
-    thread: int
-    stream: int
     event: int
 
 
 # Synchronise calls: the thread goes on when the work is over.
 
 
-class SyncEvent(_Event, tag="sync_event", frozen=True):
+class SyncEvent(_Call, tag="sync_event", frozen=True):
     """``thread`` waited for ``event``."""
 
-    thread: int
     event: int
 
 
-class Query(_Event, tag="query", frozen=True):
+class Query(_Call, tag="query", frozen=True):
     """``thread`` asked whether ``event`` is over; if so (``done``), that orders like a synchronise call."""
 
-    thread: int
     event: int
     done: bool
 
 
-class SyncStream(_Event, tag="sync_stream", frozen=True):
+class SyncStream(_OnStream, tag="sync_stream", frozen=True):
     """``thread`` waited for everything launched on ``stream`` until the call."""
 
-    thread: int
-    stream: int
 
-
-class SyncDevice(_Event, tag="sync_device", frozen=True):
+class SyncDevice(_Call, tag="sync_device", frozen=True):
     """``thread`` waited for everything launched on any stream of ``device`` until the call."""
 
-    thread: int
     device: int
 
 

@@ -1,7 +1,5 @@
 """The machines: explicit state machines of the block lifecycle, one file each, to be read top to bottom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kvfence.spec.language import Machine

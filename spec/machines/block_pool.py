@@ -11,25 +11,10 @@ An allocation is all or nothing: what all groups ask for together is compared wi
 first. A refused allocation changes nothing.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-    View,
-)
+from kvfence.spec.language import Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
 
@@ -40,13 +25,41 @@ def slot(view: View, block: int) -> int:
     return {block: block, null: 0, 0: null}[block] if block in (null, 0) else block
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("block_pool", doc=__doc__, faults=faults)
-    Block = m.sort("Block", default=4)
-    Holder = m.sort("Holder", default=2)
-    Key = m.sort("Key", default=2)
+Block = Sort("Block", 4, __name__)
+Holder = Sort("Holder", 2, __name__)
+Key = Sort("Key", 2, __name__)
 
+
+def free(s: State, b: Elem) -> Expr:
+    """Whether the free list names the slot."""
+    return s.entries[b] > 0
+
+
+def held(s: State, b: Elem) -> Expr:
+    """Whether the slot has a holder."""
+    return Exists(Holder, lambda h: s.holds[h, b])
+
+
+def cached(s: State, b: Elem) -> Expr:
+    """Whether the slot has a content key."""
+    return Exists(Key, lambda k: s.label[b, k])
+
+
+def ready(s: State) -> Expr:
+    """Whether the null block is chosen."""
+    return Exists(Block, lambda b: s.null[b])
+
+
+def take(s: State, h: Elem, b: Elem) -> None:
+    """h joins the holders of b; a free slot leaves the free list."""
+    s.nfree = If(free(s, b), s.nfree - 1, s.nfree)
+    s.entries[b] = 0
+    s.holds[h, b] = True
+    s.ref[b] = s.ref[b] + 1
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.relation("null", Block, init=False)
     m.relation("holds", Holder, Block, init=False)
     m.function("ref", Block, value=Int(0, lambda sizes: sizes["Holder"] + 1), init=0)
@@ -61,24 +74,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def free(s: State, b: Elem) -> Expr:
-        return s.entries[b] > 0
 
-    def held(s: State, b: Elem) -> Expr:
-        return Exists(Holder, lambda h: s.holds[h, b])
-
-    def cached(s: State, b: Elem) -> Expr:
-        return Exists(Key, lambda k: s.label[b, k])
-
-    def ready(s: State) -> Expr:
-        return Exists(Block, lambda b: s.null[b])
-
-    def take(s: State, h: Elem, b: Elem) -> None:
-        """h joins the holders of b; a free slot leaves the free list."""
-        s.nfree = If(free(s, b), s.nfree - 1, s.nfree)
-        s.entries[b] = 0
-        s.holds[h, b] = True
-        s.ref[b] = s.ref[b] + 1
+def declare_allocation(m: Machine) -> None:
+    """Declare set-up, allocation and refusal."""
 
     @m.action(b=Block, event=lambda pre, post, b: [])
     def reserve_null(s: State, b: Elem) -> None:
@@ -129,6 +127,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(ready(s), n > s.nfree)
         s.check("CONSERVE", n > Count(Block, lambda b: free(s, b)), "only a pool that is short refuses")
 
+
+def declare_sharing(m: Machine) -> None:
+    """Declare how slots are shared and released, and found by their keys."""
+
     @m.action(
         h=Holder,
         b=Block,
@@ -177,10 +179,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.holds[h, b] = False
 
     @m.action(
-        h=Holder,
-        b=Block,
-        k=Key,
-        event=lambda pre, post, h, b, k: [ev.Label("gpu", [slot(pre, b)], [k + 1])],
+        h=Holder, b=Block, k=Key, event=lambda pre, post, h, b, k: [ev.Label("gpu", [slot(pre, b)], [k + 1])]
     )
     def register(s: State, h: Elem, b: Elem, k: Elem) -> None:
         """The full slot b, held by h, enters the prefix index under key k; others may have it too."""
@@ -195,7 +194,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(Not(held(s, b)))
         s.check("PIN", Not(held(s, b)), "a slot that somebody holds is not evicted")
         s.check("CONSERVE", cached(s, b), "an evicted slot carries a key")
-        s.label.update(lambda c, k: s.label[c, k] & (c != b))
+        remove(s, b, "label")
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("CONSERVE")
     def ref_count_is_the_number_of_holders(s: State) -> Expr:
@@ -227,6 +230,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def a_slot_has_at_most_one_key(s: State) -> Expr:
         return ForAll(Block, lambda b: Count(Key, lambda k: s.label[b, k]) <= 1)
 
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
+
     @m.lemma
     def before_the_set_up_no_slot_is_used(s: State) -> Expr:
         """Every other action waits for the null block, or for a holder, which there is none before."""
@@ -236,6 +243,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def the_null_block_has_no_key(s: State) -> Expr:
         """A key is given to a held slot, and the null block is never held."""
         return ForAll(Block, lambda b: Implies(s.null[b], Not(cached(s, b))))
+
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def two_holders_share_a_slot(s: State) -> Expr:
@@ -251,4 +262,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     m.accept_mutant("evict: label is not released", "An eviction that leaves the key is no eviction.")
 
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("block_pool", doc=__doc__, faults=faults)
+    declare_sorts(m, Block, Holder, Key)
+    declare_state(m)
+    declare_allocation(m)
+    declare_sharing(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -19,29 +19,13 @@ tokens apart then differ by one of two block counts, and that invariant is all t
 sorts ``Token`` and ``Ahead`` have no element that matters: their numbers bound the lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
-)
-from kvfence.spec.language.expr import limit
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or, limit
 from kvfence.spec.machines.field_maps import geometry as events
 from kvfence.spec.machines.lemmas import geometry as geometry_lemmas
+from kvfence.spec.machines.state.relations import declare_sorts
 
 Kind = Enum("Kind", "unknown full window chunked recurrent")
 Phase = Enum("Phase", "shape write promised accepted")
@@ -71,16 +55,44 @@ def furthest(sizes: Mapping[str, int]) -> int:
     return sizes["Ahead"]
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("geometry", doc=__doc__, faults=faults)
+Group = Sort("Group", 2, __name__)
+Token = Sort("Token", 5, __name__)  # the longest prompt
+Ahead = Sort("Ahead", 1, __name__)  # the most tokens that are reserved ahead
+Reserved = Int(0, furthest)
+Length = Int(0, longest)
+Further = Int(0, lambda sizes: sizes["Token"] + sizes["Ahead"])
+
+
+def forward(s: State, name: str, when: Callable[[Elem], Expr | bool]) -> None:
+    """The position moves on by one token in each group with ``when``."""
+    blocks, offset = getattr(s, f"{name}_blocks"), getattr(s, f"{name}_offset")
+
+    def wraps(g: Elem) -> Expr:
+        over: Expr = offset[g] + 1 == s.size[g]
+        return over
+
+    blocks.update(lambda g: If(And(when(g), wraps(g)), blocks[g] + 1, blocks[g]))
+    offset.update(lambda g: If(when(g), If(wraps(g), 0, offset[g] + 1), offset[g]))
+
+
+def limited(s: State, g: Elem) -> Expr:
+    """Whether the group reads no more than its reach."""
+    return IsIn(s.kind[g], Kind.window, Kind.chunked, Kind.recurrent)
+
+
+def every_group_ends_a_block(s: State) -> Expr:
+    """Whether the position is the end of a block in every group."""
+    return ForAll(Group, lambda g: s.at_offset[g] == 0)
+
+
+def no_events(*_: object) -> list[object]:
+    """Give no event: a group is observed when something is done with it."""
+    return []  # which groups there are is told with what is done with them
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.header(events.header)
-    Group = m.sort("Group", default=2)
-    m.sort("Token", default=5)  # the longest prompt
-    m.sort("Ahead", default=1)  # the most tokens that are reserved ahead
-    Ahead = Int(0, furthest)
-    Length = Int(0, longest)
-    Further = Int(0, lambda sizes: sizes["Token"] + sizes["Ahead"])
 
     m.function("phase", value=Phase, init=Phase.shape)
     m.function("kind", Group, value=Kind, init=Kind.unknown)
@@ -99,7 +111,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("moves", Group, init=False)  # within a step only: which groups a decision is for
 
     m.function("reach", Group, value=Length, init=0)  # in tokens
-    m.function("ahead", value=Ahead, init=0)  # in tokens
+
+    m.function("ahead", value=Reserved, init=0)  # in tokens
+
     m.function("length", value=Length, init=0)  # tokens written
     m.function("kept", Group, value=Length, init=0)  # blocks in front of this one have been let go
 
@@ -112,7 +126,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         m.function(f"{name}_blocks", Group, value=Length, init=0)  # blocks up to there
         m.function(f"{name}_need", Group, value=Length, init=0)  # the first block that is read there
 
-    # The reader.
+    # What the reader has.
     m.function("hit", value=Length, init=0)
     m.function("hit_blocks", Group, value=Length, init=0)
     m.function("hit_from", Group, value=Length, init=0)  # the first block that is promised
@@ -120,28 +134,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("counted", Group, init=False)
     m.function("claim", Group, value=Length, init=0)  # blocks asked for
 
-    def forward(s: State, name: str, when: Callable[[Elem], Expr | bool]) -> None:
-        """The position moves on by one token in each group with ``when``."""
-        blocks, offset = getattr(s, f"{name}_blocks"), getattr(s, f"{name}_offset")
 
-        def wraps(g: Elem) -> Expr:
-            over: Expr = offset[g] + 1 == s.size[g]
-            return over
-
-        blocks.update(lambda g: If(And(when(g), wraps(g)), blocks[g] + 1, blocks[g]))
-        offset.update(lambda g: If(when(g), If(wraps(g), 0, offset[g] + 1), offset[g]))
-
-    def limited(s: State, g: Elem) -> Expr:
-        """Whether the group reads no more than its reach."""
-        return IsIn(s.kind[g], Kind.window, Kind.chunked, Kind.recurrent)
-
-    def every_group_ends_a_block(s: State) -> Expr:
-        return ForAll(Group, lambda g: s.at_offset[g] == 0)
-
-    def no_events(*_: object) -> list[object]:
-        return []  # which groups there are is told with what is done with them
-
-    # What groups there are.
+def declare_groups(m: Machine) -> None:
+    """Declare what groups there are."""
 
     @m.action(g=Group, k=Kind, n=Length, event=no_events)
     def describe(s: State, g: Elem, k: Expr, n: Expr) -> None:
@@ -178,7 +173,19 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(ForAll(Group, lambda g: (s.kind[g] == Kind.full) | (s.reach[g] >= 1)))
         s.phase = Phase.write
 
-    # The writer.
+
+def drafting(s: State) -> Expr:
+    """Whether slots are reserved ahead, for speculative decoding."""
+    return s.ahead > 0
+
+
+def to_serve(s: State, g: Elem) -> Expr:
+    """The first block that a reader of this prompt will want."""
+    return If(drafting(s), s.before_need[g], s.last_need[g])
+
+
+def declare_writer(m: Machine) -> None:
+    """Declare the writer, token by token."""
 
     @m.action(event=events.write(aligned=m.faulty("aligned_window_bound")))
     def write(s: State) -> None:
@@ -223,13 +230,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.moves.update(lambda g: False)
         s.length = s.length + 1
 
-    def drafting(s: State) -> Expr:
-        return s.ahead > 0
-
-    def to_serve(s: State, g: Elem) -> Expr:
-        """The first block that a reader of this prompt will want."""
-        return If(drafting(s), s.before_need[g], s.last_need[g])
-
     @m.action(g=Group, event=events.slide)
     def slide(s: State, g: Elem) -> None:
         """The writer lets go of its first block in group g, and puts the null block in its place."""
@@ -238,7 +238,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(s.kept[g] < to_serve(s, g))
         s.kept[g] = s.kept[g] + 1
 
-    # The reader.
+
+def read_at(s: State, g: Elem, n: Expr) -> Expr:
+    """The first block that is read in group g at length n, which is one of the last places."""
+    return If(n == s.last, s.last_need[g], If(n == s.before, s.before_need[g], 0))
+
+
+def declare_reader(m: Machine) -> None:
+    """Declare the reader: what it is promised, accepts and asks for."""
 
     @m.action(event=events.look_up)
     def look_up(s: State) -> None:
@@ -264,10 +271,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             "GEOMETRY", s.hit >= target, "what was written is found again as far as every group ends a block"
         )
         s.phase = Phase.promised
-
-    def read_at(s: State, g: Elem, n: Expr) -> Expr:
-        """The first block that is read in group g at length n, which is one of the last places."""
-        return If(n == s.last, s.last_need[g], If(n == s.before, s.before_need[g], 0))
 
     @m.action(event=events.accept)
     def accept(s: State) -> None:
@@ -305,6 +308,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.to_compute = 0
         s.phase = Phase.write
 
+
+def touched(s: State, g: Elem) -> Expr:
+    """Blocks from the first that is read to the last that is reserved."""
+    return s.end_blocks[g] + If(s.end_offset[g] > 0, 1, 0) - s.first_blocks[g]
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
+
     @m.invariant("GEOMETRY")
     def what_is_kept_covers_what_the_next_token_reads(s: State) -> Expr:
         return ForAll(Group, lambda g: s.kept[g] <= s.first_blocks[g])
@@ -340,10 +352,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return whole + If(rest == 0, 0, If(rest <= s.size[g], 1, 2))
         return whole + If(rest <= 1, 1, If(rest <= s.size[g] + 1, 2, 3))
 
-    def touched(s: State, g: Elem) -> Expr:
-        """Blocks from the first that is read to the last that is reserved."""
-        return s.end_blocks[g] + If(s.end_offset[g] > 0, 1, 0) - s.first_blocks[g]
-
     @m.invariant("GEOMETRY")
     def a_window_touches_no_more_blocks_than_its_bound(s: State) -> Expr:
         return ForAll(Group, lambda g: Implies(limited(s, g), touched(s, g) <= bound(s, g)))
@@ -361,6 +369,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         return Implies(s.phase == Phase.accepted, s.to_compute >= 1)
 
     geometry_lemmas.declare(m, Kind, Phase)
+
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def a_window_begins_in_the_middle_of_a_block(s: State) -> Expr:
@@ -392,4 +404,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("geometry", doc=__doc__, faults=faults)
+    declare_sorts(m, Group, Token, Ahead)
+    declare_state(m)
+    declare_groups(m)
+    declare_writer(m)
+    declare_reader(m)
+    declare_invariants(m)
+    declare_goals(m)
     return m

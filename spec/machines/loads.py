@@ -12,28 +12,16 @@ everything under its table has landed.
   groups (policy *recompute*), or ends with an error (policy *fail*).
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads as events
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Status = Enum("Status", "gathering loading running gone")
 
 PLACES = 2  # blocks of a prompt in each group
+OF_A_LOAD = ("fills", "heard", "failed")  # the fields of a request's load
 
 REPEATS = "What was done already is done again, and changes nothing."
 ENDED = "A request that is over, or starts again, holds nothing."
@@ -54,15 +42,49 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Request = Sort("Request", 2, __name__)
+Block = Sort("Block", 4, __name__)
+Group = Sort("Group", 2, __name__)
+Place = Int(0, PLACES - 1)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("loads", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)
-    Block = m.sort("Block", default=4)
-    Group = m.sort("Group", default=2)
-    Place = Int(0, PLACES - 1)
 
+def held(s: State, b: Elem) -> Expr:
+    """Whether a table or a load holds the block."""
+    return Exists(Request, lambda r: s.table[r, b] | s.fills[r, b])
+
+
+def under_load(s: State, b: Elem) -> Expr:
+    """Whether a load will fill the block."""
+    return Exists(Request, lambda q: s.fills[q, b])
+
+
+def fresh(s: State, b: Elem) -> Expr:
+    """Neither found nor under a load: somebody has to fill it."""
+    return Not(s.label[b] | under_load(s, b))
+
+
+def is_at(s: State, b: Elem, i: Expr | int, g: Elem) -> Expr:
+    """Whether the block is for place i in group g."""
+    return (s.place[b] == i) & s.in_group[b, g]
+
+
+def has(s: State, r: Elem, i: Expr | int, g: Elem) -> Expr:
+    """Whether the request has a block for place i in group g."""
+    return Exists(Block, lambda b: s.table[r, b] & is_at(s, b, i, g))
+
+
+def complete_table(s: State, r: Elem) -> Expr:
+    """Whether the request has a block for each place in every group."""
+    return ForAll(Group, Place, lambda g, i: has(s, r, i, g))
+
+
+def waits(s: State, r: Elem) -> Expr:
+    """Whether a load still fills a block of the table."""
+    return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.gathering)
     m.function("counted", Request, value=Int(0, PLACES), init=0)  # places counted as computed
     m.function("to_compute", Request, value=Int(0, PLACES), init=PLACES)
@@ -78,32 +100,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("failed", Request, Block, init=False)  # ... as failed
     m.header(events.header)
 
-    def held(s: State, b: Elem) -> Expr:
-        return Exists(Request, lambda r: s.table[r, b] | s.fills[r, b])
 
-    def under_load(s: State, b: Elem) -> Expr:
-        return Exists(Request, lambda q: s.fills[q, b])
-
-    def fresh(s: State, b: Elem) -> Expr:
-        """Neither found nor under a load: somebody has to fill it."""
-        return Not(s.label[b] | under_load(s, b))
-
-    def is_at(s: State, b: Elem, i: Expr | int, g: Elem) -> Expr:
-        return (s.place[b] == i) & s.in_group[b, g]
-
-    def has(s: State, r: Elem, i: Expr | int, g: Elem) -> Expr:
-        return Exists(Block, lambda b: s.table[r, b] & is_at(s, b, i, g))
-
-    def complete_table(s: State, r: Elem) -> Expr:
-        return ForAll(Group, Place, lambda g, i: has(s, r, i, g))
-
-    def waits(s: State, r: Elem) -> Expr:
-        return Exists(Block, lambda b: s.table[r, b] & under_load(s, b))
-
-    def clear_table(s: State, r: Elem) -> None:
-        s.table.update(lambda q, b: s.table[q, b] & (q != r))
-
-    # Gathering blocks.
+def declare_gathering(m: Machine) -> None:
+    """Declare how a request gathers its blocks."""
 
     @m.action(r=Request, b=Block, i=Place, g=Group, event=events.take)
     def take(s: State, r: Elem, b: Elem, i: Expr, g: Elem) -> None:
@@ -127,10 +126,23 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def abort(s: State, r: Elem) -> None:
         """The client of a request that gathers goes away."""
         s.require(s.status[r] == Status.gathering)
-        clear_table(s, r)
+        remove(s, r, "table")
         s.status[r] = Status.gone
 
-    # Admission, and the load.
+
+def is_reported_once(s: State, r: Elem, b: Elem) -> None:
+    """Check that the block of the load was not reported before."""
+    s.check("ONCE", s.fills[r, b] & Not(s.heard[r, b]), "a block of a load is reported once")
+
+
+def over(s: State, r: Elem) -> Expr:
+    """The request has a load, and all of its blocks are reported."""
+    some = Exists(Block, lambda b: s.fills[r, b])
+    return And(some, ForAll(Block, lambda b: Implies(s.fills[r, b], s.heard[r, b])))
+
+
+def declare_loads(m: Machine) -> None:
+    """Declare admission, and the reports of the load."""
 
     @m.action(r=Request, event=events.admit)
     def admit(s: State, r: Elem) -> None:
@@ -140,9 +152,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.counted[r] = PLACES
         s.to_compute[r] = 0
         s.status[r] = Status.loading
-
-    def is_reported_once(s: State, r: Elem, b: Elem) -> None:
-        s.check("ONCE", s.fills[r, b] & Not(s.heard[r, b]), "a block of a load is reported once")
 
     @m.action(r=Request, b=Block, event=events.land)
     def land(s: State, r: Elem, b: Elem) -> None:
@@ -167,15 +176,30 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.heard[r, b] = True
         s.failed[r, c] = True
 
-    def over(s: State, r: Elem) -> Expr:
-        """The request has a load, and all of its blocks are reported."""
-        some = Exists(Block, lambda b: s.fills[r, b])
-        return And(some, ForAll(Block, lambda b: Implies(s.fills[r, b], s.heard[r, b])))
 
-    def end(s: State, r: Elem) -> None:
-        for name in ("fills", "heard", "failed"):
-            field = getattr(s, name)
-            field.update(lambda q, b, field=field: field[q, b] & (q != r))
+def comes_good(s: State, r: Elem, b: Elem) -> Expr:
+    """Once the request's load is over: block b can be found, or is under another load."""
+    landed = s.fills[r, b] & Not(s.failed[r, b])
+    another = Exists(Request, lambda p: s.fills[p, b] & (p != r))
+    return Or(s.label[b], landed, another)
+
+
+def valid(s: State, r: Elem, q: Elem, i: int) -> Expr:
+    """Place i of request q can be used in every group once the load of request r is over."""
+    return ForAll(Block, lambda b: Implies(s.table[q, b] & (s.place[b] == i), comes_good(s, r, b)))
+
+
+def leave_what_failed(s: State, r: Elem) -> None:
+    """Requests that still gather blocks let go of those whose load has failed."""
+
+    def leaves(q: Elem, b: Elem) -> Expr:
+        return (s.status[q] == Status.gathering) & s.failed[r, b]
+
+    s.table.update(lambda q, b: s.table[q, b] & Not(leaves(q, b)))
+
+
+def declare_ends_of_loads(m: Machine) -> None:
+    """Declare the end of a load, for all that have its blocks."""
 
     @m.action(r=Request, event=events.complete)
     def complete(s: State, r: Elem) -> None:
@@ -188,17 +212,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(none_failed)
         s.check("FAIL-CLOSED", none_failed, "a load of which a block has failed has failed")
         s.label.update(lambda b: s.label[b] | s.fills[r, b])
-        end(s, r)
-
-    def comes_good(s: State, r: Elem, b: Elem) -> Expr:
-        """Once the request's load is over: block b can be found, or is under another load."""
-        landed = s.fills[r, b] & Not(s.failed[r, b])
-        another = Exists(Request, lambda p: s.fills[p, b] & (p != r))
-        return Or(s.label[b], landed, another)
-
-    def valid(s: State, r: Elem, q: Elem, i: int) -> Expr:
-        """Place i of request q can be used in every group once the load of request r is over."""
-        return ForAll(Block, lambda b: Implies(s.table[q, b] & (s.place[b] == i), comes_good(s, r, b)))
+        remove(s, r, *OF_A_LOAD)
 
     def counts_as(s: State, r: Elem, q: Elem) -> Expr:
         """How many places request q counts as computed once the load of request r is over."""
@@ -210,14 +224,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
         most = If(usable(0), If(usable(1), 2, 1), 0)
         return If(most < s.counted[q], most, s.counted[q])
-
-    def leave_what_failed(s: State, r: Elem) -> None:
-        """Requests that still gather blocks let go of those whose load has failed."""
-
-        def leaves(q: Elem, b: Elem) -> Expr:
-            return (s.status[q] == Status.gathering) & s.failed[r, b]
-
-        s.table.update(lambda q, b: s.table[q, b] & Not(leaves(q, b)))
 
     def touched(s: State, r: Elem, q: Elem) -> Expr:
         """Request q waits, with a failed block of r's load in its table."""
@@ -246,7 +252,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.counted.update(lambda q: If(touched(s, r, q), counts_as(s, r, q), s.counted[q]))
         leave_what_failed(s, r)
         s.label.update(lambda b: s.label[b] | (s.fills[r, b] & Not(s.failed[r, b])))
-        end(s, r)
+        remove(s, r, *OF_A_LOAD)
 
     @m.action(r=Request, event=events.give_up)
     def give_up(s: State, r: Elem) -> None:
@@ -256,9 +262,29 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         leave_what_failed(s, r)
         s.table.update(lambda q, b: s.table[q, b] & (s.status[q] != Status.gone))
         s.label.update(lambda b: s.label[b] | (s.fills[r, b] & Not(s.failed[r, b])))
-        end(s, r)
+        remove(s, r, *OF_A_LOAD)
 
-    # Running.
+
+def reads_what_is_there(s: State, r: Elem) -> None:
+    """The step reads all places that count as computed."""
+
+    def read(b: Elem) -> Expr:
+        return s.table[r, b] & (s.place[b] < s.counted[r])
+
+    s.check(
+        "USE-READY",
+        ForAll(Block, lambda b: Implies(read(b), Not(under_load(s, b)))),
+        "no step reads a block before the load that fills it has landed",
+    )
+    s.check(
+        "FAIL-CLOSED",
+        ForAll(Block, lambda b: Implies(read(b), s.good[b] | under_load(s, b))),
+        "no step reads a block whose load has failed",
+    )
+
+
+def declare_running(m: Machine) -> None:
+    """Declare steps, ends and evictions."""
 
     @m.action(r=Request, event=lambda pre, post, r: [])
     def resume(s: State, r: Elem) -> None:
@@ -267,23 +293,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         if not m.faulty("shared_before_landing"):
             s.require(Not(waits(s, r)))
         s.status[r] = Status.running
-
-    def reads_what_is_there(s: State, r: Elem) -> None:
-        """The step reads all places that count as computed."""
-
-        def read(b: Elem) -> Expr:
-            return s.table[r, b] & (s.place[b] < s.counted[r])
-
-        s.check(
-            "USE-READY",
-            ForAll(Block, lambda b: Implies(read(b), Not(under_load(s, b)))),
-            "no step reads a block before the load that fills it has landed",
-        )
-        s.check(
-            "FAIL-CLOSED",
-            ForAll(Block, lambda b: Implies(read(b), s.good[b] | under_load(s, b))),
-            "no step reads a block whose load has failed",
-        )
 
     @m.action(r=Request, event=events.compute)
     def compute(s: State, r: Elem) -> None:
@@ -310,7 +319,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.status[r] == Status.running, s.to_compute[r] == 0)
         reads_what_is_there(s, r)
         s.check("COUNT", s.counted[r] == PLACES, "a request ends with all of its places computed")
-        clear_table(s, r)
+        remove(s, r, "table")
         s.status[r] = Status.gone
 
     @m.action(b=Block, event=events.evict)
@@ -320,12 +329,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.check("FREEZE", Not(held(s, b)), "a block that somebody holds is not evicted")
         s.label[b] = False
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and no load is in flight: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))
         s.require(ForAll(Block, lambda b: Not(under_load(s, b))))
         s.check("NO-LEAK", ForAll(Block, lambda b: Not(held(s, b))), "at quiescence nothing is held")
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("COUNT")
     def each_place_is_counted_or_computed(s: State) -> Expr:
@@ -357,6 +370,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return And(s.table[r, b], s.table[r, c], same)
 
         return ForAll(Request, Block, Block, Group, lambda r, b, c, g: Implies(both(r, b, c, g), b == c))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def a_report_is_about_a_block_of_the_load(s: State) -> Expr:
@@ -414,6 +431,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Request, Block, lambda r, b: Implies(s.status[r] == Status.gathering, Not(s.fills[r, b]))
         )
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def a_sharer_waits_for_a_load(s: State) -> Expr:
         def shares(q: Elem, r: Elem, b: Elem) -> Expr:
@@ -447,4 +468,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("good", why="What a block contains is a fact.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("loads", doc=__doc__, faults=faults)
+    declare_sorts(m, Request, Block, Group)
+    declare_state(m)
+    declare_gathering(m)
+    declare_loads(m)
+    declare_ends_of_loads(m)
+    declare_running(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -7,24 +7,11 @@ when a load fails, the tier's copy is no good, and every verdict that rests on i
 already and those on their way.
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads_verdicts as events
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts
 
 Status = Enum("Status", "waiting loading running gone")
 Question = Enum("Question", "unasked asked known over")
@@ -68,13 +55,27 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Request = Sort("Request", 2, __name__)
+Generation = Int(0, 1)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("verdicts", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)
-    Generation = Int(0, 1)
 
+def present(s: State, r: Elem, g: Expr | int) -> Expr:
+    """Whether the request still waits, in generation g, for what it asked."""
+    return And(s.status[r] == Status.waiting, s.gen[r] == g, s.verdict[r] == Verdict.unknown)
+
+
+def pinned(s: State) -> Expr:
+    """Whether somebody pins the copy."""
+    return Exists(Request, Generation, lambda r, g: s.pin[r, g])
+
+
+def unpin(s: State, r: Elem) -> None:
+    """The request lets go of the copy, as far as its present generation pins it."""
+    s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r])))
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.waiting)
     m.function("gen", Request, value=Generation, init=0)
     m.function("verdict", Request, value=Verdict, init=Verdict.unknown)
@@ -86,18 +87,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.function("stores", value=Int(0, STORES), init=0)
     m.header(events.header)
 
-    def present(s: State, r: Elem, g: Expr | int) -> Expr:
-        """Whether the request still waits, in generation g, for what it asked."""
-        return And(s.status[r] == Status.waiting, s.gen[r] == g, s.verdict[r] == Verdict.unknown)
 
-    def pinned(s: State) -> Expr:
-        return Exists(Request, Generation, lambda r, g: s.pin[r, g])
-
-    def unpin(s: State, r: Elem) -> None:
-        """The request lets go of the copy, as far as its present generation pins it."""
-        s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r])))
-
-    # The tier.
+def declare_tier(m: Machine) -> None:
+    """Declare the tier, which stores and evicts one key."""
 
     @m.action(event=events.store)
     def store(s: State) -> None:
@@ -119,7 +111,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.check("FREEZE", Not(loading), "a copy that a load reads is not evicted")
         s.stored = False
 
-    # Questions and answers.
+
+def declare_answers(m: Machine) -> None:
+    """Declare questions and answers."""
 
     @m.action(r=Request, event=events.ask)
     def ask(s: State, r: Elem) -> None:
@@ -164,7 +158,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         if not m.faulty("dropped_answer_keeps_pin"):
             s.pin[r, g] = False
 
-    # What a verdict is for.
+
+def declare_use_of_verdicts(m: Machine) -> None:
+    """Declare what a verdict is for."""
 
     @m.action(r=Request, event=events.load)
     def load(s: State, r: Elem) -> None:
@@ -210,7 +206,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.status[r] == Status.waiting, s.verdict[r] == Verdict.miss)
         s.status[r] = Status.running
 
-    # Ends.
+
+def declare_ends(m: Machine) -> None:
+    """Declare ends of requests, and what must hold at rest."""
 
     @m.action(r=Request, event=events.abort)
     def abort(s: State, r: Elem) -> None:
@@ -234,7 +232,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.verdict[r] = Verdict.unknown
         s.status[r] = Status.waiting
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and nothing is asked any more: nothing may be pinned."""
 
@@ -244,6 +242,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))
         s.require(Not(Exists(Request, Generation, open_)))
         s.check("NO-LEAK", Not(pinned(s)), "at quiescence nothing is pinned")
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("FAIL-CLOSED")
     def what_can_be_found_has_its_content(s: State) -> Expr:
@@ -285,6 +287,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return And(s.status[r] == Status.waiting, s.gen[r] == g, s.question[r, g] == Question.over)
 
         return ForAll(Request, Generation, lambda r, g: Implies(over(r, g), s.verdict[r] != Verdict.unknown))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def a_pin_is_for_an_answer_or_a_promise(s: State) -> Expr:
@@ -330,6 +336,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """A request loads what it was promised, and verdicts of those that load are kept."""
         return ForAll(Request, lambda r: Implies(s.status[r] == Status.loading, s.verdict[r] == Verdict.hit))
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def an_answer_is_late_for_a_newer_generation(s: State) -> Expr:
         def late(r: Elem) -> Expr:
@@ -356,4 +366,18 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("good", why="What the slot contains is a fact: it is no good once a load from it has failed.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("verdicts", doc=__doc__, faults=faults)
+    declare_sorts(m, Request)
+    declare_state(m)
+    declare_tier(m)
+    declare_answers(m)
+    declare_use_of_verdicts(m)
+    declare_ends(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

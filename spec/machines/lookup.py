@@ -12,29 +12,13 @@ prompt. A block of the CPU tier is empty, being written by a store, or cached. A
 after the local prefix, without a hole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Bool,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-    View,
-)
+from kvfence.spec.language import Bool, Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
+from kvfence.spec.machines.field_maps.relations import free
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Phase = Enum("Phase", "new waiting loading running gone")
 Slot = Enum("Slot", "empty storing cached")
@@ -71,12 +55,40 @@ class Names:
         return [PROMPT * r, PROMPT * r + 1]
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("lookup", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=2)
-    Block = m.sort("Block", default=3)
+Request = Sort("Request", 2, __name__)
+Block = Sort("Block", 3, __name__)
 
+
+def cached(s: State, b: Elem) -> Expr:
+    """Whether the block can be hit."""
+    return s.slot[b] == Slot.cached
+
+
+def hit(s: State, b: Elem, local: Expr) -> Expr:
+    """Whether b continues a prefix of `local` blocks without a hole."""
+    first = Exists(Block, lambda c: cached(s, c) & s.first[c])
+    return And(cached(s, b), If(local == 0, Or(s.first[b], first), Not(s.first[b])))
+
+
+def unheld(s: State, b: Elem) -> Expr:
+    """Whether no promise and no load holds the block."""
+    return ForAll(Request, lambda r: Not(s.pin[r, b] | s.loading[r, b]))
+
+
+def drop_pins(s: State, r: Elem) -> None:
+    """Release all pins of the request."""
+    s.ref.update(lambda b: If(s.pin[r, b], s.ref[b] - 1, s.ref[b]))
+    remove(s, r, "pin")
+
+
+def withdraw(s: State, r: Elem) -> None:
+    """The promise is given up, and its pins go."""
+    drop_pins(s, r)
+    remove(s, r, "promise")
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.function("phase", Request, value=Phase, init=Phase.new)
     m.function("gen", Request, value=Int(0, 1), init=0)
     m.function("local", Request, value=Int(0, 1), init=0)  # blocks of the prompt that the GPU has
@@ -95,37 +107,22 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def cached(s: State, b: Elem) -> Expr:
-        return s.slot[b] == Slot.cached
 
-    def hit(s: State, b: Elem, local: Expr) -> Expr:
-        """Whether b continues a prefix of `local` blocks without a hole."""
-        first = Exists(Block, lambda c: cached(s, c) & s.first[c])
-        return And(cached(s, b), If(local == 0, Or(s.first[b], first), Not(s.first[b])))
+def store_events(begin: bool) -> Callable[..., list[ev.Event]]:
+    """The events of the beginning or the end of a store."""
 
-    def unheld(s: State, b: Elem) -> Expr:
-        return ForAll(Request, lambda r: Not(s.pin[r, b] | s.loading[r, b]))
+    def events(pre: View, post: View, b: int, **_: object) -> list[ev.Event]:
+        holder = f"op:{b}.0"
+        if begin:
+            return [ev.Alloc("cpu", holder, [b])]
+        key = 1 if post.first[b] else 2
+        return [ev.Label("cpu", [b], [key]), ev.Free("cpu", holder, [b])]
 
-    def drop_pins(s: State, r: Elem) -> None:
-        s.ref.update(lambda b: If(s.pin[r, b], s.ref[b] - 1, s.ref[b]))
-        s.pin.update(lambda q, b: s.pin[q, b] & (q != r))
+    return events
 
-    def withdraw(s: State, r: Elem) -> None:
-        """The promise is given up, and its pins go."""
-        drop_pins(s, r)
-        s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
 
-    # The CPU tier, used by everybody else meanwhile.
-
-    def store_events(begin: bool) -> Callable[..., list[ev.Event]]:
-        def events(pre: View, post: View, b: int, **_: object) -> list[ev.Event]:
-            holder = f"op:{b}.0"
-            if begin:
-                return [ev.Alloc("cpu", holder, [b])]
-            key = 1 if post.first[b] else 2
-            return [ev.Label("cpu", [b], [key]), ev.Free("cpu", holder, [b])]
-
-        return events
+def declare_tier(m: Machine) -> None:
+    """Declare the CPU tier, used by everybody else meanwhile."""
 
     @m.action(b=Block, first=Bool, event=store_events(begin=True))
     def begin_store(s: State, b: Elem, first: Expr) -> None:
@@ -153,24 +150,62 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.slot[b] = Slot.empty
         s.first[b] = False
 
-    # One request.
+
+def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
+    """Give up the promise before, move the pins, and promise anew."""
+    was, now = Names(pre), Names(post)
+    old, new = set(was.blocks("pin", r)), set(now.blocks("pin", r))
+    promised = now.blocks("promise", r)
+    return [
+        *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
+        *free("cpu", was.hit(r), sorted(old - new)),
+        *([ev.Touch("cpu", now.hit(r), sorted(new - old))] if new - old else []),
+        ev.Lookup(f"{r}", pre.gen[r], local, len(promised), "cpu", promised),
+    ]
+
+
+def admit_events(pre: View, post: View, r: int, **_: object) -> list[ev.Event]:
+    """Allocate, admit, and queue the load of what is accepted."""
+    was, now = Names(pre), Names(post)
+    local, gen = pre.local[r], pre.gen[r]
+    sources, pins = now.blocks("loading", r), was.blocks("pin", r)
+    gpu = was.gpu(r)
+    events: list[ev.Event] = [
+        ev.Alloc("gpu", was.req(r), gpu, at=0),
+        ev.Admit(f"{r}", gen, local, post.external[r], post.compute[r], PROMPT),
+    ]
+    if sources:
+        keys = [1 if pre.first[b] else 2 for b in sources]
+        into = gpu[local : local + len(sources)]
+        op = 100 + r
+        events += [
+            ev.Touch("cpu", was.op(r), sources),
+            ev.Queue(op, gen, "load", "cpu", sources, "gpu", into, keys, f"{r}", gen),
+        ]
+    if pins:
+        events.append(ev.Free("cpu", was.hit(r), pins))
+    return events
+
+
+def landed_events(pre: View, post: View, r: int) -> list[ev.Event]:
+    """The end of the request's load."""
+    names, op, gen = Names(pre), 100 + r, pre.gen[r]
+    return [
+        ev.Issue(op, gen),
+        ev.Report(op, gen, 0),
+        ev.Complete(op, gen),
+        ev.Free("cpu", names.op(r), names.blocks("loading", r)),
+    ]
+
+
+def declare_lookup(m: Machine) -> None:
+    """Declare arrival, lookup and admission of one request."""
 
     @m.action(r=Request, event=lambda pre, post, r: [ev.Submit(f"{r}", 0, PROMPT)])
     def submit(s: State, r: Elem) -> None:
         """The request arrives."""
         s.require(s.phase[r] == Phase.new)
         s.phase[r] = Phase.waiting
-
-    def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
-        was, now = Names(pre), Names(post)
-        old, new = set(was.blocks("pin", r)), set(now.blocks("pin", r))
-        promised = now.blocks("promise", r)
-        return [
-            *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-            *([ev.Free("cpu", was.hit(r), sorted(old - new))] if old - new else []),
-            *([ev.Touch("cpu", now.hit(r), sorted(new - old))] if new - old else []),
-            ev.Lookup(f"{r}", pre.gen[r], local, len(promised), "cpu", promised),
-        ]
 
     @m.action(r=Request, local=Int(0, 1), event=lookup_events)
     def lookup(s: State, r: Elem, local: Expr) -> None:
@@ -189,27 +224,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.pin.update(lambda q, b: If(q == r, hit(s, b, local), s.pin[q, b]))
             s.promise.update(lambda q, b: If(q == r, s.pin[q, b], s.promise[q, b]))
 
-    def admit_events(pre: View, post: View, r: int, **_: object) -> list[ev.Event]:
-        was, now = Names(pre), Names(post)
-        local, gen = pre.local[r], pre.gen[r]
-        sources, pins = now.blocks("loading", r), was.blocks("pin", r)
-        gpu = was.gpu(r)
-        events: list[ev.Event] = [
-            ev.Alloc("gpu", was.req(r), gpu, at=0),
-            ev.Admit(f"{r}", gen, local, post.external[r], post.compute[r], PROMPT),
-        ]
-        if sources:
-            keys = [1 if pre.first[b] else 2 for b in sources]
-            into = gpu[local : local + len(sources)]
-            op = 100 + r
-            events += [
-                ev.Touch("cpu", was.op(r), sources),
-                ev.Queue(op, gen, "load", "cpu", sources, "gpu", into, keys, f"{r}", gen),
-            ]
-        if pins:
-            events.append(ev.Free("cpu", was.hit(r), pins))
-        return events
-
     @m.action(r=Request, accept=Int(0, 2), event=admit_events)
     def admit(s: State, r: Elem, accept: Expr) -> None:
         """The second phase: blocks are allocated, `accept` promised ones are loaded, the other pins go."""
@@ -223,8 +237,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.external[r] = promised if m.faulty("count_promised") else accept
         s.ref.update(lambda b: s.ref[b] + If(accepted(b), 1, 0) - If(s.pin[r, b], 1, 0))
         s.loading.update(lambda q, b: If(q == r, accepted(b), s.loading[q, b]))
-        s.pin.update(lambda q, b: s.pin[q, b] & (q != r))
-        s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
+        remove(s, r, "pin", "promise")
         s.phase[r] = If(accept == 0, Phase.running, Phase.loading)
 
     @m.action(
@@ -235,22 +248,29 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The allocation fails: the request waits on, its promise and its pins stay."""
         s.require(s.phase[r] == Phase.waiting)
 
-    def landed_events(pre: View, post: View, r: int) -> list[ev.Event]:
-        names, op, gen = Names(pre), 100 + r, pre.gen[r]
-        return [
-            ev.Issue(op, gen),
-            ev.Report(op, gen, 0),
-            ev.Complete(op, gen),
-            ev.Free("cpu", names.op(r), names.blocks("loading", r)),
-        ]
-
     @m.action(r=Request, fair="weak", event=landed_events)
     def load_lands(s: State, r: Elem) -> None:
         """The load is over and lets go of its sources; the request runs."""
         s.require(s.phase[r] == Phase.loading)
         s.ref.update(lambda b: If(s.loading[r, b], s.ref[b] - 1, s.ref[b]))
-        s.loading.update(lambda q, b: s.loading[q, b] & (q != r))
+        remove(s, r, "loading")
         s.phase[r] = Phase.running
+
+
+def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
+    """Give up the promise, and end the request."""
+    was, now = Names(pre), Names(post)
+    released = sorted(set(was.blocks("pin", r)) - set(now.blocks("pin", r)))
+    return [
+        *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
+        *free("cpu", was.hit(r), released),
+        ev.Finish(f"{r}", pre.gen[r], "abort", 0),
+        ev.Retire(f"{r}", pre.gen[r]),
+    ]
+
+
+def declare_ends(m: Machine) -> None:
+    """Declare how a request leaves the GPU: preempted, finished or aborted."""
 
     @m.action(
         r=Request,
@@ -283,25 +303,19 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.phase[r] == Phase.running)
         s.phase[r] = Phase.gone
 
-    def abort_events(pre: View, post: View, r: int) -> list[ev.Event]:
-        was, now = Names(pre), Names(post)
-        released = sorted(set(was.blocks("pin", r)) - set(now.blocks("pin", r)))
-        return [
-            *([ev.Withdraw(f"{r}", pre.gen[r])] if was.blocks("promise", r) else []),
-            *([ev.Free("cpu", was.hit(r), released)] if released else []),
-            ev.Finish(f"{r}", pre.gen[r], "abort", 0),
-            ev.Retire(f"{r}", pre.gen[r]),
-        ]
-
     @m.action(r=Request, event=abort_events)
     def abort(s: State, r: Elem) -> None:
         """The client goes away between lookup and allocation: promise and pins go too."""
         s.require(s.phase[r] == Phase.waiting)
         if m.faulty("pin_leak_on_abort"):
-            s.promise.update(lambda q, b: s.promise[q, b] & (q != r))
+            remove(s, r, "promise")
         else:
             withdraw(s, r)
         s.phase[r] = Phase.gone
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("PIN")
     def promised_blocks_have_a_holder(s: State) -> Expr:
@@ -365,13 +379,15 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             ),
         )
 
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
+
     @m.lemma
     def promises_and_pins_belong_to_waiting_requests(s: State) -> Expr:
         """A lookup makes both for a waiting request, and whatever ends the wait ends both."""
         return ForAll(
-            Request,
-            Block,
-            lambda r, b: Implies(s.promise[r, b] | s.pin[r, b], s.phase[r] == Phase.waiting),
+            Request, Block, lambda r, b: Implies(s.promise[r, b] | s.pin[r, b], s.phase[r] == Phase.waiting)
         )
 
     @m.lemma
@@ -398,6 +414,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def a_promise_starts_after_the_local_prefix(s: State) -> Expr:
         """A lookup after one local block hits no first part."""
         return ForAll(Request, Block, lambda r, b: Implies(s.promise[r, b] & s.first[b], s.local[r] == 0))
+
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
 
     @m.goal
     def two_requests_pin_one_block(s: State) -> Expr:
@@ -442,4 +462,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     ):
         m.accept_mutant(mutant, why)
 
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("lookup", doc=__doc__, faults=faults)
+    declare_sorts(m, Request, Block)
+    declare_state(m)
+    declare_tier(m)
+    declare_lookup(m)
+    declare_ends(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

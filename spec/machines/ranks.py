@@ -19,29 +19,12 @@ The leader's decision and a report that is sent a second time are no events of a
 internal. An aborted rank reports that it has not done its part.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
-    View,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import ranks as ranks_accepted
 from kvfence.spec.machines.lemmas import ranks as ranks_lemmas
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Leader = Enum("Leader", "idle asking committed aborting")
 Part = Enum("Part", "none reserved refused aborted copying done broken")
@@ -71,12 +54,40 @@ class Names:
         return f"owner:{o}.0"
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("ranks", doc=__doc__, faults=faults)
-    Operation = m.sort("Operation", default=2)
-    Rank = m.sort("Rank", default=2)
+Operation = Sort("Operation", 2, __name__)
+Rank = Sort("Rank", 2, __name__)
 
+
+def all_parts(s: State, o: Elem, *parts: Expr) -> Expr:
+    """Whether the part of every rank in the operation is one of these."""
+    return ForAll(Rank, lambda k: IsIn(s.part[o, k], *parts))
+
+
+def all_reported(s: State, o: Elem) -> Expr:
+    """Whether every rank has reported the operation."""
+    return ForAll(Rank, lambda k: s.reported[o, k])
+
+
+def clear(s: State, o: Elem) -> None:
+    """The operation is over, and its id may be used again."""
+    s.leader[o] = Leader.idle
+    s.failed[o] = False
+    remove(s, o, "reported")
+
+
+def forget_parts(s: State, o: Elem) -> None:
+    """Clear what the ranks did for the operation."""
+    s.part.update(lambda p, k: If(p == o, Part.none, s.part[p, k]))
+
+
+def decide(s: State, o: Elem, decision: Expr) -> None:
+    """Decide the operation, which must be undecided."""
+    s.check("RANKS", s.leader[o] == Leader.asking, "an operation is decided once, and for all ranks")
+    s.leader[o] = decision
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.function("leader", Operation, value=Leader, init=Leader.idle)
     m.function("uses", Operation, value=Int(0, USES), init=0)
     m.relation("owned", Operation, init=False)  # somebody holds the source
@@ -90,8 +101,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     )  # the use that a report on its way repeats
 
     m.liveness_sizes(Operation=2, Rank=2)
-    dropped = m.faulty("dropped_leader_slot")
-    if dropped:
+
+    if m.faulty("dropped_leader_slot"):
         m.relation("dropped", Operation, init=False)
 
     m.header(
@@ -102,26 +113,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def all_parts(s: State, o: Elem, *parts: Expr) -> Expr:
-        return ForAll(Rank, lambda k: IsIn(s.part[o, k], *parts))
 
-    def all_reported(s: State, o: Elem) -> Expr:
-        return ForAll(Rank, lambda k: s.reported[o, k])
-
-    def clear(s: State, o: Elem) -> None:
-        """The operation is over, and its id may be used again."""
-        s.leader[o] = Leader.idle
-        s.failed[o] = False
-        s.reported.update(lambda p, k: s.reported[p, k] & (p != o))
-
-    def forget_parts(s: State, o: Elem) -> None:
-        s.part.update(lambda p, k: If(p == o, Part.none, s.part[p, k]))
-
-    def decide(s: State, o: Elem, decision: Expr) -> None:
-        s.check("RANKS", s.leader[o] == Leader.asking, "an operation is decided once, and for all ranks")
-        s.leader[o] = decision
-
-    # The owner of the source.
+def declare_owner(m: Machine) -> None:
+    """Declare the owner of the source."""
 
     @m.action(o=Operation, event=lambda pre, post, o: [ev.Alloc("gpu", Names(pre).owner(o), [o])])
     def own(s: State, o: Elem) -> None:
@@ -149,15 +143,36 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
         s.owned[o] = False
 
-    # Reserve, commit, abort.
 
-    def ask_events(pre: View, post: View, o: int) -> list[ev.Event]:
-        now, gen = Names(post), Names(post).gen(o)
-        return [
-            ev.Alloc("cpu", now.op(o), [o]),
-            ev.Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
-            ev.Issue(o, gen),
-        ]
+def ask_events(pre: View, post: View, o: int) -> list[ev.Event]:
+    """Queue and issue the operation."""
+    now, gen = Names(post), Names(post).gen(o)
+    return [
+        ev.Alloc("cpu", now.op(o), [o]),
+        ev.Queue(o, gen, "store", "gpu", [o], "cpu", [o], [1 + o]),
+        ev.Issue(o, gen),
+    ]
+
+
+def abort_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """Rank k hears of the abort, and reports that it did nothing."""
+    gen = Names(pre).gen(o)
+    return [ev.Decide(o, gen, k, "abort"), ev.Report(o, gen, k, ok=False)]
+
+
+def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
+    """End the operation; what is found on all ranks gets its key."""
+    was, gen = Names(pre), Names(pre).gen(o)
+    found = post.found[o] and not pre.found[o]
+    return [
+        ev.Complete(o, gen, ok=bool(found)),
+        *([ev.Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
+        ev.Free("cpu", was.op(o), [o]),
+    ]
+
+
+def declare_decision(m: Machine) -> None:
+    """Declare how ranks reserve, and the leader commits or aborts."""
 
     @m.action(o=Operation, event=ask_events)
     def ask(s: State, o: Elem) -> None:
@@ -208,24 +223,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.leader[o] == Leader.asking)
         decide(s, o, Leader.aborting)
 
-    def abort_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
-        gen = Names(pre).gen(o)
-        return [ev.Decide(o, gen, k, "abort"), ev.Report(o, gen, k, ok=False)]
-
     @m.action(o=Operation, k=Rank, fair="weak", event=abort_events)
     def hear_of_abort(s: State, o: Elem, k: Elem) -> None:
         """Rank k lets go of what it has set aside."""
         s.require(s.leader[o] == Leader.aborting, IsIn(s.part[o, k], Part.none, Part.reserved, Part.refused))
         s.part[o, k] = Part.aborted
-
-    def complete_events(pre: View, post: View, o: int) -> list[ev.Event]:
-        was, gen = Names(pre), Names(pre).gen(o)
-        found = post.found[o] and not pre.found[o]
-        return [
-            ev.Complete(o, gen, ok=bool(found)),
-            *([ev.Label("cpu", [o], [1 + o], op=o, gen=gen)] if found else []),
-            ev.Free("cpu", was.op(o), [o]),
-        ]
 
     @m.action(o=Operation, fair="weak", event=complete_events)
     def end_abort(s: State, o: Elem) -> None:
@@ -235,10 +237,29 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         forget_parts(s, o)
         clear(s, o)
 
-    # Copies and reports.
 
-    def begin_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
-        return [ev.Decide(o, Names(pre).gen(o), k, "commit")]
+def begin_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """Rank k hears of the commit."""
+    return [ev.Decide(o, Names(pre).gen(o), k, "commit")]
+
+
+def count(s: State, o: Elem, k: Elem) -> None:
+    """Rank k's report is counted."""
+    awaited = And(s.leader[o] != Leader.idle, Not(s.reported[o, k]))
+    s.check("ONCE", awaited, "a rank reports an open operation once")
+    s.reported[o, k] = True
+    s.awaited[o] = s.awaited[o] - 1
+
+
+def late_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
+    """A repeated report is stale, unless the design counts it."""
+    counted = post.awaited[o] < pre.awaited[o]
+    gen = int(pre.repeats[o, k]) - 1
+    return [ev.Report(o, gen, k) if counted else ev.Stale(o, gen, k)]
+
+
+def declare_copies(m: Machine) -> None:
+    """Declare copies and reports."""
 
     @m.action(o=Operation, k=Rank, fair="weak", event=begin_events)
     def begin_copy(s: State, o: Elem, k: Elem) -> None:
@@ -255,20 +276,13 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(all_parts(s, o, Part.reserved, Part.aborted))
             s.part[o, k] = Part.copying
 
-    def count(s: State, o: Elem, k: Elem) -> None:
-        """Rank k's report is counted."""
-        awaited = And(s.leader[o] != Leader.idle, Not(s.reported[o, k]))
-        s.check("ONCE", awaited, "a rank reports an open operation once")
-        s.reported[o, k] = True
-        s.awaited[o] = s.awaited[o] - 1
-
     @m.action(
         o=Operation, k=Rank, fair="weak", event=lambda pre, post, o, k: [ev.Report(o, Names(pre).gen(o), k)]
     )
     def report(s: State, o: Elem, k: Elem) -> None:
         """Rank k's copy is over, and its report is counted."""
         s.require(s.part[o, k] == Part.copying)
-        if dropped:
+        if m.faulty("dropped_leader_slot"):
             s.require(Not(s.dropped[o]))
         s.part[o, k] = Part.done
         count(s, o, k)
@@ -305,11 +319,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.reported[o, k], s.repeats[o, k] == 0)
         s.repeats[o, k] = s.uses[o]
 
-    def late_events(pre: View, post: View, o: int, k: int) -> list[ev.Event]:
-        counted = post.awaited[o] < pre.awaited[o]
-        gen = int(pre.repeats[o, k]) - 1
-        return [ev.Report(o, gen, k) if counted else ev.Stale(o, gen, k)]
-
     @m.action(o=Operation, k=Rank, event=late_events)
     def repeated_report(s: State, o: Elem, k: Elem) -> None:
         """The repeated report arrives. It is not counted: the rank has reported, or the use is another."""
@@ -320,7 +329,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.awaited[o] = If(taken, s.awaited[o] - 1, s.awaited[o])
         s.repeats[o, k] = 0
 
-    if dropped:
+    if m.faulty("dropped_leader_slot"):
 
         @m.action(o=Operation, event=lambda pre, post: [])
         def drop_record(s: State, o: Elem) -> None:
@@ -334,6 +343,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(s.part[o, k] == Part.copying, s.dropped[o])
             s.check("ONCE", Not(s.dropped[o]), "every report of an open operation is counted")
             s.part[o, k] = Part.done
+
+
+def declare_completion(m: Machine) -> None:
+    """Declare the end of an operation, and of what it stored."""
 
     def is_complete(s: State, o: Elem) -> None:
         s.require(s.leader[o] == Leader.committed)
@@ -367,6 +380,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.found[o])
         s.found[o] = False
         forget_parts(s, o)
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("RANKS")
     def no_rank_begins_what_another_has_not_reserved_or_aborts(s: State) -> Expr:
@@ -407,10 +424,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return IsIn(s.part[o, k], *ROOM)
 
         return ForAll(
-            Operation,
-            Operation,
-            Rank,
-            lambda o, p, k: Implies(takes_room(o, k) & takes_room(p, k), o == p),
+            Operation, Operation, Rank, lambda o, p, k: Implies(takes_room(o, k) & takes_room(p, k), o == p)
         )
 
     @m.invariant("NO-LEAK")
@@ -422,6 +436,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
     ranks_lemmas.declare(m, Leader, Part)
     ranks_accepted.declare(m)
+
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and that every operation ends."""
 
     @m.goal
     def a_rank_reports_while_another_has_not_begun(s: State) -> Expr:
@@ -469,4 +487,17 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         doc="an operation that was begun is over some day, done or aborted",
         o=Operation,
     )
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("ranks", doc=__doc__, faults=faults)
+    declare_sorts(m, Operation, Rank)
+    declare_state(m)
+    declare_owner(m)
+    declare_decision(m)
+    declare_copies(m)
+    declare_completion(m)
+    declare_invariants(m)
+    declare_goals(m)
     return m

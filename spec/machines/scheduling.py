@@ -25,29 +25,14 @@ The promises at the end hold of weakly fair runs: what the scheduler, the worker
 some time on, they do some day. Requests arrive when they like, and any load may fail.
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import scheduling as scheduling_accepted
 from kvfence.spec.machines.field_maps import scheduling as events
+from kvfence.spec.machines.field_maps.relations import quiesce
 from kvfence.spec.machines.field_maps.scheduling import TOKENS
 from kvfence.spec.machines.lemmas import scheduling as scheduling_lemmas
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")
@@ -56,14 +41,76 @@ Copy = Enum("Copy", "none copying kept")
 HOLDERS = (Status.parked, Status.landed, Status.running)
 GIVEN_AWAY = "a block that somebody holds is not given away"
 
+Request = Sort("Request", 3, __name__)
+Block = Sort("Block", 2, __name__)
+Host = Sort("Host", 1, __name__)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("scheduling", doc=__doc__, faults=faults)
-    Request = m.sort("Request", default=3)
-    Block = m.sort("Block", default=2)
-    Host = m.sort("Host", default=1)
 
+def waits(s: State, r: Elem) -> Expr:
+    """Whether the request waits for its turn."""
+    return IsIn(s.status[r], Status.waiting, Status.answered)
+
+
+def in_flight(s: State, r: Elem) -> Expr:
+    """Whether a step of the request is in flight."""
+    return s.flight[0, r] | s.flight[1, r]
+
+
+def fenced(s: State, r: Elem) -> Expr:
+    """Whether steps in flight keep blocks of the request behind a fence."""
+    return Exists(Block, lambda b: s.fence[r, b])
+
+
+def copied(s: State, b: Elem) -> Expr:
+    """Whether a copy to the host tier reads the block."""
+    return Exists(Host, lambda h: s.mirrors[h, b] & (s.copy[h] == Copy.copying))
+
+
+def held(s: State, b: Elem) -> Expr:
+    """Whether a table, a fence or a copy holds the block."""
+    return Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]) | copied(s, b)
+
+
+def lacks(s: State, r: Elem) -> Expr:
+    """The running request needs its second block for the next token."""
+    next_token = s.confirmed[r] + s.placeholders[r]
+    return And(s.status[r] == Status.running, s.need[r] == Need.growing, Not(s.grown[r]), next_token >= 1)
+
+
+def is_first(s: State, r: Elem) -> Expr:
+    """Whether no request ahead of r waits."""
+    return ForAll(Request, lambda q: Implies(s.ahead[q, r], Not(waits(s, q))))
+
+
+def is_its_turn(s: State, r: Elem) -> None:
+    """Nobody ahead of r waits, no running request lacks a block, and r's own old steps are over."""
+    s.require(Not(in_flight(s, r)), is_first(s, r))
+    s.require(ForAll(Request, lambda q: Not(lacks(s, q))))
+
+
+def take(s: State, r: Elem, b: Elem) -> None:
+    """Request r gets the free block b, whose old content is lost."""
+    s.require(Not(held(s, b)))
+    s.check("FREEZE", Not(held(s, b)), GIVEN_AWAY)
+
+
+def receive(s: State, r: Elem, b: Elem, c: Elem) -> None:
+    """Blocks b and c join the table, and lose what they were cached for."""
+    s.table.update(lambda q, x: s.table[q, x] | And(q == r, Or(x == b, x == c)))
+    s.wanted.update(lambda x: And(s.wanted[x], x != b, x != c))
+    s.mirrors.update(lambda h, x: And(s.mirrors[h, x], x != b, x != c))
+
+
+def give_two(s: State, r: Elem, b: Elem, c: Elem) -> None:
+    """Request r gets what it needs to begin: b, and c too if it is long."""
+    s.require(Not(held(s, b)), Not(held(s, c)), (s.need[r] == Need.long) == (b != c))
+    s.check("FREEZE", Not(Or(held(s, b), held(s, c))), GIVEN_AWAY)
+    s.check("PROGRESS", is_first(s, r), "no request is passed by one that came later")
+    receive(s, r, b, c)
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.function("status", Request, value=Status, init=Status.new)
     m.function("need", Request, value=Need, init=Need.short)
     m.relation("ahead", Request, Request, init=False)  # the first arrived before the second
@@ -85,56 +132,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.header(events.header)
     m.idle(events.stalled)
 
-    def waits(s: State, r: Elem) -> Expr:
-        return IsIn(s.status[r], Status.waiting, Status.answered)
 
-    def in_flight(s: State, r: Elem) -> Expr:
-        return s.flight[0, r] | s.flight[1, r]
+def fits(need: Expr) -> Expr:
+    """There are as many blocks as the request needs."""
+    return Or(need == Need.short, Exists(Block, Block, lambda b, c: b != c))
 
-    def fenced(s: State, r: Elem) -> Expr:
-        return Exists(Block, lambda b: s.fence[r, b])
 
-    def copied(s: State, b: Elem) -> Expr:
-        return Exists(Host, lambda h: s.mirrors[h, b] & (s.copy[h] == Copy.copying))
-
-    def held(s: State, b: Elem) -> Expr:
-        return Exists(Request, lambda r: s.table[r, b] | s.fence[r, b]) | copied(s, b)
-
-    def lacks(s: State, r: Elem) -> Expr:
-        """The running request needs its second block for the next token."""
-        next_token = s.confirmed[r] + s.placeholders[r]
-        return And(s.status[r] == Status.running, s.need[r] == Need.growing, Not(s.grown[r]), next_token >= 1)
-
-    def is_first(s: State, r: Elem) -> Expr:
-        return ForAll(Request, lambda q: Implies(s.ahead[q, r], Not(waits(s, q))))
-
-    def is_its_turn(s: State, r: Elem) -> None:
-        """Nobody ahead of r waits, no running request lacks a block, and r's own old steps are over."""
-        s.require(Not(in_flight(s, r)), is_first(s, r))
-        s.require(ForAll(Request, lambda q: Not(lacks(s, q))))
-
-    def take(s: State, r: Elem, b: Elem) -> None:
-        """Request r gets the free block b, whose old content is lost."""
-        s.require(Not(held(s, b)))
-        s.check("FREEZE", Not(held(s, b)), GIVEN_AWAY)
-
-    def receive(s: State, r: Elem, b: Elem, c: Elem) -> None:
-        s.table.update(lambda q, x: s.table[q, x] | And(q == r, Or(x == b, x == c)))
-        s.wanted.update(lambda x: And(s.wanted[x], x != b, x != c))
-        s.mirrors.update(lambda h, x: And(s.mirrors[h, x], x != b, x != c))
-
-    def give_two(s: State, r: Elem, b: Elem, c: Elem) -> None:
-        """Request r gets what it needs to begin: b, and c too if it is long."""
-        s.require(Not(held(s, b)), Not(held(s, c)), (s.need[r] == Need.long) == (b != c))
-        s.check("FREEZE", Not(Or(held(s, b), held(s, c))), GIVEN_AWAY)
-        s.check("PROGRESS", is_first(s, r), "no request is passed by one that came later")
-        receive(s, r, b, c)
-
-    # Arrival and admission.
-
-    def fits(need: Expr) -> Expr:
-        """There are as many blocks as the request needs."""
-        return Or(need == Need.short, Exists(Block, Block, lambda b, c: b != c))
+def declare_admission(m: Machine) -> None:
+    """Declare arrival and admission."""
 
     @m.action(r=Request, need=Need, event=events.submit)
     def submit(s: State, r: Elem, need: Expr) -> None:
@@ -192,7 +197,17 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.confirmed[r] = 1
         s.leans[r] = True
 
-    # Steps.
+
+def step_is_over(s: State, r: Elem) -> None:
+    """The oldest step is over; after the request's last one its fence is lifted."""
+    last = Not(s.flight[1, r])
+    s.reads.update(lambda q, b: s.reads[q, b] & Not((q == r) & last))
+    s.fence.update(lambda q, b: s.fence[q, b] & Not((q == r) & last))
+    s.flight.update(lambda i, q: (i == 0) & s.flight[1, q])
+
+
+def declare_steps(m: Machine) -> None:
+    """Declare steps, and blocks that running requests get and give back."""
 
     @m.action(r=Request, fair="weak", event=events.dispatch)
     def dispatch(s: State, r: Elem) -> None:
@@ -205,13 +220,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.flight[0, r] = s.flight[0, r] | Not(behind)
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.placeholders[r] = s.placeholders[r] + 1
-
-    def step_is_over(s: State, r: Elem) -> None:
-        """The oldest step is over; after the request's last one its fence is lifted."""
-        last = Not(s.flight[1, r])
-        s.reads.update(lambda q, b: s.reads[q, b] & Not((q == r) & last))
-        s.fence.update(lambda q, b: s.fence[q, b] & Not((q == r) & last))
-        s.flight.update(lambda i, q: (i == 0) & s.flight[1, q])
 
     @m.action(r=Request, fair="weak", event=events.process)
     def process(s: State, r: Elem) -> None:
@@ -254,7 +262,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(ForAll(Request, lambda q: Implies(s.ahead[v, q], Not(IsIn(s.status[q], *kept_from)))))
         if not m.faulty("free_fenced_victim"):
             s.fence.update(lambda q, b: s.fence[q, b] | And(q == v, s.table[q, b], in_flight(s, v)))
-        s.table.update(lambda q, b: s.table[q, b] & (q != v))
+        remove(s, v, "table")
         s.confirmed[v] = 0
         s.placeholders[v] = 0
         s.grown[v] = False
@@ -267,12 +275,14 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """All tokens are there: the request is gone, and its blocks stay cached, wanted in the host tier."""
         s.require(s.status[r] == Status.running, s.confirmed[r] == TOKENS)
         s.wanted.update(lambda b: s.wanted[b] | s.table[r, b])
-        s.table.update(lambda q, b: s.table[q, b] & (q != r))
+        remove(s, r, "table")
         s.confirmed[r] = 0
         s.grown[r] = False
         s.status[r] = Status.gone
 
-    # The host tier.
+
+def declare_host_tier(m: Machine) -> None:
+    """Declare the host tier, and what must hold at rest."""
 
     @m.action(b=Block, h=Host, fair="weak", event=events.backup)
     def backup(s: State, b: Elem, h: Elem) -> None:
@@ -292,12 +302,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.check("ONCE", s.copy[h] == Copy.copying, "the end of a copy is told once")
         s.copy[h] = Copy.kept
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """All requests are gone and no copy is under way: nothing may be held."""
         s.require(ForAll(Request, lambda r: s.status[r] == Status.gone))
         s.require(ForAll(Host, lambda h: s.copy[h] != Copy.copying))
         s.check("NO-LEAK", ForAll(Block, lambda b: Not(held(s, b))), "at quiescence nothing is held")
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("FREEZE")
     def a_block_under_a_step_is_held(s: State) -> Expr:
@@ -314,10 +328,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         def steps(r: Elem) -> Expr:
             return If(s.flight[0, r], 1, 0) + If(s.flight[1, r], 1, 0)
 
-        return ForAll(
-            Request,
-            lambda r: s.placeholders[r] == If(s.status[r] == Status.running, steps(r), 0),
-        )
+        return ForAll(Request, lambda r: s.placeholders[r] == If(s.status[r] == Status.running, steps(r), 0))
 
     @m.invariant("CONSERVE")
     def a_block_has_one_holder(s: State) -> Expr:
@@ -393,6 +404,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     # Whether a run may stop where it does is what the promises judge; with too few blocks it must.
     m.terminal(lambda s: And())
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and what happens some day."""
+
     @m.goal
     def two_steps_are_in_flight(s: State) -> Expr:
         return Exists(Request, lambda r: s.flight[1, r])
@@ -437,4 +452,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         doc="a cached block that the host tier wants is copied there some day, unless it is used again",
         b=Block,
     )
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("scheduling", doc=__doc__, faults=faults)
+    declare_sorts(m, Request, Block, Host)
+    declare_state(m)
+    declare_admission(m)
+    declare_steps(m)
+    declare_host_tier(m)
+    declare_invariants(m)
+    declare_goals(m)
     return m

@@ -12,24 +12,11 @@ that could not read it is over.
   registering.
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-)
+from kvfence.spec.language import Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.field_maps import tiers as events
+from kvfence.spec.machines.field_maps.relations import quiesce
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 USES = 2  # how often an operation id is used
 
@@ -55,15 +42,39 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Tier = Sort("Tier", 2, __name__)
+Key = Sort("Key", 1, __name__)
+Part = Sort("Part", 2, __name__)
+Operation = Sort("Operation", 2, __name__)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("tiers", doc=__doc__, faults=faults)
-    Tier = m.sort("Tier", default=2)
-    Key = m.sort("Key", default=1)
-    Part = m.sort("Part", default=2)
-    Operation = m.sort("Operation", default=2)
 
+def findable(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t's index has all parts of the key."""
+    return ForAll(Part, lambda p: s.part[t, k, p])
+
+
+def pinned(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether a transfer holds the slot of the key in tier t."""
+    return Exists(Operation, lambda o: s.pin[o, t, k])
+
+
+def empty(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t's index has no part of the key."""
+    return ForAll(Part, lambda p: Not(s.part[t, k, p]))
+
+
+def failed(s: State, o: Elem) -> Expr:
+    """Whether the transfer could not read some part."""
+    return Exists(Part, lambda p: s.missed[o, p])
+
+
+def serves_older(s: State, t: Elem, k: Elem) -> Expr:
+    """Whether tier t can look up a key that was there before the last reset."""
+    return findable(s, t, k) & Exists(Part, lambda p: s.older[t, k, p])
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.relation("part", Tier, Key, Part, init=False)  # the tier's index has this part
     m.relation("listed", Tier, Key, init=False)  # what subscribers have been told
     m.relation("content", Tier, Key, Part, init=False)  # the bytes are there
@@ -83,28 +94,27 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.relation("cleared", Tier, init=False)
     m.header(events.header)
 
-    def findable(s: State, t: Elem, k: Elem) -> Expr:
-        return ForAll(Part, lambda p: s.part[t, k, p])
 
-    def pinned(s: State, t: Elem, k: Elem) -> Expr:
-        return Exists(Operation, lambda o: s.pin[o, t, k])
+def start(s: State, o: Elem, t: Elem, k: Elem) -> None:
+    """Operation o begins to move key k to tier t, which has no part of it."""
+    s.require(Not(s.moving[o]), s.uses[o] < USES, empty(s, t, k), Not(pinned(s, t, k)))
+    s.require(Not(Exists(Tier, Key, lambda u, j: s.pin[o, u, j])))
 
-    def empty(s: State, t: Elem, k: Elem) -> Expr:
-        return ForAll(Part, lambda p: Not(s.part[t, k, p]))
 
-    def failed(s: State, o: Elem) -> Expr:
-        return Exists(Part, lambda p: s.missed[o, p])
+def gone(s: State, o: Elem, p: Elem) -> Expr:
+    """Whether the source of a promotion has lost the part."""
+    return Exists(Tier, Key, lambda t, k: s.source[o, t, k] & Not(s.content[t, k, p]))
 
-    def serves_older(s: State, t: Elem, k: Elem) -> Expr:
-        """Whether tier t can look up a key that was there before the last reset."""
-        return findable(s, t, k) & Exists(Part, lambda p: s.older[t, k, p])
 
-    # Stores and promotions.
+def end(s: State, o: Elem) -> None:
+    """The transfer is over: it lets go of what it holds."""
+    s.moving[o] = False
+    s.old[o] = False
+    remove(s, o, "source", "target", "pin", "landed", "missed")
 
-    def start(s: State, o: Elem, t: Elem, k: Elem) -> None:
-        """Operation o begins to move key k to tier t, which has no part of it."""
-        s.require(Not(s.moving[o]), s.uses[o] < USES, empty(s, t, k), Not(pinned(s, t, k)))
-        s.require(Not(Exists(Tier, Key, lambda u, j: s.pin[o, u, j])))
+
+def declare_transfers(m: Machine) -> None:
+    """Declare stores and promotions."""
 
     def begin(s: State, o: Elem, t: Elem, k: Elem) -> None:
         s.check("FREEZE", Not(pinned(s, t, k)), "a slot that a transfer holds is not given away")
@@ -131,18 +141,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         if not m.faulty("promotion_during_reset"):
             s.require(Not(s.resetting))
         s.check("FAIL-CLOSED", findable(s, a, k), "what is copied from a tier can be looked up there")
-        s.check(
-            "RESET",
-            Not(serves_older(s, a, k)),
-            "no tier serves a key that is older than the last reset",
-        )
+        s.check("RESET", Not(serves_older(s, a, k)), "no tier serves a key that is older than the last reset")
         begin(s, o, t, k)
         s.source[o, a, k] = True
         s.pin[o, a, k] = True
-
-    def gone(s: State, o: Elem, p: Elem) -> Expr:
-        """Whether the source of a promotion has lost the part."""
-        return Exists(Tier, Key, lambda t, k: s.source[o, t, k] & Not(s.content[t, k, p]))
 
     @m.action(o=Operation, p=Part, event=events.land)
     def land(s: State, o: Elem, p: Elem) -> None:
@@ -157,16 +159,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """The source's part p turns out to be lost: the transfer will fail."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), gone(s, o, p))
         s.missed[o, p] = True
-
-    def end(s: State, o: Elem) -> None:
-        """The transfer is over: it lets go of what it holds."""
-        s.moving[o] = False
-        s.old[o] = False
-        for name in ("source", "target", "pin"):
-            field = getattr(s, name)
-            field.update(lambda q, t, k, field=field: field[q, t, k] & (q != o))
-        s.landed.update(lambda q, p: s.landed[q, p] & (q != o))
-        s.missed.update(lambda q, p: s.missed[q, p] & (q != o))
 
     @m.action(o=Operation, event=events.complete)
     def complete(s: State, o: Elem) -> None:
@@ -202,7 +194,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.part.update(lambda t, k, p: s.part[t, k, p] & Not(lost(t, k, p)))
         end(s, o)
 
-    # What tiers lose, by decision and by accident.
+
+def declare_losses(m: Machine) -> None:
+    """Declare what tiers lose, by decision and by accident, and what is looked up in them."""
 
     @m.action(t=Tier, k=Key, p=Part, event=events.evict)
     def evict(s: State, t: Elem, k: Elem, p: Elem) -> None:
@@ -228,13 +222,11 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Not(Exists(Part, lambda p: s.known_lost[t, k, p])),
             "what is known to be lost is not promised",
         )
-        s.check(
-            "RESET",
-            Not(serves_older(s, t, k)),
-            "no tier serves a key that is older than the last reset",
-        )
+        s.check("RESET", Not(serves_older(s, t, k)), "no tier serves a key that is older than the last reset")
 
-    # Resets.
+
+def declare_resets(m: Machine) -> None:
+    """Declare resets, and what must hold at rest."""
 
     @m.action(event=lambda pre, post: [])
     def begin_reset(s: State) -> None:
@@ -256,9 +248,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     def clear(s: State, t: Elem) -> None:
         """Tier t forgets every key, and says so."""
         s.require(s.resetting, Not(s.cleared[t]))
-        s.part.update(lambda u, k, p: s.part[u, k, p] & (u != t))
+        remove(s, t, "part")
         if not m.faulty("reset_not_published"):
-            s.listed.update(lambda u, k: s.listed[u, k] & (u != t))
+            remove(s, t, "listed")
         s.cleared[t] = True
 
     @m.action(event=events.end_reset)
@@ -276,7 +268,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
         s.resetting = False
 
-    @m.action(event=events.rest)
+    @m.action(event=quiesce)
     def rest(s: State) -> None:
         """Nothing is in flight: nothing may be held."""
         s.require(Not(s.resetting), ForAll(Operation, lambda o: Not(s.moving[o])))
@@ -285,6 +277,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Not(Exists(Operation, Tier, Key, lambda o, t, k: s.pin[o, t, k])),
             "at quiescence nothing is held",
         )
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("EVENTS")
     def what_is_published_is_what_can_be_looked_up(s: State) -> Expr:
@@ -319,6 +315,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             return Exists(Tier, Key, lambda t, k: s.target[o, t, k])
 
         return ForAll(Operation, lambda o: Implies(s.moving[o], has_one(o)))
+
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
 
     @m.lemma
     def after_a_reset_no_part_is_older(s: State) -> Expr:
@@ -362,6 +362,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         """Each is the end of the part's copy, and needs that there was none before."""
         return ForAll(Operation, Part, lambda o, p: Not(s.landed[o, p] & s.missed[o, p]))
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def a_promotion_fails_halfway(s: State) -> Expr:
         return Exists(Operation, Part, lambda o, p: failed(s, o) & s.landed[o, p])
@@ -381,4 +385,17 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("content", "known_lost", "older", why="What has happened to the bytes, and when, is a fact.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("tiers", doc=__doc__, faults=faults)
+    declare_sorts(m, Tier, Key, Part, Operation)
+    declare_state(m)
+    declare_transfers(m)
+    declare_losses(m)
+    declare_resets(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -8,24 +8,10 @@ earlier. A rank takes a buffer only after the transfer was handed to it, and wai
 transfers that take their buffers rank by rank before they start can wait for each other forever.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-    View,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or
+from kvfence.spec.machines.state.relations import declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")
@@ -60,15 +46,34 @@ ACCEPTED = (
 )
 """How the machine may be changed without an invariant noticing."""
 
+Rank = Sort("Rank", 2, __name__)
+Piece = Sort("Piece", 2, __name__)
+Buffer = Sort("Buffer", 1, __name__)
+Operation = Sort("Operation", 2, __name__)
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("host_memory", doc=__doc__, faults=faults)
-    Rank = m.sort("Rank", default=2)
-    Piece = m.sort("Piece", default=2)
-    Buffer = m.sort("Buffer", default=1)
-    Operation = m.sort("Operation", default=2)
 
+def gen(view: View, o: int) -> int:
+    """Generation of the operation's current or last use."""
+    return int(view.uses[o]) - 1
+
+
+def whole(s: State, k: Elem) -> Expr:
+    """Whether rank k has registered all of its memory."""
+    return ForAll(Piece, lambda p: s.registered[k, p])
+
+
+def has_some(s: State, k: Elem) -> Expr:
+    """Whether rank k has registered a piece."""
+    return Exists(Piece, lambda p: s.registered[k, p])
+
+
+def refused(s: State) -> Expr:
+    """Whether a rank could not register its memory."""
+    return Exists(Rank, lambda k: s.vote[k] == Vote.no)
+
+
+def declare_state(m: Machine) -> None:
+    """Declare the fields, and the header of a path's trace."""
     m.relation("registered", Rank, Piece, init=False)
     m.function("vote", Rank, value=Vote, init=Vote.none)
     m.function("use", Rank, value=Use, init=Use.undecided)
@@ -86,19 +91,9 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         )
     )
 
-    def gen(view: View, o: int) -> int:
-        return int(view.uses[o]) - 1
 
-    def whole(s: State, k: Elem) -> Expr:
-        return ForAll(Piece, lambda p: s.registered[k, p])
-
-    def has_some(s: State, k: Elem) -> Expr:
-        return Exists(Piece, lambda p: s.registered[k, p])
-
-    def refused(s: State) -> Expr:
-        return Exists(Rank, lambda k: s.vote[k] == Vote.no)
-
-    # Registration: every rank tries, then all ranks decide alike.
+def declare_registration(m: Machine) -> None:
+    """Declare registration: every rank tries, then all ranks decide alike."""
 
     @m.action(k=Rank, p=Piece, event=lambda pre, post, k, p: [ev.Register("cpu", k, p)])
     def register(s: State, k: Elem, p: Elem) -> None:
@@ -142,16 +137,36 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             s.require(Not(has_some(s, k)))
         s.use[k] = Use.plain
 
-    # Transfers, and the descriptor buffers that their kernels read.
 
-    def queue_events(post: View, o: int) -> list[ev.Event]:
-        op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
-        return [
-            ev.Alloc("gpu", op, [o]),
-            ev.Label("gpu", [o], [o + 1]),
-            ev.Alloc("cpu", op, [o]),
-            ev.Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
-        ]
+def queue_events(post: View, o: int) -> list[ev.Event]:
+    """A store of one slot, which gets its content only for this."""
+    op, g = f"op:{o}.{gen(post, o)}", gen(post, o)
+    return [
+        ev.Alloc("gpu", op, [o]),
+        ev.Label("gpu", [o], [o + 1]),
+        ev.Alloc("cpu", op, [o]),
+        ev.Queue(o, g, "store", "gpu", [o], "cpu", [o], [o + 1]),
+    ]
+
+
+def free_at(s: State, k: Elem, d: Elem) -> Expr:
+    """Whether no kernel of rank k may still read the buffer."""
+    return Not(Exists(Operation, lambda p: s.reads[p, k, d]))
+
+
+def complete_events(pre: View, o: int) -> list[ev.Event]:
+    """The end of the store, which keeps nothing."""
+    op = f"op:{o}.{gen(pre, o)}"
+    return [
+        ev.Complete(o, gen(pre, o)),
+        ev.Free("gpu", op, [o]),
+        ev.Evict("gpu", [o]),
+        ev.Free("cpu", op, [o]),
+    ]
+
+
+def declare_transfers(m: Machine) -> None:
+    """Declare transfers, and the descriptor buffers that their kernels read."""
 
     @m.action(o=Operation, event=lambda pre, post, o: queue_events(post, o))
     def queue(s: State, o: Elem) -> None:
@@ -167,14 +182,8 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.require(s.state[o] == Stage.queued)
         s.state[o] = Stage.issued
 
-    def free_at(s: State, k: Elem, d: Elem) -> Expr:
-        return Not(Exists(Operation, lambda p: s.reads[p, k, d]))
-
     @m.action(
-        o=Operation,
-        k=Rank,
-        d=Buffer,
-        event=lambda pre, post, o, k, d: [ev.Describe(o, gen(pre, o), d, k)],
+        o=Operation, k=Rank, d=Buffer, event=lambda pre, post, o, k, d: [ev.Describe(o, gen(pre, o), d, k)]
     )
     def describe(s: State, o: Elem, k: Elem, d: Elem) -> None:
         """Rank k writes the transfer's addresses into its descriptor buffer d, for a kernel to read."""
@@ -196,15 +205,6 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         s.reported[o, k] = True
         s.reads.update(lambda p, j, d: s.reads[p, j, d] & Not((p == o) & (j == k)))
 
-    def complete_events(pre: View, o: int) -> list[ev.Event]:
-        op = f"op:{o}.{gen(pre, o)}"
-        return [
-            ev.Complete(o, gen(pre, o)),
-            ev.Free("gpu", op, [o]),
-            ev.Evict("gpu", [o]),
-            ev.Free("cpu", op, [o]),
-        ]
-
     @m.action(o=Operation, event=lambda pre, post, o: complete_events(pre, o))
     def complete(s: State, o: Elem) -> None:
         """Every rank has reported: the transfer is over."""
@@ -215,13 +215,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             "a transfer that is over reads no descriptor buffer",
         )
         s.state[o] = Stage.idle
-        s.described.update(lambda p, k: s.described[p, k] & (p != o))
-        s.reported.update(lambda p, k: s.reported[p, k] & (p != o))
+        remove(s, o, "described", "reported")
 
     @m.terminal
     def all_uses_are_over(s: State) -> Expr:
         used_up = ForAll(Operation, lambda o: (s.state[o] == Stage.idle) & (s.uses[o] == USES))
         return And(ForAll(Rank, lambda k: s.use[k] != Use.undecided), used_up)
+
+
+def declare_invariants(m: Machine) -> None:
+    """Declare what every reachable state satisfies."""
 
     @m.invariant("HOSTMEM")
     def ranks_agree_on_pinning(s: State) -> Expr:
@@ -249,6 +252,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
 
         return ForAll(Operation, Rank, Buffer, lambda o, k, d: Implies(s.reads[o, k, d], awaited(o, k)))
 
+
+def declare_lemmas(m: Machine) -> None:
+    """Declare what the proofs need besides the invariants."""
+
     @m.lemma
     def a_rank_that_agrees_has_registered_everything(s: State) -> Expr:
         """It agrees with everything registered, and gives back nothing unless a rank has refused."""
@@ -271,11 +278,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     @m.lemma
     def transfers_wait_for_every_decision(s: State) -> Expr:
         """One is queued when all ranks have decided, and no decision is taken back."""
-        return ForAll(
-            Operation,
-            Rank,
-            lambda o, k: Or(s.state[o] == Stage.idle, s.use[k] != Use.undecided),
-        )
+        return ForAll(Operation, Rank, lambda o, k: Or(s.state[o] == Stage.idle, s.use[k] != Use.undecided))
 
     @m.lemma
     def a_transfer_is_marked_when_it_has_started(s: State) -> Expr:
@@ -311,6 +314,10 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
             Operation, Rank, lambda o, k: Implies(s.described[o, k] & Not(s.reported[o, k]), read(o, k))
         )
 
+
+def declare_goals(m: Machine) -> None:
+    """Declare states that some run must reach, and changes that no invariant notices."""
+
     @m.goal
     def all_ranks_use_registered_memory(s: State) -> Expr:
         return ForAll(Rank, lambda k: s.use[k] == Use.pinned)
@@ -333,4 +340,16 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     m.ghost("registered", why="What memory is registered is a fact of the driver.")
     for mutant, why in ACCEPTED:
         m.accept_mutant(mutant, why)
+
+
+def build(faults: frozenset[str] = frozenset()) -> Machine:
+    """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
+    m = Machine("host_memory", doc=__doc__, faults=faults)
+    declare_sorts(m, Rank, Piece, Buffer, Operation)
+    declare_state(m)
+    declare_registration(m)
+    declare_transfers(m)
+    declare_invariants(m)
+    declare_lemmas(m)
+    declare_goals(m)
     return m

@@ -1,7 +1,5 @@
 """Every counterexample, written out as a trace, is rejected by ``check`` with the same invariant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

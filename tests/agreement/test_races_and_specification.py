@@ -5,8 +5,6 @@ find a race exactly where the machine finds a violation, and the virtual device 
 counterexample to a wrong content.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -6,10 +6,9 @@ and read again. Every step from there, of the sound design and of each faulty on
 both.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
+from small_sizes import FIRST, NEEDED
 
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.ledger.ledger import Ledger
@@ -18,26 +17,17 @@ from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 
-SMALL = {
-    "block_pool": {"Block": 3, "Holder": 2, "Key": 1},
-    "lookup": {"Request": 1, "Block": 2},
-    "transfer": {"Request": 1, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
-}
-NEEDED = {  # what a fault needs to show, beyond the small size
-    "duplicate_in_flight_store": {"Host": 2, "Operation": 2},
-    "complete_on_first_rank": {"Rank": 2},
-}
 LARGER = {
     "lookup": {"Request": 2, "Block": 2},
     "transfer": {"Request": 2, "Block": 1, "Host": 1, "Operation": 1, "Rank": 1},
 }
 CASES = [
-    *((design, machine, SMALL[machine]) for design in ("sound",) for machine in SMALL),
+    *(("sound", machine, sizes) for machine, sizes in FIRST.items()),
     *(
-        pytest.param(design, machine, SMALL[machine] | NEEDED.get(design, {}), marks=pytest.mark.slow)
+        pytest.param(design, machine, FIRST[machine] | NEEDED.get(design, {}), marks=pytest.mark.slow)
         for design, row in DESIGNS.items()
         for machine in row.machines
-        if machine in SMALL and design != "sound"
+        if machine in FIRST and design != "sound"
     ),
     *(pytest.param("sound", machine, sizes, marks=pytest.mark.slow) for machine, sizes in LARGER.items()),
 ]

@@ -3,25 +3,8 @@
 The benchmark machine: small enough to state in other tools, with a known number of states.
 """
 
-from kvfence.spec.language import (
-    And,
-    Bool,
-    Count,
-    Elem,
-    Enum,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Index,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Bool, Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Count, Elem, Expr, ForAll, If, Implies, Index, IsIn, Not, Or
 
 Stage = Enum("Stage", "free allocated cached evicting")
 Phase = Enum("Phase", "idle matched allocated loading finished")

@@ -2,24 +2,8 @@
 
 from collections.abc import Callable
 
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-)
+from kvfence.spec.language import Enum, Int, Machine, Sort, State
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 
 Faults = frozenset[str]
 NONE: Faults = frozenset()

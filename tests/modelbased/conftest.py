@@ -1,7 +1,6 @@
 """Runs a lockstep under Hypothesis."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings, stateful, strategies
@@ -10,11 +9,19 @@ from kvfence.checker.analysis.lockstep import Coverage, Driver, Lockstep, Step, 
 from kvfence.checker.engines.explicit.interpret import Interpreter
 
 
-class Run(Protocol):
-    """See :func:`run`."""
+def rehearse(lockstep: Lockstep, scene: Sequence[Step]) -> None:
+    """Play ``scene``, and at its end try everything that must be refused there."""
+    lockstep.play(scene)
+    for instance, error in lockstep.refusals():
+        lockstep.refuse(instance, error)
+    lockstep.finish()
 
-    def __call__(
-        self,
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., Coverage]:
+    """Runs a driver in lockstep with a specification, for as many examples as the Hypothesis profile says."""
+
+    def run(
         spec: Interpreter,
         driver: Callable[[], Driver],
         *,
@@ -31,30 +38,6 @@ class Run(Protocol):
         many times the profile's number of examples.
         Raises the first difference.
         """
-
-
-def rehearse(lockstep: Lockstep, scene: Sequence[Step]) -> None:
-    """Play ``scene``, and at its end try everything that must be refused there."""
-    lockstep.play(scene)
-    for instance, error in lockstep.refusals():
-        lockstep.refuse(instance, error)
-    lockstep.finish()
-
-
-@pytest.fixture(scope="session")
-def run() -> Run:
-    """Runs a driver in lockstep with a specification, for as many examples as the Hypothesis profile says."""
-
-    def run(
-        spec: Interpreter,
-        driver: Callable[[], Driver],
-        *,
-        without: Collection[str] = (),
-        seldom: Collection[str] = (),
-        scenes: Sequence[Sequence[Step]] = (),
-        judge: bool = True,
-        more: int = 1,
-    ) -> Coverage:
         coverage = Coverage()
         for scene in scenes:
             rehearse(Lockstep(spec, driver(), coverage, judge=judge), scene)

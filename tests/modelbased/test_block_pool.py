@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from drivers import Driver, press
 from hypothesis import settings
 
 from kvfence.checker.analysis.lockstep import (
@@ -35,7 +36,6 @@ BLOCKS, HOLDERS, KEYS = (SPEC.sizes[sort] for sort in ("Block", "Holder", "Key")
 READY: list[Step] = [("reserve_null", {})]
 CACHED: list[Step] = [*READY, ("allocate", {"h": 0}), ("register", {"h": 0}), ("release", {"h": 0})]
 SCENES = [READY, CACHED, [*CACHED, *CACHED[1:]]]
-PRESSURE = "op:9.0"
 
 
 def slots_of(*blocks: object) -> Slots:
@@ -50,15 +50,13 @@ def key(k: int) -> int:
     return k + 1
 
 
-class PoolDriver:
+class PoolDriver(Driver):
     """A pool, made when its null block is chosen."""
 
-    unobserved: frozenset[str] = frozenset()
-
     def __init__(self, make: type[BlockPool] = BlockPool) -> None:
+        super().__init__()
         self.make = make
         self.pool: BlockPool | None = None
-        self.events: list[ev.Event] = []
 
     @property
     def header(self) -> ev.Header | None:
@@ -107,20 +105,11 @@ class PoolDriver:
 
     def evict(self, pool: BlockPool, b: int) -> list[Step]:
         since = len(self.events)
-        if pool.ref[b]:
-            wanted = np.count_nonzero(pool.ref == 0)  # with the null block: one more than there is without b
-        else:
-            wanted = pool.free_queue.in_order().tolist().index(b) + 1
-        pool.free_blocks(PRESSURE, pool.get_new_blocks(PRESSURE, int(wanted)))
+        press(pool, b)
         return self.evictions(since)
 
     def evictions(self, since: int) -> list[Step]:
-        return [
-            ("evict", {"b": b})
-            for event in self.events[since:]
-            if isinstance(event, ev.Evict)
-            for b in event.slots
-        ]
+        return [("evict", {"b": b}) for b in self.evicted(since, "gpu")]
 
     def abstract(self) -> dict[str, Observed]:
         pool = self.pool

@@ -14,10 +14,11 @@ makes to them, in its order. Every action of the machine is driven. What differs
 * The scheduler side is in lazy mode, and the lazy scan sees nothing, so that no store interferes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from drivers import PRESSURE, Driver, press
 
 from kvfence.checker.analysis.lockstep import (
     Args,
@@ -53,21 +54,18 @@ LOADED: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 2}), ("load_lands
 AGAIN: list[Step] = [*LOADED, ("preempt", {"r": 0}), *LOADED[-3:-1]]
 HALF_PINNED: list[Step] = [*LOOKED_UP[:-1], ("lookup", {"r": 0, "local": 1}), ("evict", {})]
 SCENES = [LOOKED_UP, HALF_PINNED, PINNED_TWICE, PARTLY, [*LOADED, ("finish", {"r": 0})], AGAIN]
-PRESSURE = "op:900.0"
 
 
-class LookupDriver:
+class LookupDriver(Driver):
     """Requests that are looked up, admitted, and end, while others use the tier."""
 
-    unobserved: frozenset[str] = frozenset()
-
     def __init__(self, design: Design = SOUND) -> None:
+        super().__init__()
         self.header = ev.Header(
             producer="lockstep",
             pools=(ev.Pool("gpu", GPU, null=0), ev.Pool("cpu", BLOCKS)),
             groups=(ev.Group("gpu", 1),),
         )
-        self.events: list[ev.Event] = []
         observer = self.events.append
         self.gpu = design.gpu_pool("gpu", GPU, 0, observer=observer)
         self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
@@ -88,10 +86,6 @@ class LookupDriver:
         first = self.gpu.get_new_blocks("op:901.0", 1)
         self.gpu.cache_full_blocks(first, np.array(self.keys[:1]))
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
-        perform: Callable[..., Sequence[Step] | None] = getattr(self, action)
-        return perform(**args)
-
     # The tier, used by everybody else.
 
     def begin_store(self, b: int, first: bool) -> list[Step]:
@@ -109,16 +103,11 @@ class LookupDriver:
 
     def evict(self, b: int) -> list[Step]:
         since = len(self.events)
-        if self.tier.ref[b]:
-            wanted = np.count_nonzero(self.tier.ref == 0) + 1  # which is more than there is without b
-        else:
-            wanted = self.tier.free_queue.in_order().tolist().index(b) + 1
-        self.tier.free_blocks(PRESSURE, self.tier.get_new_blocks(PRESSURE, int(wanted)))
+        press(self.tier, b)
         return self.evictions(since)
 
     def evictions(self, since: int) -> list[Step]:
-        told = (event for event in self.events[since:] if isinstance(event, ev.Evict) and event.pool == "cpu")
-        return [("evict", {"b": slot}) for event in told for slot in event.slots]
+        return [("evict", {"b": slot}) for slot in self.evicted(since, "cpu")]
 
     # One request.
 

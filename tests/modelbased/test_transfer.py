@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from drivers import Driver, press
 
 from kvfence.checker.analysis.lockstep import (
     Args,
@@ -63,19 +64,9 @@ SPEC = Interpreter(transfer.build(), SIZES)
 LARGER_TIER = Interpreter(transfer.build(), SIZES | {"Host": 2})
 REQUESTS, BLOCKS, OPERATIONS, RANKS = (SIZES[sort] for sort in ("Request", "Block", "Operation", "Rank"))
 FULL, USES = transfer.FULL, 2
-PRESSURE = "op:900.0"
 NO_ROWS = np.empty(0, np.int64)
 NO_HIT = LocalHit(0, ((0, NO_ROWS),))
-SELDOM = {
-    "abort",
-    "decline_store",
-    "evict",
-    "evict_from_tier",
-    "finish",
-    "refused",
-    "reset",
-    "rest",
-}
+SELDOM = {"abort", "decline_store", "evict", "evict_from_tier", "finish", "refused", "reset", "rest"}
 
 
 def computed(r: int) -> list[Step]:
@@ -144,12 +135,13 @@ class Snapshot(NamedTuple):
     cursor: bool
 
 
-class TransferDriver:
+class TransferDriver(Driver):
     """Requests of one content key, whose steps, stores and loads are in flight."""
 
     unobserved = frozenset({"good"})
 
     def __init__(self, mode: Mode, design: Design, hosts: int) -> None:
+        super().__init__()
         self.header = ev.Header(
             producer="lockstep",
             pools=(ev.Pool("gpu", BLOCKS + 1, null=0), ev.Pool("cpu", hosts)),
@@ -158,20 +150,19 @@ class TransferDriver:
             depth=2,
         )
         self.mode = mode
-        self.events: list[ev.Event] = []
-        self.gpu = design.gpu_pool("gpu", BLOCKS + 1, 0, observer=self.see)
-        self.tier = design.cpu_pool("cpu", hosts, None, observer=self.see)
+        self.gpu = design.gpu_pool("gpu", BLOCKS + 1, 0, observer=self.observe)
+        self.tier = design.cpu_pool("cpu", hosts, None, observer=self.observe)
         self.tables = BlockTables((GroupSpec(FULL),), REQUESTS, null=0)
         self.manager = design.manager(self.gpu, self.tables, depth=2)
         self.connector = design.connector(
-            self.manager, self.tier, mode == "lazy", RANKS, store_batch=1, observer=self.see
+            self.manager, self.tier, mode == "lazy", RANKS, store_batch=1, observer=self.observe
         )
         self.requests = [
             Request.arriving(synthetic(r, FULL + 1, FULL, family=0), FULL) for r in range(REQUESTS)
         ]
         self.key = self.requests[0].key_list[0]
         for request in self.requests:
-            self.see(ev.Submit(request.id, 0, request.total))
+            self.observe(ev.Submit(request.id, 0, request.total))
         self.flights: deque[Flight] = deque()
         self.steps = 0
         self.leaving: dict[str, Leaving] = {}
@@ -182,13 +173,9 @@ class TransferDriver:
         self.uses = dict.fromkeys(range(OPERATIONS), 0)
         self.late: dict[tuple[int, int], tuple[TransferReport, int]] = {}
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
-        perform: Callable[..., Sequence[Step] | None] = getattr(self, action)
-        return perform(**args)
-
     # Operations and events, in the machine's words.
 
-    def see(self, event: ev.Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         self.events.append(event)
         if isinstance(event, ev.Queue):
             free = [o for o, uses in self.uses.items() if uses < USES and not self.is_open(o)]
@@ -207,7 +194,7 @@ class TransferDriver:
         if not any(uses < USES and not self.is_open(o) for o, uses in self.uses.items()):
             raise CannotHere("the machine has no operation left")
 
-    def told(self, since: int) -> list[Step]:
+    def steps_since(self, since: int) -> list[Step]:
         """The steps of the machine that the events from ``since`` on amount to, but for reports and ends."""
         steps: list[Step] = []
         for event in self.events[since:]:
@@ -233,7 +220,7 @@ class TransferDriver:
         since = len(self.events)
         self.manager.admit(self.requests[r], NO_HIT, 0, FULL)
         self.admitted(r, 0, 0)
-        return [*self.told(since), ("admit", {"r": r, "b": self.block(r)})]
+        return [*self.steps_since(since), ("admit", {"r": r, "b": self.block(r)})]
 
     def admit_by_prefix_hit(self, r: int, b: int) -> list[Step]:
         del b
@@ -251,14 +238,14 @@ class TransferDriver:
         self.admitted(r, 0, promised)
         queue = next(event for event in self.events[since:] if isinstance(event, ev.Queue))
         ends = {"b": self.block(r), "h": queue.src[0], "o": self.operation(queue.op, queue.gen)}
-        return [*self.told(since), ("admit_by_load", {"r": r, **ends})]
+        return [*self.steps_since(since), ("admit_by_load", {"r": r, **ends})]
 
     def admitted(self, r: int, local: int, external: int) -> None:
         request, tables = self.requests[r], self.tables
         tables.computed[request.row] = tables.confirmed[request.row] = local
         tables.cached[request.row] = local
         compute = request.total - local - external
-        self.see(ev.Admit(request.id, request.generation, local, external, compute, request.total))
+        self.observe(ev.Admit(request.id, request.generation, local, external, compute, request.total))
         self.connector.update_state_after_alloc(request, external)
 
     def block(self, r: int) -> int:
@@ -276,12 +263,12 @@ class TransferDriver:
         self.flights.append(
             Flight(self.steps, r, row, int(tables.ticket[row]), int(tables.computed[row]), blocks)
         )
-        self.see(ev.Dispatch(self.steps, [request.id], [1]))
+        self.observe(ev.Dispatch(self.steps, [request.id], [1]))
         self.steps += 1
 
     def process(self, r: int) -> list[Step]:
         flight = self.flights.popleft()
-        self.see(ev.Process(flight.step))
+        self.observe(ev.Process(flight.step))
         if self.tables.ticket[flight.row] == flight.ticket:
             self.tables.confirmed[flight.row] = flight.end
             self.manager.cache_blocks(np.array([flight.row]))
@@ -320,7 +307,7 @@ class TransferDriver:
     def build(self, rows: list[int]) -> list[Step]:
         since = len(self.events)
         self.connector.build_connector_meta(np.array(rows, np.int64))
-        return self.told(since)
+        return self.steps_since(since)
 
     # Reports.
 
@@ -352,7 +339,7 @@ class TransferDriver:
         while self.block(int(request.id)) != b:
             self.manager.truncate(request, 0)
             self.manager.allocate_slots(request, FULL)
-        return self.told(since)
+        return self.steps_since(since)
 
     def repeat(self, o: int, k: int) -> None:
         t = self.current[o]
@@ -367,10 +354,10 @@ class TransferDriver:
     def preempt(self, r: int) -> list[Step]:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
-        self.see(ev.Preempt(request.id, request.generation))
+        self.observe(ev.Preempt(request.id, request.generation))
         self.connector.request_preempted(request)
         confirmed = int(self.tables.confirmed[request.row])
-        steps = [*self.told(since), ("preempt", {"r": r})]
+        steps = [*self.steps_since(since), ("preempt", {"r": r})]
         self.leave(request, [])
         request.next_generation(confirmed)
         return [*steps, *self.retired()]
@@ -380,7 +367,7 @@ class TransferDriver:
         self.may_store(request)
         self.end(request, "stop")
         dropped = any(isinstance(event, ev.Drop) for event in self.events[since:])
-        steps: list[Step] = [("finish", {"r": r}), *self.told(since)]
+        steps: list[Step] = [("finish", {"r": r}), *self.steps_since(since)]
         steps += [("drop", {"r": r})] if dropped else []
         self.leave(request, [("retire", {"r": r})])
         return [*steps, *self.retired()]
@@ -408,7 +395,7 @@ class TransferDriver:
 
     def end(self, request: Request, why: ev.FinishReason) -> None:
         confirmed = int(self.tables.confirmed[request.row]) if request.row >= 0 else 0
-        self.see(ev.Finish(request.id, request.generation, why, confirmed))
+        self.observe(ev.Finish(request.id, request.generation, why, confirmed))
         self.connector.request_finished(request, aborted=why == "abort")
 
     def leave(self, request: Request, steps: list[Step]) -> None:
@@ -423,7 +410,7 @@ class TransferDriver:
             if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
                 del self.leaving[holder]
                 request.retired.add(generation)
-                self.see(ev.Retire(request.id, generation))
+                self.observe(ev.Retire(request.id, generation))
                 steps += ends
                 if generation == request.generation:
                     self.gone.add(int(request.id))
@@ -438,22 +425,17 @@ class TransferDriver:
         return self.press(self.tier, h)
 
     def press(self, pool: BlockPool, slot: int) -> list[Step]:
-        """Take slots, least recently freed first, until ``slot`` comes, and give them back."""
         since = len(self.events)
-        if pool.ref[slot]:
-            wanted = pool.usable - np.count_nonzero(pool.ref) + 1  # more than there is without the slot
-        else:
-            wanted = pool.free_queue.in_order().tolist().index(slot) + 1
-        pool.free_blocks(PRESSURE, pool.get_new_blocks(PRESSURE, int(wanted)))
-        return self.told(since)
+        press(pool, slot)
+        return self.steps_since(since)
 
     def reset(self) -> None:
         self.gpu.reset_prefix_cache()
         self.connector.reset_cache()
-        self.see(ev.Reset(ok=True, pools=["gpu", "cpu"]))
+        self.observe(ev.Reset(ok=True, pools=["gpu", "cpu"]))
 
     def rest(self) -> None:
-        self.see(ev.Quiesce())
+        self.observe(ev.Quiesce())
 
     def refusal(self, action: str, args: Args) -> type[Exception] | None:
         if action == "admit" and self.status(args["r"]) == "waiting" and not self.fenced(args["r"]):

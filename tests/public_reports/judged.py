@@ -3,17 +3,19 @@
 * :func:`rejected`: the explorer finds the fault with the invariant named, and its story, written as a trace,
   is rejected by ``kvfence check`` (by ``kvfence races`` for the order of streams) with the same invariant.
 * :func:`twin_accepted`: the sound design takes the same steps, those left out that it refuses; nothing is
-  violated on the way, and what it tells is accepted as a trace.
+  violated on the way, and its events are accepted as a trace.
+* :func:`faults`: a test of both, for each of the report's designs.
 * :func:`breaks` and :func:`holds`: a trace written down in the test, for siblings that no report mentions.
 """
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
+from situations import connector
 
 from kvfence.checker.analysis.results import Verification
 from kvfence.checker.analysis.verify import record, verify
@@ -30,7 +32,8 @@ from kvfence.spec.machines import MACHINES
 from kvfence.spec.numbering import Numbering
 
 ORDER = "stream_order"
-UNTOLD = {"geometry"}
+CONNECTOR = connector()
+UNRECORDED = {"geometry"}
 """A trace names its groups in its header, and this machine chooses them step by step: tests of its reports
 write their traces themselves."""
 
@@ -41,10 +44,10 @@ def story(design: str, machine: str) -> Verification:
     return verify(design, machine=machine)
 
 
-def rejected(design: str, invariant: str, *, seen_as: str | None = None) -> None:
+def rejected(design: str, invariant: str, *, reported_as: str | None = None) -> None:
     """The explorer and the trace's judge reject the design, both for ``invariant``.
 
-    ``seen_as``: what the judge says, where the machine tells the fault before a trace can show its effect.
+    ``reported_as``: what the judge says, where the machine shows the fault before a trace shows its effect.
     """
     row = DESIGNS[design]
     assert row.breaks == invariant
@@ -53,12 +56,23 @@ def rejected(design: str, invariant: str, *, seen_as: str | None = None) -> None
         assert found.verdict == "violated"
         assert found.counterexamples[0].invariant == invariant
         if found.counterexamples[0].header is None:
-            assert machine in UNTOLD
+            assert machine in UNRECORDED
             continue
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "story.jsonl"
             assert record(found, file)
-            assert invariants_broken(file, machine)[0] == (seen_as or invariant)
+            assert invariants_broken(file, machine)[0] == (reported_as or invariant)
+
+
+def faults(**invariants: str) -> Callable[[str, str], None]:
+    """A test that each of these designs is rejected for its invariant, and its twin accepted."""
+
+    @pytest.mark.parametrize(("design", "invariant"), list(invariants.items()))
+    def test(design: str, invariant: str) -> None:
+        rejected(design, invariant)
+        twin_accepted(design)
+
+    return test
 
 
 def invariants_broken(file: Path, machine: str) -> list[str]:
@@ -114,12 +128,12 @@ def judged(events: Sequence[ev.Event], header: ev.Header) -> list[Violation]:
     return [violation for event in events if (violation := ledger.apply(event)) is not None]
 
 
-def holds(events: Sequence[ev.Event], header: ev.Header) -> None:
+def holds(events: Sequence[ev.Event], header: ev.Header = CONNECTOR) -> None:
     """The trace is accepted."""
     assert judged(events, header) == []
 
 
-def breaks(invariant: str, events: Sequence[ev.Event], header: ev.Header) -> None:
+def breaks(invariant: str, events: Sequence[ev.Event], header: ev.Header = CONNECTOR) -> None:
     """The trace is accepted up to its last event, which violates ``invariant`` and nothing else."""
     *before, last = events
     assert judged(before, header) == []

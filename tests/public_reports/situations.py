@@ -1,7 +1,5 @@
 """Beginnings of traces: a connector with a GPU pool and a CPU tier, and a request on its way through it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kvfence.spec import events as ev

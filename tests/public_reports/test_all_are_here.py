@@ -1,7 +1,5 @@
 """Every public report that the designs name has a test of its own."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,10 +4,7 @@ A store reads its source after preemption has freed it; the flush in between doe
 for what is still queued. The same in LMCache#5248.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import STORING, connector
 
 from kvfence.spec import events as ev
@@ -15,18 +12,9 @@ from kvfence.spec import events as ev
 GIVEN_UP = ev.Free("gpu", "req:7.0", [1])
 LET_GO = ev.Free("gpu", "op:0.0", [1])
 
-
-FAULTS = [
-    ("free_on_preempt", "FREEZE"),
-    ("flush_misses_queued", "FREEZE"),
-    ("noop_flush_on_one_rank", "FREEZE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    free_on_preempt="FREEZE", flush_misses_queued="FREEZE", noop_flush_on_one_rank="FREEZE"
+)
 
 
 def test_a_store_whose_source_is_let_go_while_one_rank_still_reads_is_rejected_too() -> None:

@@ -1,9 +1,7 @@
 """Two reports of what is slow or looks odd, and is right: it must not be flagged, however it is varied."""
 
-from __future__ import annotations
-
 from judged import breaks, holds
-from situations import CACHED, LANDED, STORED, connector
+from situations import CACHED, LANDED, STORED
 
 from kvfence.spec import events as ev
 
@@ -30,13 +28,13 @@ FIRST_LANDS = LANDED.index(ev.Report(0, 0, rank=0))
 
 
 def test_vllm_44294_a_load_behind_another_load_of_the_same_blocks_is_slow_and_correct() -> None:
-    holds([*LANDED[:FIRST_LANDS], *SECOND, *LANDED[FIRST_LANDS:], *LANDS], connector())
-    holds([*LANDED[:FIRST_LANDS], *SECOND, *LANDS, *LANDED[FIRST_LANDS:]], connector())
+    holds([*LANDED[:FIRST_LANDS], *SECOND, *LANDED[FIRST_LANDS:], *LANDS])
+    holds([*LANDED[:FIRST_LANDS], *SECOND, *LANDS, *LANDED[FIRST_LANDS:]])
 
 
 def test_and_a_step_that_runs_on_the_second_load_before_it_lands_is_flagged() -> None:
     run = ev.Dispatch(0, ["8"], [1])
-    breaks("USE-READY", [*LANDED[:FIRST_LANDS], *SECOND, *LANDED[FIRST_LANDS:], run], connector())
+    breaks("USE-READY", [*LANDED[:FIRST_LANDS], *SECOND, *LANDED[FIRST_LANDS:], run])
 
 
 # The first block was stored, and the tier has evicted it since; the second is dropped for a reason.
@@ -49,16 +47,13 @@ EVICTED: list[ev.Event] = [
 
 
 def test_vllm_47234_a_cursor_behind_blocks_that_were_evicted_later_leaves_no_hole() -> None:
-    holds([*EVICTED, ev.Cursor("7", 0, to=2)], connector())
-    holds(
-        [*STORED, ev.Evict("cpu", [0]), ev.Cursor("7", 0, to=1), ev.Dispatch(1, ["7"], [1]), ev.Process(1)],
-        connector(),
-    )
+    holds([*EVICTED, ev.Cursor("7", 0, to=2)])
+    holds([*STORED, ev.Evict("cpu", [0]), ev.Cursor("7", 0, to=1), ev.Dispatch(1, ["7"], [1]), ev.Process(1)])
 
 
 def test_and_a_cursor_behind_a_block_that_was_never_stored_is_flagged() -> None:
-    breaks("CURSOR", [*STORED, ev.Evict("cpu", [0]), ev.Cursor("7", 0, to=2)], connector())
+    breaks("CURSOR", [*STORED, ev.Evict("cpu", [0]), ev.Cursor("7", 0, to=2)])
 
 
 def test_a_hit_on_what_is_cached_needs_no_second_copy() -> None:
-    holds([*CACHED, ev.Touch("cpu", "hit:7.0", [0])], connector())
+    holds([*CACHED, ev.Touch("cpu", "hit:7.0", [0])])

@@ -3,25 +3,14 @@
 The destination of a copy in flight has no holder.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import STORING, connector
+from judged import breaks, faults, holds
+from situations import STORING
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("unpinned_destination", "FREEZE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(unpinned_destination="FREEZE")
 
 
 def test_the_destination_of_a_store_that_is_let_go_before_its_report_is_rejected_too() -> None:
-    holds([*STORING, ev.Report(0, 0, rank=0), ev.Complete(0, 0), ev.Free("cpu", "op:0.0", [0])], connector())
-    breaks("FREEZE", [*STORING, ev.Free("cpu", "op:0.0", [0])], connector())
+    holds([*STORING, ev.Report(0, 0, rank=0), ev.Complete(0, 0), ev.Free("cpu", "op:0.0", [0])])
+    breaks("FREEZE", [*STORING, ev.Free("cpu", "op:0.0", [0])])

@@ -3,10 +3,8 @@
 Each node keeps a mirror on the host, which no one gives back, until every backup is refused.
 """
 
-from __future__ import annotations
-
 from judged import breaks, holds, story, twin_accepted
-from situations import STORED, connector
+from situations import STORED
 
 from kvfence.spec import events as ev
 
@@ -26,5 +24,5 @@ def test_the_starving_tier_is_rejected_and_its_twin_is_accepted() -> None:
 
 
 def test_a_connector_that_holds_a_slot_of_the_tier_when_nothing_is_left_to_do_is_rejected_too() -> None:
-    holds([*STORED, *DONE, ev.Quiesce()], connector())
-    breaks("NO-LEAK", [*STORED_AND_KEPT, *DONE, ev.Quiesce()], connector())
+    holds([*STORED, *DONE, ev.Quiesce()])
+    breaks("NO-LEAK", [*STORED_AND_KEPT, *DONE, ev.Quiesce()])

@@ -3,25 +3,14 @@
 What one rank says is taken for all.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import STORING, connector
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("one_rank_enough", "RANKS"),
-    ("complete_on_first_rank", "RANKS"),
-    ("repeat_counts", "ONCE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    one_rank_enough="RANKS", complete_on_first_rank="RANKS", repeat_counts="ONCE"
+)
 
 
 def test_three_ranks_of_which_two_have_reported_is_rejected_too() -> None:

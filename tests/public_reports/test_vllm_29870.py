@@ -3,28 +3,18 @@
 Preemption gives slots back while a transfer still reads them.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import LOADING, connector
+from judged import breaks, faults, holds
+from situations import LOADING
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("free_on_preempt", "FREEZE"),
-    ("free_fenced_victim", "FREEZE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    free_on_preempt="FREEZE", free_fenced_victim="FREEZE"
+)
 
 
 def test_a_preempted_request_whose_load_is_still_writing_is_rejected_too() -> None:
-    holds([*LOADING, ev.Preempt("7", 0), ev.Free("gpu", "req:7.0", [1, 2, 3])], connector())
+    holds([*LOADING, ev.Preempt("7", 0), ev.Free("gpu", "req:7.0", [1, 2, 3])])
     breaks(
         "FREEZE",
         [
@@ -33,5 +23,4 @@ def test_a_preempted_request_whose_load_is_still_writing_is_rejected_too() -> No
             ev.Free("gpu", "req:7.0", [1, 2, 3]),
             ev.Free("gpu", "op:0.0", [1, 2]),
         ],
-        connector(),
     )

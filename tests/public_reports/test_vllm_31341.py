@@ -3,20 +3,9 @@
 A store that does not wait for the compute stream.
 """
 
-from __future__ import annotations
+from judged import faults, rejected, twin_accepted
 
-import pytest
-from judged import rejected, twin_accepted
-
-FAULTS = [
-    ("store_without_barrier", "STORE-READY"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(store_without_barrier="STORE-READY")
 
 
 def test_an_event_that_was_recorded_for_an_earlier_step_is_rejected_too() -> None:

@@ -3,25 +3,14 @@
 An abort frees what a load in flight still writes; or, the other way round, nobody frees it.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import PROMISED, connector
+from judged import breaks, faults, holds
+from situations import PROMISED
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("free_on_abort", "FREEZE"),
-    ("leak_on_abort", "NO-LEAK"),
-    ("pin_leak_on_abort", "NO-LEAK"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    free_on_abort="FREEZE", leak_on_abort="NO-LEAK", pin_leak_on_abort="NO-LEAK"
+)
 
 
 def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too() -> None:
@@ -32,8 +21,7 @@ def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too(
             ev.Withdraw("7", 0),
             ev.Free("cpu", "hit:7.0", [0, 1]),
             ev.Retire("7", 0),
-        ],
-        connector(),
+        ]
     )
     breaks(
         "NO-LEAK",
@@ -44,5 +32,4 @@ def test_an_abort_before_the_load_is_issued_that_keeps_the_pins_is_rejected_too(
             ev.Free("cpu", "hit:7.0", [0]),
             ev.Retire("7", 0),
         ],
-        connector(),
     )

@@ -3,11 +3,8 @@
 A key becomes known only when its store has landed: whoever hits the block before stores it again.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import COMPUTED, connector
+from judged import breaks, faults, holds
+from situations import COMPUTED
 
 from kvfence.spec import events as ev
 
@@ -17,22 +14,9 @@ HELD_TWICE: list[ev.Event] = [
     ev.Alloc("cpu", "op:0.0", [0, 1]),
 ]
 
-
-FAULTS = [
-    ("duplicate_in_flight_store", "UNIQUE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(duplicate_in_flight_store="UNIQUE")
 
 
 def test_one_store_that_carries_a_key_twice_is_rejected_too() -> None:
-    holds([*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4343])], connector())
-    breaks(
-        "UNIQUE",
-        [*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4242])],
-        connector(),
-    )
+    holds([*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4343])])
+    breaks("UNIQUE", [*HELD_TWICE, ev.Queue(0, 0, "store", "gpu", [1, 2], "cpu", [0, 1], [4242, 4242])])

@@ -3,11 +3,8 @@
 A list with duplicates: each naming is counted, and the free list grows beyond the pool.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import CACHED, connector
+from judged import breaks, faults, holds
+from situations import CACHED
 
 from kvfence.spec import events as ev
 
@@ -17,22 +14,11 @@ PINNED: list[ev.Event] = [
     ev.Touch("cpu", "op:0.0", [0, 1]),
 ]
 
-
-FAULTS = [
-    ("duplicate_in_store_list", "UNIQUE"),
-    ("over_pop", "CONSERVE"),
-    ("allocate_unchecked", "CONSERVE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    duplicate_in_store_list="UNIQUE", over_pop="CONSERVE", allocate_unchecked="CONSERVE"
+)
 
 
 def test_a_load_that_writes_two_sources_into_one_slot_is_rejected_too() -> None:
-    holds([*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [4242, 4343])], connector())
-    breaks(
-        "UNIQUE", [*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 1], [4242, 4343])], connector()
-    )
+    holds([*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [4242, 4343])])
+    breaks("UNIQUE", [*PINNED, ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 1], [4242, 4343])])

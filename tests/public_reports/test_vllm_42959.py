@@ -3,11 +3,8 @@
 The cursor or the plan outlives the hold on the block.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import COMPUTED, connector
+from judged import breaks, faults, holds
+from situations import COMPUTED
 
 from kvfence.spec import events as ev
 
@@ -19,19 +16,11 @@ ENDED_WITH_ONE: list[ev.Event] = [
 TIER = ev.Alloc("cpu", "op:0.0", [0])
 STORE = ev.Queue(0, 0, "store", "gpu", [1], "cpu", [0], [4242], req="7", at=[0])
 
-
-FAULTS = [
-    ("late_flush", "FREEZE"),
-    ("cursor_before_queue", "CURSOR"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    late_flush="FREEZE", cursor_before_queue="CURSOR"
+)
 
 
 def test_a_store_of_a_block_that_its_request_has_given_back_is_rejected_too() -> None:
-    holds([*COMPUTED, ev.Touch("gpu", "op:0.0", [1]), *ENDED_WITH_ONE, TIER, STORE], connector())
-    breaks("FREEZE", [*COMPUTED, *ENDED_WITH_ONE, TIER, STORE], connector())
+    holds([*COMPUTED, ev.Touch("gpu", "op:0.0", [1]), *ENDED_WITH_ONE, TIER, STORE])
+    breaks("FREEZE", [*COMPUTED, *ENDED_WITH_ONE, TIER, STORE])

@@ -3,31 +3,21 @@
 Counts are rolled back after a failed load, and one of them is forgotten.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import PROMISED, connector
+from judged import breaks, faults, holds, rejected, twin_accepted
+from situations import PROMISED
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("count_not_rolled_back", "COUNT"),
-    ("count_promised", "COUNT"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    count_not_rolled_back="COUNT", count_promised="COUNT"
+)
 
 
 def test_the_stranded_request_is_rejected_and_its_twin_is_accepted() -> None:
-    rejected("placeholder_not_rolled_back", "PROGRESS", seen_as="COUNT")
+    rejected("placeholder_not_rolled_back", "PROGRESS", reported_as="COUNT")
     twin_accepted("placeholder_not_rolled_back")
 
 
 def test_tokens_of_a_hit_that_are_computed_as_well_is_rejected_too() -> None:
-    holds([*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=16, total=48)], connector())
-    breaks("COUNT", [*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=32, total=48)], connector())
+    holds([*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=16, total=48)])
+    breaks("COUNT", [*PROMISED, ev.Admit("7", 0, local=0, external=32, compute=32, total=48)])

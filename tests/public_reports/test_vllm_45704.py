@@ -3,21 +3,11 @@
 The copy's stream has no edge from the compute, or its reads leave the order of the stream.
 """
 
-from __future__ import annotations
+from judged import faults, rejected, twin_accepted
 
-import pytest
-from judged import rejected, twin_accepted
-
-FAULTS = [
-    ("store_without_barrier", "STORE-READY"),
-    ("barrier_with_any", "STORE-READY"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    store_without_barrier="STORE-READY", barrier_with_any="STORE-READY"
+)
 
 
 def test_a_barrier_that_is_recorded_before_the_compute_is_rejected_too() -> None:

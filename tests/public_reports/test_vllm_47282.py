@@ -4,27 +4,16 @@ A slot is given back on an optimistic count while a dispatched step still reads 
 vllm#47291, vllm#47653 and vllm#47728.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import ADMITTED, connector
 
 from kvfence.spec import events as ev
 
 TWO_STEPS: list[ev.Event] = [*ADMITTED, ev.Dispatch(0, ["7"], [16]), ev.Dispatch(1, ["7"], [16])]
 
-
-FAULTS = [
-    ("free_before_processed", "FREEZE"),
-    ("load_without_barrier", "LOAD-ORDER"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    free_before_processed="FREEZE", load_without_barrier="LOAD-ORDER"
+)
 
 
 def test_a_slot_given_back_after_one_of_two_steps_in_flight_is_rejected_too() -> None:

@@ -3,23 +3,12 @@
 A window that does not begin at a block's edge lies in one block more than its length suggests.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import connector
 
 from kvfence.spec import events as ev
 
-FAULTS = [
-    ("aligned_window_bound", "GEOMETRY"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(aligned_window_bound="GEOMETRY")
 
 
 def test_a_short_window_in_the_middle_of_two_blocks_is_rejected_too() -> None:

@@ -4,27 +4,16 @@ A retry counts on blocks of a victim that stay fenced. Its opposite, a victim wh
 once, is unsafe.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import ADMITTED, connector
 
 from kvfence.spec import events as ev
 
 TWO_STEPS: list[ev.Event] = [*ADMITTED, ev.Dispatch(0, ["7"], [16]), ev.Dispatch(1, ["7"], [16])]
 
-
-FAULTS = [
-    ("fenced_victim_spin", "PROGRESS"),
-    ("free_fenced_victim", "FREEZE"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    fenced_victim_spin="PROGRESS", free_fenced_victim="FREEZE"
+)
 
 
 def test_a_victim_of_two_steps_in_flight_whose_slots_come_free_after_one_is_rejected_too() -> None:

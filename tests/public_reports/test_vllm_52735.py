@@ -4,26 +4,14 @@ A group that drafts nothing is treated as if it did: its only block is always le
 vllm#52771.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
+from judged import breaks, faults, holds
 from situations import connector
 
 from kvfence.spec import events as ev
 
 TABLE: list[ev.Event] = [ev.Submit("7", 0, 48), ev.Alloc("gpu", "req:7.0", [1])]
 
-
-FAULTS = [
-    ("eagle_marks_every_group", "GEOMETRY"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(eagle_marks_every_group="GEOMETRY")
 
 
 def test_null_blocks_in_front_of_a_window_that_are_counted_is_rejected_too() -> None:

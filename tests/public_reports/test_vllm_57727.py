@@ -3,11 +3,8 @@
 One tier is reset, and the answer hides that another was not.
 """
 
-from __future__ import annotations
-
-import pytest
-from judged import breaks, holds, rejected, twin_accepted
-from situations import CACHED, connector
+from judged import breaks, faults, holds
+from situations import CACHED
 
 from kvfence.spec import events as ev
 
@@ -18,19 +15,11 @@ LABELLED: list[ev.Event] = [
     ev.Free("gpu", "req:6.0", [1]),
 ]
 
-
-FAULTS = [
-    ("reset_one_tier", "RESET"),
-    ("reset_skips_a_tier", "RESET"),
-]
-
-
-@pytest.mark.parametrize(("design", "invariant"), FAULTS)
-def test_the_fault_is_rejected_and_its_twin_is_accepted(design: str, invariant: str) -> None:
-    rejected(design, invariant)
-    twin_accepted(design)
+test_the_fault_is_rejected_and_its_twin_is_accepted = faults(
+    reset_one_tier="RESET", reset_skips_a_tier="RESET"
+)
 
 
 def test_a_reset_that_clears_the_tier_and_not_the_gpu_is_rejected_too() -> None:
-    holds([*LABELLED, ev.Reset(ok=True, pools=["gpu", "cpu"])], connector())
-    breaks("RESET", [*LABELLED, ev.Reset(ok=True, pools=["cpu"])], connector())
+    holds([*LABELLED, ev.Reset(ok=True, pools=["gpu", "cpu"])])
+    breaks("RESET", [*LABELLED, ev.Reset(ok=True, pools=["cpu"])])

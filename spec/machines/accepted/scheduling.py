@@ -3,8 +3,6 @@
 Each entry names changes as ``kvfence mutate`` prints them; ``*`` stands for any text.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import Machine
 
 ACCEPTED = (

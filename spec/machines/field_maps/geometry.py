@@ -5,8 +5,6 @@ group that there can be, and an event names the one that a group of the machine 
 request 1 reads. The table of each has a slot for each block of each group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from kvfence.spec import events as ev

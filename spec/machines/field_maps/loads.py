@@ -4,8 +4,6 @@ Request ``r`` loads at most once. Its load is told block by block: that of block
 ``r * blocks + b``, and reads the CPU slot of that number, which has its content only for this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kvfence.spec import events as ev
@@ -34,15 +32,19 @@ class _Names:
         self.groups = sorted({g for _, g in view.in_group})
 
     def req(self, r: int) -> str:
+        """Holder of the request's table."""
         return f"req:{r}.0"
 
     def group(self, b: int) -> int:
+        """The group that the block is in."""
         return next(int(g) for g in self.groups if self.view.in_group[b, g])
 
     def table(self, r: int) -> list[int]:
+        """The blocks of the request's table."""
         return [b for b in self.blocks if self.view.table[r, b]]
 
     def fills(self, r: int) -> list[int]:
+        """The blocks that the request's load will fill."""
         return [b for b in self.blocks if self.view.fills[r, b]]
 
     def op(self, r: int, b: int) -> int:
@@ -50,9 +52,11 @@ class _Names:
         return r * len(self.blocks) + b
 
     def keys(self, blocks: list[int]) -> list[int]:
+        """The content keys of blocks: one for each place."""
         return [int(self.view.place[b]) + 1 for b in blocks]
 
     def requests(self) -> range:
+        """All requests."""
         return range(len(self.view.status))
 
 
@@ -201,8 +205,3 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
 def evict(pre: View, post: View, b: int) -> list[ev.Event]:
     """A free block loses its key."""
     return [ev.Evict("gpu", [b])]
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

@@ -4,8 +4,6 @@ The tier has one slot. Request ``r`` computes or loads into slot ``r`` of the GP
 that follows it have the same number, one for each generation of each request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kvfence.spec import events as ev
@@ -175,8 +173,3 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
 def come_again(pre: View, post: View) -> list[ev.Event]:
     """A request with an id that was used before: its next event has the new generation."""
     return []
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

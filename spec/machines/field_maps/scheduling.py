@@ -5,11 +5,10 @@ generations are numbered when a path is written. A request's load is transfer ``
 two slots for each request; the copy to host slot ``h`` is transfer ``COPIES + h``.
 """
 
-from __future__ import annotations
-
 from kvfence.spec import events as ev
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
+from kvfence.spec.machines.field_maps.relations import related
 from kvfence.spec.numbering import BEFORE, NOW
 
 COPIES = 100
@@ -30,10 +29,6 @@ def header(sizes: Sizes) -> ev.Header:
         depth=2,
         tier="host",
     )
-
-
-def _of(view: View, relation: str, r: int) -> list[int]:
-    return [b for (q, b), yes in getattr(view, relation).items() if q == r and yes]
 
 
 def _cached(view: View) -> set[int]:
@@ -59,7 +54,7 @@ def submit(pre: View, post: View, r: int) -> list[ev.Event]:
 
 def admit(pre: View, post: View, r: int) -> list[ev.Event]:
     """It gets its blocks and will compute all of its tokens."""
-    blocks = _of(post, "table", r)
+    blocks = related(post, "table", r)
     return [
         *_forgotten(pre, post),
         ev.Alloc("gpu", f"req:{r}.now", blocks),
@@ -69,7 +64,7 @@ def admit(pre: View, post: View, r: int) -> list[ev.Event]:
 
 def park(pre: View, post: View, r: int) -> list[ev.Event]:
     """A hit in the remote pool, which somebody stored there before; its blocks, and their load."""
-    blocks = _of(post, "table", r)
+    blocks = related(post, "table", r)
     sources = [2 * r + k for k in range(len(blocks))]
     keys = [1000 + s for s in sources]
     stored: list[ev.Event] = [
@@ -94,7 +89,7 @@ def park(pre: View, post: View, r: int) -> list[ev.Event]:
 
 def land(pre: View, post: View, r: int) -> list[ev.Event]:
     """The load is complete, and the remote pool forgets what it had."""
-    blocks = _of(pre, "table", r)
+    blocks = related(pre, "table", r)
     sources = [2 * r + k for k in range(len(blocks))]
     return [
         ev.Report(r, NOW, 0),
@@ -122,7 +117,7 @@ def dispatch(pre: View, post: View, r: int) -> list[ev.Event]:
 
 def process(pre: View, post: View, r: int) -> list[ev.Event]:
     """The step's output, and the end of the fence after the last step of a preempted request."""
-    lifted = [b for b in _of(pre, "fence", r) if not post.fence[r, b]]
+    lifted = [b for b in related(pre, "fence", r) if not post.fence[r, b]]
     over: list[ev.Event] = (
         [ev.Free("gpu", f"req:{r}.before", lifted), ev.Retire(f"{r}", BEFORE)] if lifted else []
     )
@@ -141,7 +136,7 @@ def grow(pre: View, post: View, r: int, b: int) -> list[ev.Event]:
 
 def preempt(pre: View, post: View, v: int) -> list[ev.Event]:
     """The blocks come free at once if no step in flight uses them."""
-    freed = [b for b in _of(pre, "table", v) if not post.fence[v, b]]
+    freed = [b for b in related(pre, "table", v) if not post.fence[v, b]]
     gone: list[ev.Event] = (
         [ev.Free("gpu", f"req:{v}.before", freed), ev.Retire(f"{v}", BEFORE)] if freed else []
     )
@@ -150,7 +145,7 @@ def preempt(pre: View, post: View, v: int) -> list[ev.Event]:
 
 def finish(pre: View, post: View, r: int) -> list[ev.Event]:
     """The blocks stay cached."""
-    blocks = _of(pre, "table", r)
+    blocks = related(pre, "table", r)
     return [
         ev.Finish(f"{r}", NOW, "stop", TOKENS),
         ev.Label("gpu", blocks, [_key(b) for b in blocks]),
@@ -177,14 +172,9 @@ def acknowledge(pre: View, post: View, h: int) -> list[ev.Event]:
     return [
         ev.Report(op, NOW, 0),
         ev.Complete(op, NOW),
-        ev.Free("gpu", holder, _of(pre, "mirrors", h)),
+        ev.Free("gpu", holder, related(pre, "mirrors", h)),
         ev.Free("host", holder, [h]),
     ]
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is held."""
-    return [ev.Quiesce()]
 
 
 def stalled(view: View) -> list[ev.Event]:

@@ -4,11 +4,12 @@ Thread 0 is the engine thread and thread 1 the copy thread. Queue 0 has the tran
 that were launched. Each operation has two events, its barrier and its completion.
 """
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 from kvfence.spec import order as od
 from kvfence.spec.language import View
 from kvfence.spec.language.sizes import Sizes
+from kvfence.spec.machines.field_maps.relations import related
 
 ENGINE, COPIER = 0, 1
 LEGACY, COMPUTE, STORE, LOAD, FILL = range(5)
@@ -35,6 +36,7 @@ def bytes_of(region: int, slots: list[int]) -> list[od.Range]:
     return [(region, slot * SLOT_BYTES, SLOT_BYTES) for slot in slots]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Events:
     """The order events of each action, for a design with these traits.
 
@@ -44,19 +46,12 @@ class Events:
     ``wrong_stream``: completion is asked of the compute stream.
     """
 
-    def __init__(
-        self,
-        *,
-        fill_apart: bool,
-        early_record: bool,
-        store_barrier: bool,
-        load_barrier: bool,
-        event_reused: bool,
-        wrong_stream: bool,
-    ) -> None:
-        self.fill_apart, self.early_record = fill_apart, early_record
-        self.store_barrier, self.load_barrier = store_barrier, load_barrier
-        self.event_reused, self.wrong_stream = event_reused, wrong_stream
+    fill_apart: bool
+    early_record: bool
+    store_barrier: bool
+    load_barrier: bool
+    event_reused: bool
+    wrong_stream: bool
 
     def header(self, sizes: Sizes) -> od.Header:
         """The threads, streams and memories."""
@@ -75,12 +70,7 @@ class Events:
             regions=(
                 od.Region(DEVICE, at=SLOT_BYTES, bytes=device, name="gpu", slot=SLOT_BYTES),
                 od.Region(
-                    PINNED,
-                    at=SLOT_BYTES + device,
-                    bytes=pinned,
-                    kind="pinned",
-                    name="cpu",
-                    slot=SLOT_BYTES,
+                    PINNED, at=SLOT_BYTES + device, bytes=pinned, kind="pinned", name="cpu", slot=SLOT_BYTES
                 ),
             ),
         )
@@ -152,14 +142,14 @@ class Events:
             waits = [od.Wait(COPIER, STORE, STEP_BEGIN)]
         if self.store_barrier:
             waits = [od.Wait(COPIER, STORE, barrier(o))]
-        src, dst = bytes_of(DEVICE, _of(pre.slot, o)), bytes_of(PINNED, _of(pre.host, o))
+        src, dst = bytes_of(DEVICE, related(pre, "slot", o)), bytes_of(PINNED, related(pre, "host", o))
         copy = od.Copy(COPIER, STORE, src, dst, ORDERS[order], "store", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, STORE)]
 
     def launch_load(self, pre: View, post: View, o: int, order: str) -> list[od.OrderEvent]:
         """The wait, the copy, and its completion event."""
         waits: list[od.OrderEvent] = [od.Wait(COPIER, LOAD, barrier(o))] if self.load_barrier else []
-        src, dst = bytes_of(PINNED, _of(pre.host, o)), bytes_of(DEVICE, _of(pre.slot, o))
+        src, dst = bytes_of(PINNED, related(pre, "host", o)), bytes_of(DEVICE, related(pre, "slot", o))
         copy = od.Copy(COPIER, LOAD, src, dst, ORDERS[order], "load", f"op:{o}")
         return [*waits, copy, *self._launched(pre, o, LOAD)]
 
@@ -177,7 +167,3 @@ class Events:
         if self.wrong_stream:
             return [od.Record(ENGINE, COMPUTE, OUTPUT), od.Query(ENGINE, OUTPUT, done=True)]
         return [od.Query(ENGINE, done(o), done=True)]
-
-
-def _of(relation: object, o: int) -> list[int]:
-    return [x for (p, x), yes in relation.items() if p == o and yes]  # type: ignore[attr-defined]

@@ -4,22 +4,19 @@ Each tier is a pool with a slot for each key; a key that can be looked up is the
 stores from slot ``o`` of the GPU, which holds the key only for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 
 from kvfence.spec import events as ev
 from kvfence.spec.language import View
+from kvfence.spec.machines.field_maps.relations import related
 
 
 def header(sizes: Mapping[str, int]) -> ev.Header:
     """The header of a path's trace."""
     tiers = [ev.Pool(_pool(t), sizes["Key"]) for t in range(sizes["Tier"])]
     return ev.Header(
-        producer="kvfence machine tiers",
-        pools=(ev.Pool("gpu", sizes["Operation"]), *tiers),
-        tier=_pool(0),
+        producer="kvfence machine tiers", pools=(ev.Pool("gpu", sizes["Operation"]), *tiers), tier=_pool(0)
     )
 
 
@@ -31,10 +28,6 @@ def _op(view: View, o: int) -> tuple[int, str]:
     """The generation of the operation's present use, and its name as a holder."""
     gen = view.uses[o] - 1
     return gen, f"op:{o}.{gen}"
-
-
-def _places(view: View, relation: str, o: int) -> list[tuple[int, int]]:
-    return [(t, k) for (q, t, k), yes in getattr(view, relation).items() if q == o and yes]
 
 
 def _keys(view: View) -> list[tuple[int, int]]:
@@ -109,7 +102,7 @@ def read_fails(pre: View, post: View) -> list[ev.Event]:
 
 def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
     gen, op = _op(pre, o)
-    sources, targets = _places(pre, "source", o), _places(pre, "target", o)
+    sources, targets = related(pre, "source", o), related(pre, "target", o)
     own: list[ev.Event] = [] if sources else [ev.Free("gpu", op, [o])]
     found = [(t, k) for t, k in _keys(pre) if findable(post, t, k) and not findable(pre, t, k)]
     return [
@@ -164,8 +157,3 @@ def end_reset(pre: View, post: View) -> list[ev.Event]:
     pools = [_pool(t) for t, yes in pre.cleared.items() if yes]
     ok: Literal[True] = True
     return [ev.Reset(ok, ("gpu", *pools))]
-
-
-def rest(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is left to do."""
-    return [ev.Quiesce()]

@@ -4,8 +4,6 @@ Everything is about two positions a fixed distance apart. In blocks and offsets 
 difference is the distance, or one block more and a block's tokens less: see ``apart``.
 """
 
-from __future__ import annotations
-
 from kvfence.spec.language import And, Elem, Enum, Expr, ForAll, If, Implies, IsIn, Machine, Or, State
 
 
@@ -25,10 +23,18 @@ def ends_a_block(s: State, g: Elem, place: str, distance: str) -> Expr:
     return And(s.at_blocks[g] - blocks == d, s.at_offset[g] == getattr(s, f"{distance}_offset")[g])
 
 
+POSITIONS = ("reach", "ahead", "at", "end", "first", "since", "past", "gone")
+
+
 def declare(m: Machine, kind: Enum, phase: Enum) -> None:
     """Add the lemmas to the machine; ``kind`` and ``phase`` are the types of its fields of these names."""
-    Kind, Phase, Group = kind, phase, m.sorts["Group"]
-    POSITIONS = ("reach", "ahead", "at", "end", "first", "since", "past", "gone")
+    _positions(m, kind, phase)
+    _phases_and_places(m, kind, phase)
+
+
+def _positions(m: Machine, kinds: Enum, phases: Enum) -> None:
+    """Add what holds of positions and distances."""
+    Kind, Phase, Group = kinds, phases, m.sorts["Group"]
 
     @m.lemma
     def an_offset_is_inside_its_block(s: State) -> Expr:
@@ -65,10 +71,7 @@ def declare(m: Machine, kind: Enum, phase: Enum) -> None:
             equal = same & (s.since_offset[g] == s.reach_offset[g])
             slides = IsIn(s.kind[g], Kind.window, Kind.recurrent)
             started = s.phase != Phase.shape
-            return And(
-                Implies(slides, Or(less, equal)),
-                Implies((s.kind[g] == Kind.chunked) & started, less),
-            )
+            return And(Implies(slides, Or(less, equal)), Implies((s.kind[g] == Kind.chunked) & started, less))
 
         return ForAll(Group, within)
 
@@ -83,6 +86,11 @@ def declare(m: Machine, kind: Enum, phase: Enum) -> None:
     def a_recurrent_group_reads_one_token(s: State) -> Expr:
         """It is described so, and is not widened."""
         return ForAll(Group, lambda g: Implies(s.kind[g] == Kind.recurrent, s.reach[g] == 1))
+
+
+def _phases_and_places(m: Machine, kinds: Enum, phases: Enum) -> None:
+    """Add what the phases say, and the places at which every group ends a block."""
+    Kind, Phase, Group = kinds, phases, m.sorts["Group"]
 
     @m.lemma
     def slots_are_reserved_when_every_group_is_known(s: State) -> Expr:

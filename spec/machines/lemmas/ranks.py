@@ -1,7 +1,5 @@
 """Why the ranks machine is safe for any number of ranks and operations: what its proofs need besides."""
 
-from __future__ import annotations
-
 from kvfence.spec.language import Elem, Enum, Expr, ForAll, Iff, Implies, IsIn, Machine, State
 
 

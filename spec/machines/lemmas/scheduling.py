@@ -1,20 +1,6 @@
 """Why the scheduling machine is safe at any size: what its proofs need besides the invariants."""
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    Implies,
-    IsIn,
-    Machine,
-    Or,
-    State,
-)
+from kvfence.spec.language import And, Elem, Enum, Exists, Expr, ForAll, Implies, IsIn, Machine, Or, State
 
 
 def declare(m: Machine, status: Enum, tokens: int) -> None:
@@ -58,8 +44,7 @@ def declare(m: Machine, status: Enum, tokens: int) -> None:
     def only_running_and_preempted_requests_have_steps(s: State) -> Expr:
         """Admission waits for the steps of the time before, and a request is done when all are processed."""
         return ForAll(
-            Request,
-            lambda r: Implies(in_flight(s, r), IsIn(s.status[r], Status.waiting, Status.running)),
+            Request, lambda r: Implies(in_flight(s, r), IsIn(s.status[r], Status.waiting, Status.running))
         )
 
     # Tokens.

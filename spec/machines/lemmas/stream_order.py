@@ -1,45 +1,48 @@
 """Why the stream order machine is free of races at any size: what its proofs need besides the checks.
 
-Read in three parts: what is ordered by itself, what a slot's use and its transfers say of each other, and
-what the events of a transfer stand for.
+Read in four parts: what is ordered by itself, what a slot's use and its transfers say of each other, what
+the events of a transfer stand for, and what the engine thread comes after.
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    Implies,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
+from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, Implies, IsIn, Machine, Not, Or, State
+from kvfence.spec.machines.state.stream_order import (
+    Host,
+    HostAccess,
+    Op,
+    Operation,
+    Slot,
+    Streams,
+    Use,
+    launched,
 )
 
 
-def declare(m: Machine, place: Enum, access: Enum, host_access: Enum, use: Enum, op: Enum) -> None:
-    """Add the lemmas to the machine, whose types are given; they are about the machine without faults."""
-    Place, Access, HostAccess, Use, Op = place, access, host_access, use, op
-    Slot, Host, Operation = m.sorts["Slot"], m.sorts["Host"], m.sorts["Operation"]
+def pending(s: State, o: Elem) -> Expr:
+    """Whether the operation is queued or taken, and not launched yet."""
+    return IsIn(s.state[o], Op.queued, Op.taken, Op.synchronised)
 
-    def launched(s: State, o: Elem) -> Expr:
-        return IsIn(s.state[o], Op.launched, Op.announced)
 
-    def pending(s: State, o: Elem) -> Expr:
-        return IsIn(s.state[o], Op.queued, Op.taken, Op.synchronised)
+def stores(s: State, o: Elem, x: Elem) -> Expr:
+    """Whether the operation stores the slot."""
+    return s.slot[o, x] & Not(s.load[o])
 
-    def stores(s: State, o: Elem, x: Elem) -> Expr:
-        return s.slot[o, x] & Not(s.load[o])
 
-    def loads(s: State, o: Elem, x: Elem) -> Expr:
-        return s.slot[o, x] & s.load[o]
+def loads(s: State, o: Elem, x: Elem) -> Expr:
+    """Whether the operation loads the slot."""
+    return s.slot[o, x] & s.load[o]
 
-    # What is ordered by itself.
+
+def declare(m: Machine, at: Streams) -> None:
+    """Add the lemmas to the machine; they are about the machine without faults."""
+    _ordered_by_itself(m, at)
+    _uses_and_transfers(m)
+    _events_of_transfers(m, at)
+    _seen_by_the_engine_thread(m, at)
+
+
+def _ordered_by_itself(m: Machine, at: Streams) -> None:
+    """Add what is ordered by itself."""
+    Place, Access = at.Place, at.Access
 
     @m.lemma
     def each_stream_is_past_its_own_accesses(s: State) -> Expr:
@@ -82,7 +85,9 @@ def declare(m: Machine, place: Enum, access: Enum, host_access: Enum, use: Enum,
 
         return And(*(after(thread, stream) for thread, stream in pairs))
 
-    # What a slot's use and its transfers say of each other.
+
+def _uses_and_transfers(m: Machine) -> None:
+    """Add what a slot's use and its transfers say of each other."""
 
     @m.lemma
     def an_idle_operation_is_blank(s: State) -> Expr:
@@ -126,7 +131,10 @@ def declare(m: Machine, place: Enum, access: Enum, host_access: Enum, use: Enum,
             lambda o, p, h: Implies(And(s.host[o, h], s.host[p, h], Not(s.load[o])), o == p),
         )
 
-    # What the events of a transfer stand for.
+
+def _events_of_transfers(m: Machine, at: Streams) -> None:
+    """Add what the events of a transfer stand for."""
+    Place, Access = at.Place, at.Access
 
     @m.lemma
     def a_pending_store_has_the_writes_of_its_slot_behind_its_barrier(s: State) -> Expr:
@@ -173,6 +181,11 @@ def declare(m: Machine, place: Enum, access: Enum, host_access: Enum, use: Enum,
             ForAll(Operation, Slot, lambda o, x: Implies(launched(s, o), copied(o, x))),
             ForAll(Operation, Host, lambda o, h: Implies(launched(s, o), kept(o, h))),
         )
+
+
+def _seen_by_the_engine_thread(m: Machine, at: Streams) -> None:
+    """Add what the engine thread, and the getter of an item, come after."""
+    Place, Access = at.Place, at.Access
 
     @m.lemma
     def the_engine_thread_has_seen_the_loads_of_what_it_uses(s: State) -> Expr:

@@ -4,42 +4,29 @@ Read in four parts: operations, steps in flight, what a request's status says, a
 lemma says why it holds; all of them and the invariants are proved together, each step keeping all.
 """
 
-from __future__ import annotations
-
-from kvfence.spec.language import (
-    And,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    State,
+from kvfence.spec.language import Machine, State
+from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, IsIn, Not, Or
+from kvfence.spec.machines.field_maps.transfer import FULL
+from kvfence.spec.machines.state.transfer import (
+    Block,
+    Host,
+    Operation,
+    Rank,
+    Request,
+    Status,
+    in_flight,
+    is_open,
 )
 
 
-def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
-    """Add the lemmas to the machine.
+def declare(m: Machine) -> None:
+    """Add the lemmas to the machine."""
+    for part in (_operations, _steps_in_flight, _requests, _loads_and_stores):
+        part(m)
 
-    ``status`` and ``op`` are the types of its ``status`` and ``state``; a block has ``full`` tokens.
-    """
-    Status, Op = status, op
-    Request, Block, Host = m.sorts["Request"], m.sorts["Block"], m.sorts["Host"]
-    Operation, Rank = m.sorts["Operation"], m.sorts["Rank"]
 
-    def is_open(s: State, o: Elem) -> Expr:
-        return s.state[o] != Op.idle
-
-    def in_flight(s: State, r: Elem) -> Expr:
-        return s.flight[0, r] | s.flight[1, r]
-
-    # Operations.
+def _operations(m: Machine) -> None:
+    """Add what holds of operations."""
 
     @m.lemma
     def an_idle_operation_is_blank(s: State) -> Expr:
@@ -76,7 +63,9 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
         """It repeats a report of its time, and uses are only ever counted up."""
         return ForAll(Operation, Rank, lambda o, k: Implies(s.late[o, k], s.late_uses[o, k] <= s.uses[o]))
 
-    # Steps in flight.
+
+def _steps_in_flight(m: Machine) -> None:
+    """Add what holds of steps in flight."""
 
     @m.lemma
     def each_place_in_the_pipeline_has_one_step(s: State) -> Expr:
@@ -105,7 +94,9 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
 
         return ForAll(Request, lambda r: Or(s.status[r] == Status.waiting, tokens(r) <= s.computed[r]))
 
-    # What a request's status says.
+
+def _requests(m: Machine) -> None:
+    """Add what a request's status says."""
 
     @m.lemma
     def a_waiting_request_starts_from_nothing(s: State) -> Expr:
@@ -155,8 +146,7 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
     def an_aborted_request_is_accounted_for(s: State) -> Expr:
         """Abort drops the block if all its tokens are confirmed, and no more are confirmed after it."""
         return ForAll(
-            Request,
-            lambda r: Implies(s.status[r] == Status.aborting, s.covered[r] | (s.confirmed[r] < full)),
+            Request, lambda r: Implies(s.status[r] == Status.aborting, s.covered[r] | (s.confirmed[r] < FULL))
         )
 
     @m.lemma
@@ -168,10 +158,12 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
     def a_confirmed_block_has_its_content(s: State) -> Expr:
         """Its last token was processed, its load landed, or it was found; a held block keeps its content."""
         return ForAll(
-            Request, Block, lambda r, b: Implies(s.table[r, b] & (s.confirmed[r] == full), s.good[b])
+            Request, Block, lambda r, b: Implies(s.table[r, b] & (s.confirmed[r] == FULL), s.good[b])
         )
 
-    # Loads and stores.
+
+def _loads_and_stores(m: Machine) -> None:
+    """Add what holds of loads and stores."""
 
     @m.lemma
     def a_block_that_is_loaded_belongs_to_the_load(s: State) -> Expr:
@@ -227,7 +219,5 @@ def declare(m: Machine, status: Enum, op: Enum, full: int) -> None:
     def a_store_is_open_only_while_the_tier_lacks_the_key(s: State) -> Expr:
         """A store begins when the key is not resident, and only its own completion makes it so."""
         return ForAll(
-            Operation,
-            Host,
-            lambda o, h: Implies(is_open(s, o) & Not(s.load[o]), Not(s.resident[h])),
+            Operation, Host, lambda o, h: Implies(is_open(s, o) & Not(s.load[o]), Not(s.resident[h]))
         )

@@ -1,17 +1,13 @@
 """The geometry machine: its designs with their stories, and its counts held against plain division."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
+from stories import assert_breaks_by, assert_holds_and_does_all, assert_proof_needs_lemmas, faulty_designs
 
-from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.ledger.state.attention_window import blocks_read, most_blocks_read
 from kvfence.spec import events as ev
-from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import View
 from kvfence.spec.machines import geometry
 
@@ -47,25 +43,16 @@ STORIES: dict[str, tuple[str, ...]] = {
 
 
 def test_there_is_a_story_for_every_design() -> None:
-    named = {name for name, row in DESIGNS.items() if row.breaks and "geometry" in row.machines}
-    assert named == set(STORIES)
+    assert faulty_designs("geometry") == set(STORIES)
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_each_design_breaks_its_invariant_by_its_story_and_no_shorter_one(design: str) -> None:
-    row = DESIGNS[design]
-    machine = geometry.build(row.faults)
-    machine.assert_discovers(row.breaks, STORIES[design], sizes=row.sizes)
-    found = Explore().run(machine, row.sizes, until="first")
-    assert min(len(path) for path in found.violated if path.id == row.breaks) == len(STORIES[design])
+    assert_breaks_by(design, STORIES[design])
 
 
 def test_the_sound_design_holds_at_a_small_size_and_can_do_what_it_is_for() -> None:
-    found = Explore().run(geometry.build(), {"Token": 5})
-    assert found.verdict is Verdict.holds
-    assert not found.vacuous
-    assert all(depth is not None for depth in found.goals.values())
-    assert all(times > 0 for times in found.coverage.values())
+    assert_holds_and_does_all(geometry.build(), {"Token": 5})
 
 
 def group_of(view: View, g: int) -> ev.Group:
@@ -154,10 +141,4 @@ def test_a_window_of_4096_tokens_that_begins_anywhere_touches_129_blocks_of_32()
 
 @pytest.mark.slow
 def test_without_its_lemmas_the_proof_does_not_go_through() -> None:
-    pytest.importorskip("z3")
-    from kvfence.checker.engines.smt.unbounded import Unbounded
-
-    machine = geometry.build()
-    machine.lemmas.clear()
-    found = Unbounded(search_seconds=1).run(machine, {"Group": 1, "Token": 2})
-    assert found.verdict is Verdict.undetermined
+    assert_proof_needs_lemmas(geometry.build(), {"Group": 1, "Token": 2})

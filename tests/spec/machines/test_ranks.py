@@ -1,12 +1,10 @@
 """The ranks machine: one decision, one completion, for any number of ranks; each design with its story."""
 
-from __future__ import annotations
-
 import pytest
+from stories import assert_breaks_by, assert_proof_needs_lemmas, faulty_designs, refused_by_the_sound_twin
 
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.spec.designs import DESIGNS
@@ -34,65 +32,36 @@ STORIES = {
 """What breaks first, and the fewest steps to it, of operation 0."""
 
 
-def taken(story: tuple[str, ...]) -> list[tuple[str, dict[str, object]]]:
-    out = []
-    for told in story:
-        name, _, rank = told.partition(" k=")
-        arguments: dict[str, object] = {"o": 0, "k": int(rank)} if rank else {"o": 0}
-        out.append((name, arguments))
-    return out
+def printed(story: tuple[str, ...]) -> tuple[str, ...]:
+    """The story's steps with all of their arguments."""
+    steps = (step.partition(" ") for step in story)
+    return tuple(f"{name}(o=0, {rank})" if rank else f"{name}(o=0)" for name, _, rank in steps)
 
 
 def test_there_is_a_story_for_every_design() -> None:
-    named = {name for name, row in DESIGNS.items() if row.breaks and "ranks" in row.machines}
-    assert named == set(STORIES)
+    assert faulty_designs("ranks") == set(STORIES)
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_each_design_breaks_its_invariant_by_its_story_and_no_shorter_one(design: str) -> None:
     invariant, story = STORIES[design]
-    row = DESIGNS[design]
-    assert row.breaks == invariant
-    machine = ranks.build(row.faults)
-    found = Explore().run(machine, ONE)
-    assert min(len(path) for path in found.violated if path.id == invariant) == len(story)
-    assert min(len(path) for path in found.violated) == len(story)
-    run = Interpreter(machine, ONE)
-    state = run.initial()
-    for name, arguments in taken(story):
-        instance = run.find(name, **arguments)  # type: ignore[arg-type]
-        assert instance in run.enabled(state)
-        state, failed = run.step(state, instance)
-    assert invariant in {f.id for f in (*failed, *run.violated(state))}
+    assert DESIGNS[design].breaks == invariant
+    assert_breaks_by(design, printed(story), alone=False)
+
+
+REFUSED = {
+    "one_rank_enough": "complete(o=0)",
+    "decide_alone": "decide_alone(o=0, k=0)",
+    "repeat_counts": None,  # the report arrives, and is not counted
+    "failure_after_completion": "hear_of_failure(o=0, k=0)",
+    "noop_flush_on_one_rank": "let_go(o=0)",
+    "dropped_leader_slot": "drop_record(o=0)",
+}
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_the_sound_twin_refuses_the_step_that_breaks_the_design(design: str) -> None:
-    sound = Interpreter(ranks.build(), ONE)
-    state = sound.initial()
-    refused = None
-    for name, arguments in taken(STORIES[design][1]):
-        if name not in sound.machine.actions:
-            refused = name
-            break
-        instance = sound.find(name, **arguments)  # type: ignore[arg-type]
-        if instance not in sound.enabled(state):
-            refused = name
-            break
-        state, failed = sound.step(state, instance)
-        assert not failed
-        assert not sound.violated(state)
-    assert (
-        refused
-        == {
-            "one_rank_enough": "complete",
-            "decide_alone": "decide_alone",
-            "repeat_counts": None,  # the report arrives, and is not counted
-            "failure_after_completion": "hear_of_failure",
-            "noop_flush_on_one_rank": "let_go",
-            "dropped_leader_slot": "drop_record",
-        }[design]
-    )
+    assert refused_by_the_sound_twin(design, printed(STORIES[design][1])) == REFUSED[design]
 
 
 def test_a_lost_record_keeps_an_operation_open_for_ever() -> None:
@@ -131,9 +100,4 @@ def test_the_sound_design_is_proved_for_any_number_of_ranks_and_operations() -> 
 
 
 def test_without_its_lemmas_the_proof_does_not_go_through() -> None:
-    pytest.importorskip("z3")
-    from kvfence.checker.engines.smt.unbounded import Unbounded
-
-    machine = ranks.build()
-    machine.lemmas.clear()
-    assert Unbounded(search_seconds=1).run(machine, ONE).verdict is Verdict.undetermined
+    assert_proof_needs_lemmas(ranks.build(), ONE)

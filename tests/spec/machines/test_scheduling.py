@@ -1,8 +1,7 @@
 """The scheduling machine: safe at any size, everybody gets on, and each design with its story."""
 
-from __future__ import annotations
-
 import pytest
+from stories import assert_holds_and_does_all, assert_proof_needs_lemmas, faulty_designs
 
 from kvfence.checker.analysis.verify import verify
 from kvfence.checker.engines.base import Path, Result, Verdict
@@ -63,16 +62,11 @@ def steps(path: Path) -> tuple[str, ...]:
 
 
 def test_there_is_a_story_for_every_design() -> None:
-    named = {name for name, row in DESIGNS.items() if row.breaks and "scheduling" in row.machines}
-    assert named == {*STUCK, *SPINNING, "free_fenced_victim"}
+    assert faulty_designs("scheduling") == {*STUCK, *SPINNING, "free_fenced_victim"}
 
 
 def test_the_sound_design_is_safe_and_everybody_gets_on() -> None:
-    safe = Explore().run(scheduling.build(), TWO)
-    assert safe.verdict is Verdict.holds
-    assert not safe.vacuous
-    assert all(depth is not None for depth in safe.goals.values())
-    assert all(times > 0 for times in safe.coverage.values())
+    assert_holds_and_does_all(scheduling.build(), TWO)
     kept = promised(set())
     assert (kept.verdict, kept.vacuous) == (Verdict.holds, ())
 
@@ -237,12 +231,7 @@ def test_the_sound_design_is_proved_safe_for_any_size() -> None:
 
 
 def test_without_its_lemmas_the_proof_does_not_go_through() -> None:
-    pytest.importorskip("z3")
-    from kvfence.checker.engines.smt.unbounded import Unbounded
-
-    machine = scheduling.build()
-    machine.lemmas.clear()
-    assert Unbounded(search_seconds=1).run(machine, TWO).verdict is Verdict.undetermined
+    assert_proof_needs_lemmas(scheduling.build(), TWO)
 
 
 @pytest.mark.slow

@@ -1,13 +1,17 @@
 """The stream order machine: sound at any size, each design with its story, and what must stay possible."""
 
-from __future__ import annotations
-
 import pytest
+from stories import (
+    assert_breaks_by,
+    assert_holds_and_does_all,
+    assert_proof_needs_lemmas,
+    faulty_designs,
+    follow,
+    refused_by_the_sound_twin,
+)
 
 from kvfence.checker.analysis.verify import verify
-from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import stream_order
 
@@ -65,63 +69,45 @@ ARGUMENTS: dict[str, dict[str, object]] = {
 }
 
 
-def steps(story: tuple[str, ...], order: str = "stream") -> list[tuple[str, dict[str, object]]]:
-    """The story with its arguments filled in."""
-    out = []
-    for told in story:
-        name, _, rest = told.rstrip(")").partition("(")
-        said: dict[str, object] = {}
-        for argument in filter(None, rest.split(", ")):
-            parameter, value = argument.split("=")
-            said[parameter] = int(value) if value.isdigit() else value
-        arguments = ARGUMENTS[name] | said
-        if "order" in arguments and "order" not in said:
-            arguments = arguments | {"order": order}
-        out.append((name, arguments))
-    return out
+def printed(story: tuple[str, ...], order: str = "stream") -> tuple[str, ...]:
+    """The story's steps with all of their arguments."""
+    steps = []
+    for step in story:
+        name, _, rest = step.rstrip(")").partition("(")
+        own = dict(argument.split("=") for argument in rest.split(", ") if argument)
+        known = ARGUMENTS[name] | ({"order": order} if "order" in ARGUMENTS[name] else {}) | own
+        steps.append(f"{name}({', '.join(f'{parameter}={value}' for parameter, value in known.items())})")
+    return tuple(steps)
+
+
+def story_of(design: str) -> tuple[str, ...]:
+    return printed(STORIES[design][1], "any" if design == "barrier_with_any" else "stream")
 
 
 def test_there_is_a_story_for_every_design() -> None:
-    named = {name for name, row in DESIGNS.items() if row.breaks and "stream_order" in row.machines}
-    assert named == set(STORIES)
+    assert faulty_designs("stream_order") == set(STORIES)
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_each_design_breaks_its_invariant_by_its_story_and_no_shorter_one(design: str) -> None:
-    invariant, story = STORIES[design]
-    row = DESIGNS[design]
-    assert row.breaks == invariant
-    machine = stream_order.build(row.faults)
-    order = "any" if design == "barrier_with_any" else "stream"
-    machine.assert_discovers(invariant, steps(story, order), sizes={"Host": 2})
-    found = Explore().run(machine, row.sizes, until="first")
-    assert min(len(path) for path in found.violated if path.id == invariant) == len(story)
+    assert DESIGNS[design].breaks == STORIES[design][0]
+    assert_breaks_by(design, story_of(design), {"Host": 2})
+
+
+REFUSED = {
+    "flush_misses_queued": "free_after_flush(x=0)",
+    "barrier_with_any": "launch_store(o=0, order=any)",
+}
 
 
 @pytest.mark.parametrize("design", STORIES)
 def test_the_sound_twin_refuses_the_story_or_is_not_broken_by_it(design: str) -> None:
-    interpreter = Interpreter(stream_order.build(), {"Slot": 2, "Host": 2, "Operation": 2})
-    state = interpreter.initial()
-    order = "any" if design == "barrier_with_any" else "stream"
-    refused = None
-    for name, arguments in steps(STORIES[design][1], order):
-        instance = interpreter.find(name, **arguments)  # type: ignore[arg-type]
-        if instance not in interpreter.enabled(state):
-            refused = name
-            break
-        state, failed = interpreter.step(state, instance)
-        assert not failed
-    assert refused == {"flush_misses_queued": "free_after_flush", "barrier_with_any": "launch_store"}.get(
-        design
-    )
+    sizes = {"Slot": 2, "Host": 2, "Operation": 2}
+    assert refused_by_the_sound_twin(design, story_of(design), sizes) == REFUSED.get(design)
 
 
 def test_the_sound_design_holds_at_a_small_size_and_can_do_what_it_is_for() -> None:
-    found = Explore().run(stream_order.build(), {"Slot": 1})
-    assert found.verdict is Verdict.holds
-    assert not found.vacuous
-    assert all(depth is not None for depth in found.goals.values())
-    assert all(times > 0 for times in found.coverage.values())
+    assert_holds_and_does_all(stream_order.build(), {"Slot": 1})
 
 
 def test_the_sound_design_is_proved_for_any_size_and_any_number_of_steps() -> None:
@@ -133,34 +119,25 @@ def test_the_sound_design_is_proved_for_any_size_and_any_number_of_steps() -> No
 
 
 def test_without_its_lemmas_the_proof_does_not_go_through() -> None:
-    pytest.importorskip("z3")
-    from kvfence.checker.engines.smt.unbounded import Unbounded
-
-    machine = stream_order.build()
-    machine.lemmas.clear()
-    assert Unbounded(search_seconds=1).run(machine, {"Slot": 1}).verdict is Verdict.undetermined
+    assert_proof_needs_lemmas(stream_order.build(), {"Slot": 1})
 
 
 @pytest.mark.parametrize("order", ["stream", "during_api_call", "any"])
 def test_every_source_access_order_is_harmless_once_the_copy_thread_has_waited(order: str) -> None:
-    interpreter = Interpreter(stream_order.build(), {"Slot": 1})
-    state = interpreter.initial()
+    run = Interpreter(stream_order.build(), {"Slot": 1})
     story = ("allocate", "compute", "queue_store", "take", "synchronise_with_barrier", "launch_store")
-    for name, arguments in steps(story, order):
-        state, failed = interpreter.step(state, interpreter.find(name, **arguments))  # type: ignore[arg-type]
-        assert not failed
-    seen = not interpreter.view(state).unordered["copier", "stored", 0]
-    assert seen == (order == "during_api_call"), "only a read in the call is over when the call returns"
+    state, refused = follow(run, printed(story, order))
+    assert refused is None
+    past = not run.view(state).unordered["copier", "stored", 0]
+    assert past == (order == "during_api_call"), "only a read in the call is over when the call returns"
 
 
 def test_a_wait_is_for_the_last_record_at_the_time_of_the_call() -> None:
     """Recorded again by another transfer, the event no longer stands for the kernel."""
-    interpreter = Interpreter(stream_order.build(frozenset({"event_reused"})), {"Host": 2})
-    state = interpreter.initial()
-    behind = []
-    for name, arguments in steps(STORIES["event_reused"][1][:-1]):
-        state, _ = interpreter.step(state, interpreter.find(name, **arguments))  # type: ignore[arg-type]
-        behind.append(not interpreter.view(state).barrier[0, "written", 0])
-    recorded, again = 3, 5
-    assert behind[recorded]
-    assert not behind[again]
+    run = Interpreter(stream_order.build(frozenset({"event_reused"})), {"Host": 2})
+    story = story_of("event_reused")
+    recorded, again = 4, 6
+    for taken, behind in ((recorded, True), (again, False)):
+        state, refused = follow(run, story[:taken])
+        assert refused is None
+        assert run.view(state).barrier[0, "written", 0] != behind

@@ -1,0 +1,15 @@
+"""What the files of all machines share: how sorts are declared, and relations cleared."""
+
+from kvfence.spec.language import Elem, Machine, Sort, State
+
+
+def declare_sorts(m: Machine, *sorts: Sort) -> None:
+    """Add a file's sorts to a machine; the functions of the file name them without being given them."""
+    m.sorts.update({sort.name: sort for sort in sorts})
+
+
+def remove(s: State, x: Elem, *relations: str) -> None:
+    """Remove ``x`` from these relations, all of whose tuples begin with an element of its sort."""
+    for name in relations:
+        field = getattr(s, name)
+        field.update(lambda y, *rest, field=field: field[(y, *rest)] & (y != x))

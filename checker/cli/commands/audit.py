@@ -35,7 +35,7 @@ def reference(
     out: Out = Path("kvfence-audit"),
     output: Format = "text",
 ) -> int:
-    """Audit the reference implementation: nothing may be found in it as it is, and every faulty design must be."""
+    """Audit the reference implementation: it must be clean as it is, and each faulty design must be found."""
     from kvfence.checker.cli.commands.audit_run import audit_reference
 
     return audit_reference(design, budget, seed, replay, out, output)

@@ -77,7 +77,7 @@ def _any_size(found: Evidence) -> str:
 
 def _work(found: Evidence) -> str:
     many = "questions" if found.questions != 1 else "question"
-    return f"induction: {found.questions:,} {many} to z3, decided again by a fresh one{_agreed(found)}"
+    return f"induction: {found.questions:,} {many} to z3, decided again by a new one{_agreed(found)}"
 
 
 def _agreed(found: Evidence) -> str:

@@ -77,7 +77,7 @@ class Engine:
         self.connector = design.connector(
             manager,
             self.cpu,
-            options.mode,
+            options.mode == "lazy",
             options.ranks,
             options.store_batch,
             lazy_horizon=2 * sum(-(-options.token_budget // spec.block_size) for spec in groups) + 64,

@@ -104,7 +104,7 @@ def _options(case: Case, design: str) -> Any:
         window=windows[0] if windows else 1024,
         zero_fill=draw.random() < 0.3 and not disk,
         mode="lazy" if setup.lazy else "eager",
-        async_depth=min(setup.depth, 2),
+        async_depth=2 if setup.depth > 1 else 1,
         ranks=setup.ranks,
         late_rank=draw.choice((0, 0, 2, 5)) if several else 0,
         refusing_ranks=draw.choice((0, 0, 1)) if several else 0,

@@ -18,7 +18,7 @@ from kvfence.reference.blocks.stats import Stats
 from kvfence.reference.blocks.tables import Rows
 from kvfence.reference.connector.disk_tier import DiskTier
 from kvfence.reference.connector.shared_loads import SharedLoads, Sharing
-from kvfence.reference.connector.stores import ConnectorMetadata, Mode, StorePlanner
+from kvfence.reference.connector.stores import ConnectorMetadata, StorePlanner
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.spec import events as ev
 
@@ -60,7 +60,7 @@ class OffloadScheduler(StorePlanner):
         self,
         manager: KVCacheManager,
         tier: BlockPool,
-        mode: Mode = "eager",
+        lazy: bool = False,
         ranks: int = 1,
         store_batch: int = 8,
         lazy_horizon: int = 1024,
@@ -69,7 +69,7 @@ class OffloadScheduler(StorePlanner):
         disk: DiskTier | None = None,
         share_loads: bool = False,
     ) -> None:
-        super().__init__(manager, tier, mode, ranks, store_batch, lazy_horizon, stats, observer)
+        super().__init__(manager, tier, lazy, ranks, store_batch, lazy_horizon, stats, observer)
         self.disk = disk
         self.failed: set[str] = set()
         """Holders of requests whose loads failed and which have not been told so."""
@@ -338,7 +338,7 @@ class OffloadScheduler(StorePlanner):
         """Decide what to store now (``rows``: the running requests), and hand over what was decided since
         the last call.
         """
-        if self.mode == "eager":
+        if not self.lazy:
             self._store_due(rows)
         else:
             self._store_before_eviction()
@@ -389,7 +389,7 @@ class OffloadScheduler(StorePlanner):
         # Asked before it is forgotten what the request waits for: those blocks are not there yet.
         waits = self.has_open_loads(request)
         self._forget(request)
-        if self.mode == "eager" and not waits:
+        if not self.lazy and not waits:
             confirmed = int(self.manager.tables.confirmed[request.row])
             for group, spec in enumerate(self.manager.groups):
                 full = confirmed // spec.block_size

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from kvfence.reference.blocks.stats import Stats
 from kvfence.reference.blocks.tables import Rows
 from kvfence.reference.connector.transfers import Transfer, TransferTable
 from kvfence.spec import events as ev
-
-Mode: TypeAlias = Literal["eager", "lazy"]
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class StorePlanner:
         self,
         manager: KVCacheManager,
         tier: BlockPool,
-        mode: Mode = "eager",
+        lazy: bool = False,
         ranks: int = 1,
         store_batch: int = 8,
         lazy_horizon: int = 1024,
@@ -53,7 +51,7 @@ class StorePlanner:
         self.manager = manager
         self.gpu = manager.pool
         self.tier = tier
-        self.mode = mode
+        self.lazy = lazy
         self.store_batch = store_batch
         self.lazy_horizon = lazy_horizon
         self.stats = stats if stats is not None else Stats()
@@ -228,11 +226,11 @@ class StorePlanner:
     def _settle(self, request: Request, group: int, full: int, aborted: bool) -> None:
         """Account for the blocks that the cursor has not passed: flush them, or drop them with a reason."""
         cursor = self.manager.tables.cursor
-        if self.mode == "eager" and not aborted and cursor[group, request.row] < full:
+        if not self.lazy and not aborted and cursor[group, request.row] < full:
             self._store_blocks(request, group, full)
         left = full - int(cursor[group, request.row])
         if left > 0:
-            why: ev.DropReason = "aborted" if aborted else "lazy" if self.mode == "lazy" else "tier_full"
+            why: ev.DropReason = "aborted" if aborted else "lazy" if self.lazy else "tier_full"
             self._drop(request, request.generation, group, full - left, left, why)
 
     def _transfer(

@@ -73,7 +73,9 @@ class LookupDriver:
         self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
         self.tables = BlockTables((GroupSpec(block_size=1),), REQUESTS, null=0)
         self.manager = design.manager(self.gpu, self.tables)
-        self.connector = design.connector(self.manager, self.tier, "lazy", lazy_horizon=0, observer=observer)
+        self.connector = design.connector(
+            self.manager, self.tier, lazy=True, lazy_horizon=0, observer=observer
+        )
         self.requests: dict[int, Request] = {}
         self.where = dict.fromkeys(range(REQUESTS), "new")
         self.local = dict.fromkeys(range(REQUESTS), 0)

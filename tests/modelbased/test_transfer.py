@@ -49,10 +49,10 @@ from kvfence.reference.blocks.pool import BlockPool
 from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.reference.blocks.workload import synthetic
-from kvfence.reference.connector.scheduler_side import Mode
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
 from kvfence.reference.designs.faulty import FAULTS
+from kvfence.reference.scheduler.options import Mode
 from kvfence.reference.scheduler.scheduler import Scheduler
 from kvfence.spec import events as ev
 from kvfence.spec.designs import DESIGNS
@@ -164,7 +164,7 @@ class TransferDriver:
         self.tables = BlockTables((GroupSpec(FULL),), REQUESTS, null=0)
         self.manager = design.manager(self.gpu, self.tables, depth=2)
         self.connector = design.connector(
-            self.manager, self.tier, mode, RANKS, store_batch=1, observer=self.see
+            self.manager, self.tier, mode == "lazy", RANKS, store_batch=1, observer=self.see
         )
         self.requests = [
             Request.arriving(synthetic(r, FULL + 1, FULL, family=0), FULL) for r in range(REQUESTS)

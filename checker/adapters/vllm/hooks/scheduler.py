@@ -111,19 +111,19 @@ def hook(PARAMETERS):
     output = original(ARGUMENTS)
     try:
         tokens = output.num_scheduled_tokens
-        counter = self if stream is None else stream.note queue
+        counter = self if stream is None else stream.note_queue
         output.kvfence_in_flight = running = counter.kvfence_in_flight
         if tokens:
             counter.kvfence_in_flight = running + 1
             if stream is not None:
                 if output.scheduled_spec_decode_tokens:
                     uneven = list(output.scheduled_spec_decode_tokens)
-                    stream.note queue.append((stream.dispatched, id(output), tokens.copy(), uneven))
+                    stream.note_queue.append((stream.dispatched, id(output), tokens.copy(), uneven))
                 else:
-                    stream.note queue.append((stream.dispatched, id(output), tokens.copy()))
+                    stream.note_queue.append((stream.dispatched, id(output), tokens.copy()))
     except Exception as error:
         if stream is not None:
-            stream.note queue.trouble(error)
+            stream.note_queue.trouble(error)
     return output
 """
 
@@ -237,16 +237,16 @@ def _handle_invalid_blocks(original: Method) -> Method:
 
 _ALLOCATE_SLOTS = """
 def hook(PARAMETERS):
-    note queue = self._kvfence_tape
-    if note queue is None:
+    note_queue = self._kvfence_note_queue
+    if note_queue is None:
         return original(ARGUMENTS)
-    mark = note queue.begin()
+    mark = note_queue.begin()
     try:
         blocks = original(ARGUMENTS)
     except BaseException:
         allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, False)
         raise
-    if note queue.size() != mark:
+    if note_queue.size() != mark:
         done = blocks is not None
         allocated(self, request, num_new_computed_tokens, num_external_computed_tokens, mark, done)
     return blocks

@@ -20,7 +20,13 @@ from typing import Any, Final, NamedTuple
 from kvfence.checker.adapters.vllm.notes.note_queue import DeferredNoteQueue
 from kvfence.checker.core.c_build import PATIENCE_SERVING, CannotCompile, library
 
-SOURCES: Final = ("quick_notes.c", "quick_hook.c", "quick_pools.c", "quick_stores.c", "quick_steps.c")
+SOURCES: Final = (
+    "compiled_notes.c",
+    "compiled_hook.c",
+    "compiled_pools.c",
+    "compiled_stores.c",
+    "compiled_steps.c",
+)
 """One text to the compiler, in this order."""
 SWITCH: Final = "KVFENCE_COMPILE"
 """Environment variable; ``0``: compile nothing in this process."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import Format
+from kvfence.checker.cli.shared.options import Format
 from kvfence.spec.errors import CannotRun
 
 app = typer.Typer(

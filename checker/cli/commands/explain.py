@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import write_folder
+from kvfence.checker.cli.shared.options import write_folder
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.text_tables import terminal_width

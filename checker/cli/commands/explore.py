@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import Sizes
+from kvfence.checker.cli.shared.options import Sizes
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
 

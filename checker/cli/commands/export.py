@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvfence.checker.cli.common import DESIGN_HELP, Sizes, write_folder
+from kvfence.checker.cli.shared.options import DESIGN_HELP, Sizes, write_folder
 from kvfence.checker.core.names import SOUND
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.checker.cli.common import Format, print_report
+from kvfence.checker.cli.shared.options import Format, print_report
 
 
 def invariants(output: Format = "text") -> int:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import DEFAULT_MEMORY, Format, Sizes, print_report
-from kvfence.checker.cli.progress import count_progress
+from kvfence.checker.cli.shared.options import DEFAULT_MEMORY, Format, Sizes, print_report
+from kvfence.checker.cli.shared.progress_line import count_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.units import parse_memory, parse_sizes
 

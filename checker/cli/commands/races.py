@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import Format, print_report
-from kvfence.checker.cli.progress import count_progress
+from kvfence.checker.cli.shared.options import Format, print_report
+from kvfence.checker.cli.shared.progress_line import count_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.common import DEFAULT_MEMORY, Format, Sizes, Threads, print_report
-from kvfence.checker.cli.progress import machine_progress
+from kvfence.checker.cli.shared.options import DEFAULT_MEMORY, Format, Sizes, Threads, print_report
+from kvfence.checker.cli.shared.progress_line import machine_progress
 from kvfence.checker.core.names import MOST_PAIRS, PROOF_SECONDS
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_memory, parse_sizes

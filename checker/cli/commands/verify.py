@@ -8,8 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from kvfence.checker.cli.common import DEFAULT_MEMORY, DESIGN_HELP, Format, Sizes, Threads, print_report
-from kvfence.checker.cli.progress import machine_progress
+from kvfence.checker.cli.shared.options import (
+    DEFAULT_MEMORY,
+    DESIGN_HELP,
+    Format,
+    Sizes,
+    Threads,
+    print_report,
+)
+from kvfence.checker.cli.shared.progress_line import machine_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.names import ENGINES, SOUND
 from kvfence.checker.core.terminal_text import print_err

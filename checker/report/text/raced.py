@@ -89,7 +89,7 @@ def _explanation_text(why: Explanation, *, width: int) -> list[str]:
 
 def _witness_text(why: Explained, *, width: int) -> list[str]:
     if not why.corrupt:
-        return ["    witness: no schedule that corrupts data was found; the program may never read the wrong data."]
+        return ["    witness: no schedule corrupts data; the program may never read the wrong data."]
     steps = " ".join(why.witness)
     return [
         paragraph(f"witness: {steps}", width=width, indent="    ", hanging=" " * 13),

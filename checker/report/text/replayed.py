@@ -90,8 +90,14 @@ def _summary(found: Replayed) -> str:
     if found.why:
         why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
         return f"{design}: not judged. {why} {_compared(found)}"
-    known = f" This traffic does not expose the fault: it should violate {found.expected}." if found.expected else ""
-    return f"{design}: holds. No invariant broken in {judged}, and no block with wrong content was read.{known}"
+    known = (
+        f" This traffic does not expose the fault: it should violate {found.expected}."
+        if found.expected
+        else ""
+    )
+    return (
+        f"{design}: holds. No invariant broken in {judged}, and no block with wrong content was read.{known}"
+    )
 
 
 def _compared(found: Replayed) -> str:

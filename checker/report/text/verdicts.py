@@ -106,7 +106,7 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         remarks += [f"{machine.machine}: {text}." for text in machine.undeclared.values()]
         if machine.states_nothing:
             remarks.append(
-                f"{machine.machine} states no invariant, check or liveness property: there is nothing to judge."
+                f"{machine.machine} states no invariant, check or liveness property; nothing was judged."
             )
         if machine.judged_none:
             remarks.append(f"{machine.machine}: nothing that it states was judged here.")
@@ -141,7 +141,8 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
 
 def _liveness_remarks(machine: MachineFacts) -> Iterator[str]:
     if machine.engine == "liveness":
-        yield f"{machine.machine}: only liveness properties were judged; other conditions, deadlocks and ranges were not."
+        others = "other conditions, deadlocks and ranges were not"
+        yield f"{machine.machine}: only liveness properties were judged; {others}."
     if machine.promised:
         sizes = ", ".join(f"{sort} {size}" for sort, size in machine.promised.sizes.items())
         stopped = f"; stopped early: {machine.promised.stopped}" if machine.promised.stopped else ""
@@ -149,7 +150,7 @@ def _liveness_remarks(machine: MachineFacts) -> Iterator[str]:
         yield f"{machine.machine}: liveness properties, under fairness, checked at {at}."
     if machine.unjudged:
         names = ", ".join(machine.unjudged)
-        yield f"{machine.machine}: liveness properties that this engine does not judge (engine liveness does): {names}."
+        yield f"{machine.machine}: liveness properties not judged here, but by engine liveness: {names}."
 
 
 def counterexample_text(example: Counterexample, design: str, *, width: int) -> str:
@@ -184,13 +185,19 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
         ),
     ]
     if example.values:
-        lines.append("Values before the last event that make it false:" if example.read_before_last_step else "Values that make it false:")
+        lines.append(
+            "Values before the last event that make it false:"
+            if example.read_before_last_step
+            else "Values that make it false:"
+        )
         lines += _in_columns(
             [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
         )
     lines += _diagnosed(example, width)
     if example.untold:
-        lines.append(paragraph(f"Cannot be written as a trace: {example.untold}.", width=width, hanging="    "))
+        lines.append(
+            paragraph(f"Cannot be written as a trace: {example.untold}.", width=width, hanging="    ")
+        )
     return "\n".join(lines).rstrip()
 
 
@@ -207,7 +214,7 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
             text = f"The sound design has no {p.action} (event {p.step})."
         elif p.guards:
             guards = " and ".join(f"`{g.text}` ({g.where})" for g in p.guards)
-            text = f"The sound design refuses event {p.step}, {p.action}: it requires {guards}, which is false there."
+            text = f"The sound design refuses event {p.step}, {p.action}: it requires {guards}, false there."
         else:
             updates = ", ".join(f"{d.name} is {shown(d.sound)}, here {shown(d.here)}" for d in p.updates)
             text = f"In the sound design, after event {p.step}, {p.action}: {updates}."

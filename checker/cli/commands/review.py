@@ -79,10 +79,9 @@ def review(
 
     if second_solver is not None and not prove:
         raise CannotRun("--no-prove leaves nothing for --second-solver to decide: leave out one of them")
-    check_outputs(
-        {"--html": html, "--markdown": markdown, "--junit": junit, "--sarif": sarif, "--json": json},
-        inputs=files_of(base) + files_of(change),
-    )
+    files = {"html": html, "markdown": markdown, "junit": junit, "sarif": sarif, "json": json}
+    options = {f"--{name}": path for name, path in files.items()}
+    check_outputs(options, inputs=files_of(base) + files_of(change))
     sizes, limit = parse_sizes(size or []), parse_memory(memory)
     with machine_progress() as progress:
         found = run_review(
@@ -98,7 +97,7 @@ def review(
             progress=progress,
         )
     print_report(found, output, review_text)
-    write(found, html=html, markdown=markdown, junit=junit, sarif=sarif, json=json)
+    write(found, files)
     if github:
         from kvfence.checker.report.ci.annotations import github_annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
+from kvfence.checker.core.text_tables import sizes_text
 from kvfence.checker.report.text.review_proofs import brief, claim, evidence, leans_on
 from kvfence.checker.report.text.reviewed import (
     about_nothing,
@@ -50,7 +51,7 @@ def review_markdown(found: Review) -> str:
 
 
 def _machine(m: MachineReview) -> Iterator[str]:
-    sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
+    sizes = sizes_text(m.sizes)
     yield f"**Machine `{m.machine}`**{f' ({sizes})' if sizes else ''}"
     yield ""
     if m.base is None or m.change is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvfence.checker.analysis.review.facts import Behaviours, InvariantReview, MachineReview, Review
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.report.text.review_proofs import claim, evidence, leans_on, spoken
 from kvfence.checker.report.text.verdicts import BUILT_IN, counterexample_text
@@ -66,10 +66,10 @@ def verdict_shown(verdict: Verdict | None) -> str:
 
 
 def meaning(row: InvariantReview) -> str:
-    """What an invariant is about; of a promise about whole runs, the promise and where it was judged."""
+    """What an invariant is about; of a liveness property, its name and the sizes at which it was checked."""
     if row.kind == "safety":
         return TITLES.get(row.invariant, row.sentence)
-    at = ", ".join(f"{sort} {size}" for sort, size in row.sizes.items())
+    at = sizes_text(row.sizes)
     return f"liveness: {row.conditions[0].replace('_', ' ')}{f' (judged at {at})' if at else ''}"
 
 
@@ -88,7 +88,7 @@ def about_nothing(m: MachineReview) -> Iterator[str]:
 
 
 def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
-    sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
+    sizes = sizes_text(m.sizes)
     yield f"Machine {m.machine} ({sizes})" if sizes else f"Machine {m.machine}"
     if m.base is None or m.change is None:
         yield "\n".join(paragraph(f"{note}.", width=width) for note in m.notes)

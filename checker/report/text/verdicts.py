@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.checker.analysis.results import Counterexample, MachineFacts, Value, Verification, own_titles
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict, only_because
 from kvfence.checker.report.text.proofs import proof_remarks, verdict_with_time, work_rows
 from kvfence.spec.catalog import INVARIANTS
@@ -90,7 +90,7 @@ def _explored(machines: tuple[MachineFacts, ...]) -> list[tuple[str, ...]]:
 def _remarks(found: Verification, width: int) -> Iterator[str]:
     remarks = []
     for machine in found.machines:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
+        sizes = sizes_text(machine.sizes)
         sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
         if machine.note:
@@ -124,7 +124,7 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
     name, by = machine.machine, machine.searched
     cut = by.stopped if by else None
     if by:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in by.sizes.items())
+        sizes = sizes_text(by.sizes)
         work = f"{f'at {sizes} ' if sizes else ''}by engine {by.engine}, {by.states:,} states"
         early = f"; stopped early: {cut}" if cut else ""
         yield f"{name}: actions, goals and premises were searched {work}{early}."
@@ -144,7 +144,7 @@ def _liveness_remarks(machine: MachineFacts) -> Iterator[str]:
         others = "other conditions, deadlocks and ranges were not"
         yield f"{machine.machine}: only liveness properties were judged; {others}."
     if machine.promised:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.promised.sizes.items())
+        sizes = sizes_text(machine.promised.sizes)
         stopped = f"; stopped early: {machine.promised.stopped}" if machine.promised.stopped else ""
         at = f"{sizes or 'any sizes'} ({machine.promised.states:,} states){stopped}"
         yield f"{machine.machine}: liveness properties, under fairness, checked at {at}."

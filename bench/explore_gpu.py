@@ -200,7 +200,7 @@ def tune(build: Callable[[], Machine], size: str) -> None:
 
 def start_up() -> float:
     """Seconds of a whole process that searches a small machine, its kernels compiled before."""
-    command = [sys.executable, "-m", "kvfence.checker.cli.app", "verify", "--engine", "gpu"]
+    command = [sys.executable, "-m", "kvfence", "verify", "--engine", "gpu"]
     command += ["--machine", "lookup"]
     took = 0.0
     for _ in range(2):

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from kvfence.checker.analysis.mutation.matrix import Matrix, mutate
-from kvfence.checker.report.text.mutated import COLUMNS, LEGEND, cells, implied, name, sized, totals
+from kvfence.checker.core.text_tables import sizes_text
+from kvfence.checker.report.text.mutated import COLUMNS, LEGEND, cells, implied, name, totals
 
 INTRODUCTION = f"""\
 # Would the specification notice?
@@ -48,7 +49,7 @@ change that is one of the named designs is therefore explored as that design, wi
 def section(m: Matrix) -> Iterator[str]:
     """The page's section on one machine."""
     yield f"## {m.machine}\n"
-    yield "\n".join(f"* {sized(sizes)}: {states:,} states" for sizes, states in m.states) + "\n"
+    yield "\n".join(f"* {sizes_text(sizes)}: {states:,} states" for sizes, states in m.states) + "\n"
     yield f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
     yield "\n".join(f"| {' | '.join(row)} |" for row in (*map(cells, m.rows), totals(m))) + "\n"
     yield (

@@ -1,4 +1,4 @@
-"""What kvfence did not foresee: one line, and a private file with the traceback that the line names."""
+"""Unforeseen errors: one line on stderr, which names a private file with the traceback."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvfence.checker.core.foreign import ForeignExit
 from kvfence.spec.errors import named
 
 _MOST = 1_000_000
-"""Characters of a traceback that are kept: its beginning and its end."""
+"""Characters of a traceback that are kept: half from its beginning, half from its end."""
 
 
-def told(error: BaseException, arguments: Sequence[str], what: str = "") -> str:
-    """The line for an error that nobody foresaw; its traceback goes to a file that only the user can read.
+def failure_line(error: BaseException, arguments: Sequence[str], what: str = "") -> str:
+    """The line that reports an unforeseen error; writes its traceback to a file that only the user can read.
 
     ``what``: what happened, in words, where that is known.
     """
@@ -28,13 +28,13 @@ def told(error: BaseException, arguments: Sequence[str], what: str = "") -> str:
         what = what or str(error)
     blame = f"{what}; its" if what else f"{named(error)}: this is a fault of kvfence, please report it; the"
     try:
-        return f"{blame} traceback is in {_written(error, arguments)} (exit code {FAILED})"
+        return f"{blame} traceback is in {_write_traceback(error, arguments)} (exit code {FAILED})"
     except (OSError, MemoryError, RecursionError) as problem:
         why = getattr(problem, "strerror", None) or type(problem).__name__
         return f"{blame} traceback could not be written to a file: {why} (exit code {FAILED})"
 
 
-def _written(error: BaseException, arguments: Sequence[str]) -> str:
+def _write_traceback(error: BaseException, arguments: Sequence[str]) -> str:
     import platform
     import shlex
     import tempfile
@@ -60,54 +60,49 @@ def _written(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 @contextmanager
-def of_threads() -> Iterator[list[BaseException]]:
-    """Collects what ends a thread, or comes where Python ignores it (a callback from C, ``__del__``)."""
+def collected_from_threads() -> Iterator[list[BaseException]]:
+    """Collects errors that end a thread, or that Python ignores (in a callback from C, in ``__del__``)."""
     found: list[BaseException] = []
 
-    def of_thread(args: threading.ExceptHookArgs) -> None:
-        _keep(args.exc_value)
-
-    def ignored(args: Any) -> None:
-        _keep(args.exc_value)
-
-    def _keep(error: BaseException | None) -> None:
+    def keep(args: Any) -> None:
+        error = args.exc_value
         if isinstance(error, KeyboardInterrupt) and interrupts.pressed():
             interrupts.raise_again()
         elif error is not None and not isinstance(error, SystemExit):
             found.append(error)
 
     before = threading.excepthook, sys.unraisablehook
-    threading.excepthook, sys.unraisablehook = of_thread, ignored
+    threading.excepthook = sys.unraisablehook = keep
     try:
         yield found
     finally:
         threading.excepthook, sys.unraisablehook = before
 
 
-def of_output(raised: BaseException | None = None) -> OSError | None:
-    """Why standard output cannot be written: what ``raised`` says, or what becomes of the rest of it.
+def output_error(raised: BaseException | None = None) -> OSError | None:
+    """The error of standard output, if any: ``raised`` if writing raised it, or that of flushing the rest.
 
-    Afterwards it leads nowhere, so that Python does not try again when it ends.
+    After an error standard output leads to the null device, so that Python does not flush it again at exit.
     """
-    trouble = raised if isinstance(raised, OSError) and _came_from_echo(raised) else None
+    error = raised if isinstance(raised, OSError) and _came_from_echo(raised) else None
     if sys.stdout is None:
-        return trouble
+        return error
     try:
         sys.stdout.flush()
-    except OSError as error:
-        trouble = trouble or error
-    except ValueError:  # closed by the one who called
-        return trouble
-    if trouble is not None:
+    except OSError as flushing:
+        error = error or flushing
+    except ValueError:  # closed by the caller
+        return error
+    if error is not None:
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
-    return trouble
+    return error
 
 
 def _came_from_echo(error: OSError) -> bool:
-    import typer  # not at the top: that it is missing is told by what is here
+    import typer  # not at the top: this module reports when it is missing
 
     at = error.__traceback__
     while at is not None and at.tb_next is not None:

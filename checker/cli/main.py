@@ -1,4 +1,4 @@
-"""The `kvfence` command as it is installed: it watches for Ctrl-C before it imports all the rest."""
+"""The installed `kvfence` command: watches for Ctrl-C before it imports the rest."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from kvfence.checker.core import interrupts
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
     interrupts.watch()
-    _open_what_is_closed()
-    sys.exit(_code(sys.argv[1:]))
+    _open_closed_streams()
+    sys.exit(_exit_code(sys.argv[1:]))
 
 
-def _open_what_is_closed() -> None:
-    """Leads standard streams that the caller closed to nowhere: Python has None for them.
+def _open_closed_streams() -> None:
+    """Opens the null device for standard streams that the caller closed, for which Python has None.
 
-    Else the next file that is opened takes the number of one, and gets what libraries print there.
+    Otherwise the next file that is opened takes the descriptor of one, and receives what libraries print.
     """
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
-def _code(arguments: list[str]) -> int:
+def _exit_code(arguments: list[str]) -> int:
     try:
         from kvfence.checker.cli.app import run
     except BaseException as error:
@@ -36,7 +36,7 @@ def _code(arguments: list[str]) -> int:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "kvfence").startswith("kvfence"):
             print_err(f"kvfence needs {error.name}, which is not installed: run pip install kvfence again")
             return exit_codes.CANNOT_RUN
-        print_err(failures.told(error, arguments))
+        print_err(failures.failure_line(error, arguments))
         return exit_codes.FAILED
     code = run(arguments)
     interrupts.ignore()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvfence.spec.files.visible import visible, visible_line
 
@@ -53,3 +53,8 @@ def paragraph(text: str, *, width: int, indent: str = "", hanging: str | None = 
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """The sizes of sorts as a report prints them: ``Block 2, Request 1``."""
+    return ", ".join(f"{sort} {size}" for sort, size in sizes.items())

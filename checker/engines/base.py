@@ -111,7 +111,7 @@ class Proof:
 
     ``questions`` were asked of z3, and ``seconds`` says how long they took for each condition. ``open`` says
     why a condition is not proved, with a counterexample to induction if one was found. ``rechecked``
-    questions were decided again by a fresh z3, and ``second`` names another solver that decided all but
+    questions were decided again by a new z3, and ``second`` names another solver that decided all but
     ``second_open``.
     ``exported`` is the folder that the questions were written to.
     """

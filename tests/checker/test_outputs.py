@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from kvfence.checker.cli import app as cli
 from kvfence.spec import events as ev
@@ -171,7 +172,7 @@ def test_a_killed_recording_leaves_its_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["same", "hard link", "symbolic link"])
 @pytest.mark.parametrize("option", ["--record", "--record-order", "--metrics"])
 def test_a_replay_never_writes_over_its_workload(
-    tmp_path: Path, how: str, option: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, how: str, option: str, kvfence: CommandLine
 ) -> None:
     pytest.importorskip("torch")
     workload, path = tmp_path / "workload", tmp_path / "workload"
@@ -180,17 +181,14 @@ def test_a_replay_never_writes_over_its_workload(
     if how != "same":
         path = tmp_path / "link"
         (path.hardlink_to if how == "hard link" else path.symlink_to)(workload)
-    assert cli.run(["replay", str(workload), option, str(path), "--requests", "1"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    kvfence.refuses("replay", workload, option, path, "--requests", 1)
     assert workload.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "more", [["--design", "unpinned_lookups"], ["--design", "lost_store"], ["--block-size", "0"], []]
 )
-def test_a_refused_replay_leaves_no_file(
-    tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_replay_leaves_no_file(tmp_path: Path, more: list[str], kvfence: CommandLine) -> None:
     pytest.importorskip("torch")
     workload = tmp_path / "workload"
     workload.write_bytes(
@@ -198,36 +196,31 @@ def test_a_refused_replay_leaves_no_file(
     )
     made = {name: tmp_path / name for name in ("record", "record-order", "metrics")}
     options = [word for name, path in made.items() for word in (f"--{name}", str(path))]
-    code = cli.run(["replay", str(workload), *more, *options])
+    code = kvfence("replay", workload, *more, *options).code
     if code == 2:
         assert list(tmp_path.iterdir()) == [workload]
-    capsys.readouterr()
     assert code == 2 or more == ["--design", "lost_store"]
 
 
-def test_an_explanation_never_writes_over_its_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_explanation_never_writes_over_its_trace(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "slots.svg"
     with TraceWriter(trace, HEADER) as record:
         record(ev.Alloc("gpu", "req:1.0", [1]))
         record(ev.Alloc("gpu", "req:2.0", [1]))
     before = trace.read_bytes()
-    assert cli.run(["explain", str(trace), "--html", str(trace)]) == 2
-    assert "is read by this run" in capsys.readouterr().err
-    cli.run(["explain", str(trace), "--svg", str(tmp_path)])
+    assert "is read by this run" in kvfence.refuses("explain", trace, "--html", trace)
+    kvfence("explain", trace, "--svg", tmp_path)
     for picture in tmp_path.glob("*.svg"):
         if picture != trace:
             picture.unlink()
             picture.hardlink_to(trace)
-    cli.run(["explain", str(trace), "--svg", str(tmp_path)])
+    kvfence("explain", trace, "--svg", tmp_path)
     assert trace.read_bytes() == before
 
 
-def test_a_new_specification_goes_through_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_specification_goes_through_no_link(tmp_path: Path, kvfence: CommandLine) -> None:
     (tmp_path / "two_tier.py").symlink_to(tmp_path / "elsewhere")
-    assert cli.run(["new", str(tmp_path)]) == 2
-    assert "already there" in capsys.readouterr().err
+    assert "already there" in kvfence.refuses("new", tmp_path)
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -453,7 +453,7 @@ def _verdict(facts: MachineFacts, id_: str) -> Verdict | None:
 def _undecided(facts: MachineFacts) -> Iterator[str]:
     """Why a side is undetermined, whatever its states."""
     if facts.states_nothing:
-        yield "states no invariant, check or promise"
+        yield "states no invariant, check or liveness property"
     for text in facts.undeclared.values():
         yield f"has an unknown id: {text}"
 

@@ -79,7 +79,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     ``basis``: ``proved`` for any size of the sorts and runs of any length; ``exhausted``, which says nothing
     of other sizes: every state at ``sizes`` was judged, and ``why`` there is no proof; ``open``: neither.
     ``conditions`` are the machine's own names for what holds. A proof leans on ``lemmas`` and the conditions
-    ``invariants`` besides; it took ``questions``, each decided again by a fresh z3, and by ``second`` (empty:
+    ``invariants`` besides; it took ``questions``, each decided again by a new z3, and by ``second`` (empty:
     nobody was asked) except for ``second_open``. ``states`` were judged one by one; for a promise about whole
     runs, those of its graph, and ``fairness`` says what is assumed: of each fair action, how.
     """

@@ -1,41 +1,41 @@
-"""`kvfence audit`: drives a connector through adverse runs and reports what goes wrong, each fault once."""
+"""`kvfence audit`: drives a connector through adverse runs and reports each fault once."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from kvfence.checker.cli.shared.options import Format
 from kvfence.spec.errors import CannotRun
 
 app = typer.Typer(
-    help="Drive a connector through runs drawn at random, and report each fault with the shortest one.",
+    help="Drive a connector through random runs, and report each fault with the shortest run that shows it.",
     no_args_is_help=True,
 )
 
-Budget = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Time for each target.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
-Replay = Annotated[Path | None, typer.Option(metavar="CASE", help="Run this case only.")]
+Budget = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The time for each target.")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of all random choices.")]
+Replay = Annotated[Path | None, typer.Option(metavar="CASE", help="Run only this case.")]
 Out = Annotated[
-    Path, typer.Option(metavar="DIR", help="Where the cases, traces and tests of findings are written.")
+    Path, typer.Option(metavar="DIR", help="The folder for the cases, traces and tests of findings.")
 ]
-Output = Annotated[Literal["text", "json"], typer.Option("--format", help="How to print.")]
 
 
 @app.command()
 def reference(
     design: Annotated[
         list[str] | None,
-        typer.Option(help="A faulty design to switch on; may be repeated, and 'all' stands for each."),
+        typer.Option(help="A faulty design to switch on; may be repeated. 'all': every faulty design."),
     ] = None,
     budget: Budget = 60.0,
     seed: Seed = 1,
     replay: Replay = None,
     out: Out = Path("kvfence-audit"),
-    output: Output = "text",
+    output: Format = "text",
 ) -> int:
-    """Audit the reference implementation: sound, it must be clean; each faulty design must be found."""
+    """Audit the reference implementation: it must be clean as it is, and each faulty design must be found."""
     from kvfence.checker.cli.commands.audit_run import audit_reference
 
     return audit_reference(design, budget, seed, replay, out, output)
@@ -44,31 +44,35 @@ def reference(
 @app.command()
 def vllm(
     release: Annotated[
-        list[str] | None, typer.Option(metavar="X", help="A release, e.g. 0.32.0; may be repeated.")
+        list[str] | None, typer.Option(metavar="X", help="A release of vLLM, e.g. 0.32.0; may be repeated.")
     ] = None,
     use_installed: Annotated[
-        bool, typer.Option("--installed", help="The vLLM that this Python imports.")
+        bool, typer.Option("--installed", help="Audit the vLLM that this Python imports.")
     ] = False,
     path: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="A checkout or an unpacked wheel.")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A checkout or an unpacked wheel of vLLM; may be repeated."),
     ] = None,
     whole_wheel: Annotated[
         bool,
         typer.Option(
             "--whole-wheel",
-            help="Fetch all of a release's wheel where the index serves no pieces (hundreds of megabytes).",
+            help="Download the whole wheel of a release (hundreds of MB) if the index serves no parts of it.",
         ),
     ] = False,
     connector: Annotated[
-        str, typer.Option(help="Its class name; NAME@MODULE for one that vLLM does not know; A+B for both.")
+        str,
+        typer.Option(
+            help="Class name of the connector; NAME@MODULE if vLLM does not register it; A+B for two at once."
+        ),
     ] = "SimpleCPUOffloadConnector",
     budget: Budget = 120.0,
     seed: Seed = 1,
     replay: Replay = None,
     out: Out = Path("kvfence-audit"),
-    output: Output = "text",
+    output: Format = "text",
 ) -> int:
-    """Audit a connector of vLLM: the real scheduler and connector of a release around a virtual GPU."""
+    """Audit a connector of vLLM: the real scheduler and connector of a release, on a simulated GPU."""
     from kvfence.checker.audit.releases.fetch import at_path, fetch, installed
     from kvfence.checker.cli.commands.audit_run import audit_vllm
 

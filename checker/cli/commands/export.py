@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kvfence.checker.cli.shared.options import DESIGN_HELP, Sizes, write_folder
+from kvfence.checker.core.names import SOUND
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
-from kvfence.spec.errors import CannotRun, unknown
-from kvfence.spec.files.outputs import check_outputs, write_text
+from kvfence.spec.errors import unknown
 
 if TYPE_CHECKING:
     from kvfence.spec.language import Machine
@@ -19,16 +20,13 @@ Language = Literal["tla", "promela", "mermaid"]
 
 
 def export(
-    machine: Annotated[str, typer.Argument(help="One of those of kvfence verify.")],
+    machine: Annotated[str, typer.Argument(help="A machine of kvfence verify.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")],
     language: Annotated[
-        Language, typer.Option("--as", help="For TLC, for Spin, or as state diagrams.")
+        Language, typer.Option("--as", help="TLA+ for TLC, Promela for Spin, or Mermaid state diagrams.")
     ] = "tla",
-    design: Annotated[str, typer.Option(help="The design to export; kvfence designs lists them.")] = "sound",
-    size: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SORT=N", help="How many of a sort, e.g. Block=4; may be repeated."),
-    ] = None,
+    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = SOUND,
+    size: Sizes = None,
 ) -> int:
     """Write a machine as TLA+ (with a configuration for TLC), Promela or Mermaid.
 
@@ -48,7 +46,7 @@ def export(
         if sort not in built.sorts:
             raise unknown("sort", sort, built.sorts, f"the sorts of {machine} are {', '.join(built.sorts)}")
     files = _files(built, language, {**{k: v for k, v in row.sizes.items() if k in built.sorts}, **sizes})
-    _write(folder, files)
+    write_folder(folder, files)
     print_out("\n".join(str(folder / name) for name in files))
     return 0
 
@@ -70,13 +68,3 @@ def _files(machine: Machine, language: Language, sizes: dict[str, int]) -> dict[
     module, configuration = tla(machine, sizes)
     name = module_name(machine)
     return {f"{name}.tla": module, f"{name}.cfg": configuration}
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRun(f"{folder}: cannot be made: {error.strerror}") from None
-    check_outputs({name: folder / name for name in files})
-    for name, text in files.items():
-        write_text(folder / name, text)

@@ -1,4 +1,4 @@
-"""`kvfence new`: a folder with a small specification to begin with, its tests, and a workflow for reviews."""
+"""`kvfence new`: a folder with a small specification, its tests, and a workflow that reviews changes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ FILES: Final = {
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to write to; made if it is missing.")
+    ],
 ) -> int:
-    """Begin a specification of your own: a small one with its tests, and a workflow that reviews changes."""
+    """Start your own specification: a small one with its tests, and a workflow that reviews changes."""
     places = {source: folder / place for source, place in FILES.items()}
     there = [str(place) for place in places.values() if os.path.lexists(place)]
     if there:
-        raise CannotRun(f"{', '.join(there)} already there: give a folder without, nothing was written")
+        raise CannotRun(f"{', '.join(there)} already there: choose another folder; nothing was written")
     written: list[Path] = []
     try:
         for source, place in places.items():

@@ -155,7 +155,7 @@ class Search:
         if answer == z3.unknown:
             reason = self.solver.reason_unknown()
             if "interrupted" in reason:
-                raise interrupts.seen()
+                raise interrupts.from_library()
             self.stopped = f"z3 did not answer at depth {self.depth + 1} ({reason})"
             return None
         return answer

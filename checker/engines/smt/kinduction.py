@@ -113,5 +113,5 @@ class _Step:
         if answer == z3.unknown:
             self.reason = f"z3 did not answer for {length} states in a row ({solver.reason_unknown()})"
             if "interrupted" in self.reason:
-                raise interrupts.seen()
+                raise interrupts.from_library()
         return bool(answer == z3.unsat)

@@ -1,7 +1,7 @@
 """Proves some conditions of a machine for any size, with only what they need.
 
 What the step of a condition leans on is read off each proof: the lemmas and invariants that z3 made use of.
-They are proved in turn, until what is needed keeps itself. Every answer is decided again by a fresh z3 that
+They are proved in turn, until what is needed keeps itself. Every answer is decided again by a new z3 that
 is given no more than that. What cannot be proved is leant on no longer, and what leant on it is asked again.
 """
 
@@ -40,7 +40,7 @@ class Support:
     """Why conditions hold for any size, or why that is not known.
 
     ``open`` is empty if they are proved, and says else what failed. ``needs``: the names of all conditions
-    that the induction keeps, lemmas among them. ``questions`` were each decided again by a fresh z3; the
+    that the induction keeps, lemmas among them. ``questions`` were each decided again by a new z3; the
     second solver decided all but ``second_open``. ``seconds`` of this attempt alone: what an earlier one had
     proved costs nothing.
     """

@@ -36,7 +36,7 @@ def by_z3(text: str, seconds: float = SECONDS) -> bool | None:
         return None
     if answer == z3.unknown:
         if "interrupt" in solver.reason_unknown():
-            raise interrupts.seen()
+            raise interrupts.from_library()
         return None
     return bool(answer == z3.unsat)
 

@@ -66,7 +66,7 @@ def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) ->
             return Answer(question, outcome, time.perf_counter() - start, "", text, used)
         reason = solver.reason_unknown()
         if "interrupt" in reason:
-            raise interrupts.seen()
+            raise interrupts.from_library()
     return Answer(question, Outcome.unknown, time.perf_counter() - start, f"z3 gave up: {reason}", text)
 
 

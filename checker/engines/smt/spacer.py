@@ -147,7 +147,7 @@ def _confirm(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
         solver.add(wrong)
         answer = solver.check()
         if answer == z3.unknown and "interrupt" in solver.reason_unknown():
-            raise interrupts.seen()
+            raise interrupts.from_library()
         if answer != z3.unsat:
             return f"the invariant that Spacer found {fault}"
     return None

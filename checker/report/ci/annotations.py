@@ -18,22 +18,10 @@ def github_annotations(found: Review) -> str:
         for row in m.invariants:
             level = {"worse": "error", "open": "warning", "better": "notice"}.get(row.effect)
             if level:
-                file, line = place(m)
-                lines.append(_command(level, file, line, title(row, m), message(row)))
-        for goal in m.goals_lost:
-            file, line = place(m)
-            lines.append(
-                _command(
-                    "error",
-                    file,
-                    line,
-                    f"{m.machine}: goal lost",
-                    f"{goal.replace('_', ' ')} is never reached",
-                )
-            )
-        for name in m.actions_lost:
-            file, line = place(m)
-            lines.append(_command("error", file, line, f"{m.machine}: action lost", f"{name} is never taken"))
+                lines.append(_command(level, *place(m), title(row, m), message(row)))
+        lost = [("goal", f"{goal.replace('_', ' ')} is never reached") for goal in m.goals_lost]
+        lost += [("action", f"{name} is never taken") for name in m.actions_lost]
+        lines += [_command("error", *place(m), f"{m.machine}: {what} lost", text) for what, text in lost]
         for note in m.notes:
             lines.append(_command("warning", *place(m), f"{m.machine}: undetermined", note))
     lines.append(

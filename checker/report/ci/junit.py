@@ -19,16 +19,13 @@ def review_junit(found: Review) -> str:
     for m in found.machines:
         root.append(_suite(m))
     for machine in found.unchanged:
-        suite = Xml.SubElement(
-            root, "testsuite", name=machine, tests="1", failures="0", errors="0", skipped="0"
-        )
-        Xml.SubElement(suite, "testcase", classname=machine, name="the machine is unchanged", time="0")
+        suite = Xml.SubElement(root, "testsuite", name=machine)
+        _testcase(suite, machine, "the machine is unchanged")
+        _count(suite)
     for machine in found.only_base:
-        suite = Xml.SubElement(
-            root, "testsuite", name=machine, tests="1", failures="1", errors="0", skipped="0"
-        )
-        case = Xml.SubElement(suite, "testcase", classname=machine, name="the machine exists", time="0")
-        Xml.SubElement(case, "failure", message="only the base has this machine", type="gone")
+        suite = Xml.SubElement(root, "testsuite", name=machine)
+        _failing(suite, machine, "the machine exists", "only the base has this machine", "gone")
+        _count(suite)
     totals = {
         key: sum(int(s.get(key, "0")) for s in root) for key in ("tests", "failures", "errors", "skipped")
     }
@@ -43,23 +40,29 @@ def _suite(m: MachineReview) -> Xml.Element:
     for row in m.invariants:
         _case(suite, m, row)
     for goal in m.goals_lost:
-        _failing(suite, m, f"goal {goal}", "the change never reaches it", "goal lost")
+        _failing(suite, m.machine, f"goal {goal}", "the change never reaches it", "goal lost")
     for action in m.actions_lost:
-        _failing(suite, m, f"action {action}", "the change never takes it", "action lost")
+        _failing(suite, m.machine, f"action {action}", "the change never takes it", "action lost")
     for note in m.notes:
-        case = Xml.SubElement(suite, "testcase", classname=m.machine, name="exploration", time="0")
-        Xml.SubElement(case, "error", message=_clean(note), type="undetermined")
-    suite.attrib.update(
-        tests=str(len(suite)),
-        failures=str(len(suite.findall("testcase/failure"))),
-        errors=str(len(suite.findall("testcase/error"))),
-        skipped="0",
-    )
+        Xml.SubElement(
+            _testcase(suite, m.machine, "exploration"), "error", message=_clean(note), type="undetermined"
+        )
+    _count(suite)
     return suite
 
 
+def _count(suite: Xml.Element) -> None:
+    """Writes the numbers of cases, failures and errors of a suite as its attributes."""
+    failures, errors = (len(suite.findall(f"testcase/{kind}")) for kind in ("failure", "error"))
+    suite.attrib.update(tests=str(len(suite)), failures=str(failures), errors=str(errors), skipped="0")
+
+
+def _testcase(suite: Xml.Element, machine: str, name: str) -> Xml.Element:
+    return Xml.SubElement(suite, "testcase", classname=machine, name=name, time="0")
+
+
 def _case(suite: Xml.Element, m: MachineReview, row: InvariantReview) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=row.label, time="0")
+    case = _testcase(suite, m.machine, row.label)
     verdicts = f"base: {verdict_shown(row.base)}, change: {verdict_shown(row.change)}"
     if row.effect == "worse":
         failure = Xml.SubElement(case, "failure", message=verdicts, type=row.invariant)
@@ -72,9 +75,8 @@ def _case(suite: Xml.Element, m: MachineReview, row: InvariantReview) -> None:
         Xml.SubElement(case, "system-out").text = _clean("\n".join((verdicts, *reasons(row))))
 
 
-def _failing(suite: Xml.Element, m: MachineReview, name: str, text: str, kind: str) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=m.machine, name=name, time="0")
-    Xml.SubElement(case, "failure", message=text, type=kind)
+def _failing(suite: Xml.Element, machine: str, name: str, text: str, kind: str) -> None:
+    Xml.SubElement(_testcase(suite, machine, name), "failure", message=text, type=kind)
 
 
 def _clean(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
+from kvfence.checker.core.text_tables import sizes_text
 from kvfence.checker.report.text.review_proofs import brief, claim, evidence, leans_on
 from kvfence.checker.report.text.reviewed import (
     about_nothing,
@@ -50,7 +51,7 @@ def review_markdown(found: Review) -> str:
 
 
 def _machine(m: MachineReview) -> Iterator[str]:
-    sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
+    sizes = sizes_text(m.sizes)
     yield f"**Machine `{m.machine}`**{f' ({sizes})' if sizes else ''}"
     yield ""
     if m.base is None or m.change is None:
@@ -60,7 +61,7 @@ def _machine(m: MachineReview) -> Iterator[str]:
     same = [row for row in m.invariants if row.effect == "same"]
     for row in m.invariants:
         if row.effect != "same":
-            wake = "" if row.first or row.effect != "worse" else ", once another breaks"
+            wake = "" if row.first or row.effect != "worse" else ", after another violation"
             verdicts = f"{verdict_shown(row.base)} | {_MARK[row.effect]} {verdict_shown(row.change)}"
             yield f"| {row.invariant} | {verdicts} | {meaning(row)}{wake} |"
     if same:
@@ -87,7 +88,7 @@ def _holding(m: MachineReview) -> Iterator[str]:
     for row, found in told:
         leaning = leans_on(found, MOST_LEMMAS)
         text = claim(found) if len(told) <= MOST_REASONS else brief(found)
-        text = f"{text}; leaning on {leaning}" if leaning else text
+        text = f"{text}; it depends on {leaning}" if leaning else text
         yield f"* {row.label} in the {found.side}: {_code(text)}."
     yield ""
     if len(told) > MOST_REASONS:
@@ -108,7 +109,7 @@ def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened
                 yield f"   … {len(hidden)} more"
             continue
         if k == story.loop:
-            yield "   *again and again:*"
+            yield "   *repeated forever:*"
         changed = ", ".join(f"{c.name}: {shown(c.before)} → {shown(c.after)}" for c in step.changes[:3])
         more = f" and {len(step.changes) - 3} more" if len(step.changes) > 3 else ""
         told = f" — {changed}{more}" if changed else ""

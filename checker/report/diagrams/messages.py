@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kvfence.checker.analysis.recorded.slot_holders import fields_of
 from kvfence.spec import events as ev
@@ -25,8 +25,56 @@ class Message:
     kind: Kind = "call"
 
 
+POOL = ""
+"""In the tables: the lane of the pool that the event names."""
+Form = tuple[str, str, str, Kind]
+"""Source, target, text and kind of an event's message; the text has the event's fields in braces."""
+FORMS: Final[dict[type[Any], Form]] = {
+    ev.Alloc: (SCHEDULER, POOL, "take {slots}: {holder}", "call"),
+    ev.Touch: (SCHEDULER, POOL, "join {slots}: {holder}", "call"),
+    ev.Free: (SCHEDULER, POOL, "leave {slots}: {holder}", "call"),
+    ev.Deny: (POOL, SCHEDULER, "{asked} for {holder}: no room", "answer"),
+    ev.Evict: (SCHEDULER, POOL, "evict {slots}", "call"),
+    ev.Label: (SCHEDULER, POOL, "index {slots}", "call"),
+    ev.Unlabel: (SCHEDULER, POOL, "unindex {slots}: {why}", "call"),
+    ev.Submit: (REQUESTS, SCHEDULER, "request {req}, {prompt} tokens", "call"),
+    ev.Admit: (
+        SCHEDULER,
+        REQUESTS,
+        "admit {req}: {local} local + {external} loaded + {compute} computed",
+        "answer",
+    ),
+    ev.Queue: (
+        SCHEDULER,
+        SCHEDULER,
+        "queue {kind} {op}.{gen}: {src_pool} {src} to {dst_pool} {dst}",
+        "note",
+    ),
+    ev.Report: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} {outcome}", "answer"),
+    ev.Stale: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} again, ignored", "answer"),
+    ev.Process: (MODEL, SCHEDULER, "output of step {step}", "answer"),
+    ev.Failed: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} left {dst} unfilled", "answer"),
+    ev.Decide: (WORKER, WORKER, "rank {rank}: {what} {op}.{gen}", "note"),
+    ev.Describe: (WORKER, WORKER, "rank {rank}: {op}.{gen} in buffer {buffer}", "note"),
+    ev.Ask: (SCHEDULER, POOL, "question {ask} of {req}: {keys} keys", "call"),
+    ev.Answer: (SCHEDULER, SCHEDULER, "answer {ask} for {req}: {hits} hits", "note"),
+    ev.Stored: (POOL, POOL, "publish {tag}: {keys} keys", "note"),
+    ev.Removed: (POOL, POOL, "publish {tag}: {keys} keys", "note"),
+    ev.Cleared: (POOL, POOL, "publish {tag}", "note"),
+    ev.Published: (POOL, POOL, "publish {tag}", "note"),
+    ev.Unregister: (WORKER, POOL, "rank {rank}: {tag} piece {piece}", "call"),
+    ev.Zero: (SCHEDULER, MODEL, "step {step} zeroes {pool} {slots}", "call"),
+    ev.Preempt: (SCHEDULER, SCHEDULER, "preempt {req}.{gen}", "note"),
+    ev.Retire: (SCHEDULER, SCHEDULER, "{req}.{gen} is gone", "note"),
+    ev.Withdraw: (SCHEDULER, SCHEDULER, "withdraw the promise to {req}.{gen}", "note"),
+    ev.Cursor: (SCHEDULER, SCHEDULER, "store cursor of {req}.{gen} to {to}", "note"),
+    ev.Drop: (SCHEDULER, SCHEDULER, "block {at} of {req}.{gen} is not stored: {why}", "note"),
+    ev.Rollback: (SCHEDULER, SCHEDULER, "{req}.{gen} counts {computed} tokens only", "note"),
+}
+
+
 class Speaker:
-    """Turns the events of a trace into messages. Queued transfers are remembered, to tell what is copied."""
+    """Turns the events of a trace into messages; remembers queued transfers, whose slots an issue names."""
 
     def __init__(self, header: ev.Header) -> None:
         self.pools = [pool.name for pool in header.pools]
@@ -40,118 +88,85 @@ class Speaker:
     def __call__(self, packed: ev.Event) -> list[Message]:
         """What an event says, and to whom."""
         e = ev.listed(packed)
-        match e:
-            case ev.Alloc() | ev.Touch() | ev.Free():
-                word = {"Alloc": "take", "Touch": "join", "Free": "leave"}[type(e).__name__]
-                return [Message(SCHEDULER, pool_lane(e.pool), f"{word} {numbers(e.slots)}: {e.holder}")]
-            case ev.Deny():
-                return [Message(pool_lane(e.pool), SCHEDULER, f"{e.asked} for {e.holder}: no room", "answer")]
-            case ev.Evict():
-                return [Message(SCHEDULER, pool_lane(e.pool), f"evict {numbers(e.slots)}")]
-            case ev.Label():
-                return [Message(SCHEDULER, pool_lane(e.pool), f"index {numbers(e.slots)}")]
-            case ev.Unlabel():
-                return [Message(SCHEDULER, pool_lane(e.pool), f"unindex {numbers(e.slots)}: {e.why}")]
-            case ev.Submit():
-                return [Message(REQUESTS, SCHEDULER, f"request {e.req}, {e.prompt} tokens")]
-            case ev.Lookup():
-                what = f"promise {numbers(e.slots)} to {e.req}" if e.external else f"no hit for {e.req}"
-                return [Message(SCHEDULER, pool_lane(e.pool), what)]
-            case ev.Admit():
-                text = f"admit {e.req}: {e.local} local + {e.external} loaded + {e.compute} computed"
-                return [Message(SCHEDULER, REQUESTS, text, "answer")]
-            case ev.Finish():
-                toward = (REQUESTS, SCHEDULER) if e.why == "abort" else (SCHEDULER, REQUESTS)
-                return [Message(*toward, f"{e.why} {e.req}", "call" if e.why == "abort" else "answer")]
-            case ev.Queue():
-                self.queued[e.op, e.gen] = e
-                return [Message(SCHEDULER, SCHEDULER, f"queue {_transfer(e)}", "note")]
-            case ev.Issue():
-                copy = self.queued.get((e.op, e.gen))
-                out = [
-                    Message(SCHEDULER, WORKER, f"issue {copy.kind if copy else 'transfer'} {e.op}.{e.gen}")
-                ]
-                if copy is not None:
-                    text = f"copy {numbers(copy.src)} to {numbers(copy.dst)}"
-                    out.append(Message(pool_lane(copy.src_pool), pool_lane(copy.dst_pool), text, "copy"))
-                return out
-            case ev.Report():
-                return [
-                    Message(
-                        WORKER,
-                        SCHEDULER,
-                        f"rank {e.rank}: {e.op}.{e.gen} {'done' if e.ok else 'failed'}",
-                        "answer",
-                    )
-                ]
-            case ev.Stale():
-                return [Message(WORKER, SCHEDULER, f"rank {e.rank}: {e.op}.{e.gen} again, ignored", "answer")]
-            case ev.Dispatch():
-                return [Message(SCHEDULER, MODEL, f"step {e.step}: {', '.join(e.reqs)}")]
-            case ev.Process():
-                return [Message(MODEL, SCHEDULER, f"output of step {e.step}", "answer")]
-            case ev.Reset():
-                text = f"reset {', '.join(e.pools)}" if e.ok else "reset refused"
-                return [Message(REQUESTS, SCHEDULER, text)]
-        return self._rare(e) or [Message(SCHEDULER, SCHEDULER, _noted(e), "note")]
+        if isinstance(e, ev.Queue):
+            self.queued[e.op, e.gen] = e
+        if isinstance(e, ev.Issue):
+            return self._issue(e)
+        source, to, text, kind = FORMS.get(type(e)) or _by_value(e)
+        pool = pool_lane(getattr(e, "pool", ""))
+        return [Message(source or pool, to or pool, text.format_map(_Fields(e)), kind)]
 
-    def _rare(self, e: ev.Event) -> list[Message]:
-        match e:
-            case ev.Failed():
-                text = f"rank {e.rank}: {e.op}.{e.gen} left {numbers(e.dst)} unfilled"
-                return [Message(WORKER, SCHEDULER, text, "answer")]
-            case ev.Reserve():
-                text = f"rank {e.rank}: {'reserved' if e.ok else 'no room'} for {e.op}.{e.gen}"
-                return [Message(WORKER, SCHEDULER, text, "answer")]
-            case ev.Decide():
-                return [Message(WORKER, WORKER, f"rank {e.rank}: {e.what} {e.op}.{e.gen}", "note")]
-            case ev.Describe():
-                return [
-                    Message(WORKER, WORKER, f"rank {e.rank}: {e.op}.{e.gen} in buffer {e.buffer}", "note")
-                ]
-            case ev.Ask():
-                return [
-                    Message(
-                        SCHEDULER, pool_lane(e.pool), f"question {e.ask} of {e.req}: {count(e.keys)} keys"
-                    )
-                ]
-            case ev.Answer():
-                return [Message(SCHEDULER, SCHEDULER, f"answer {e.ask} for {e.req}: {e.hits} hits", "note")]
-            case ev.Stored() | ev.Removed():
-                text = f"publish {tag_of(e)}: {count(e.keys)} keys"
-                return [Message(pool_lane(e.pool), pool_lane(e.pool), text, "note")]
-            case ev.Cleared() | ev.Published():
-                return [Message(pool_lane(e.pool), pool_lane(e.pool), f"publish {tag_of(e)}", "note")]
-            case ev.Register() | ev.Unregister():
-                failed = "" if getattr(e, "ok", True) else ", failed"
-                text = f"rank {e.rank}: {tag_of(e)} piece {e.piece}{failed}"
-                return [Message(WORKER, pool_lane(e.pool), text)]
-            case ev.Hostmem():
-                text = f"rank {e.rank}: {'pinned' if e.pinned else 'not pinned'}"
-                return [Message(WORKER, pool_lane(e.pool), text)]
-            case ev.Zero():
-                return [Message(SCHEDULER, MODEL, f"step {e.step} zeroes {e.pool} {numbers(e.slots)}")]
-        return []
+    def _issue(self, e: ev.Issue) -> list[Message]:
+        copy = self.queued.get((e.op, e.gen))
+        issue = Message(SCHEDULER, WORKER, f"issue {copy.kind if copy else 'transfer'} {e.op}.{e.gen}")
+        if copy is None:
+            return [issue]
+        text = f"copy {numbers(copy.src)} to {numbers(copy.dst)}"
+        return [issue, Message(pool_lane(copy.src_pool), pool_lane(copy.dst_pool), text, "copy")]
 
 
-def _noted(e: ev.Event) -> str:
-    """An event that only the scheduler is concerned with."""
+def _by_value(e: ev.Event) -> Form:
+    """The message of an event whose text or direction depends on what is in its fields."""
     match e:
+        case ev.Lookup():
+            return SCHEDULER, POOL, "promise {slots} to {req}" if e.external else "no hit for {req}", "call"
+        case ev.Finish():
+            aborted = e.why == "abort"
+            ends: Form = (SCHEDULER, REQUESTS, "{why} {req}", "answer")
+            return (REQUESTS, SCHEDULER, "{why} {req}", "call") if aborted else ends
+        case ev.Dispatch():
+            return SCHEDULER, MODEL, "step {step}: {reqs}", "call"
+        case ev.Reset():
+            return REQUESTS, SCHEDULER, "reset {pools}" if e.ok else "reset refused", "call"
+        case ev.Reserve():
+            text = f"rank {{rank}}: {'reserved' if e.ok else 'no room'} for {{op}}.{{gen}}"
+            return WORKER, SCHEDULER, text, "answer"
+        case ev.Register():
+            return WORKER, POOL, f"rank {{rank}}: {{tag}} piece {{piece}}{'' if e.ok else ', failed'}", "call"
+        case ev.Hostmem():
+            return WORKER, POOL, f"rank {{rank}}: {'pinned' if e.pinned else 'not pinned'}", "call"
         case ev.Complete():
-            return f"{e.op}.{e.gen} is complete{'' if e.ok else ', and failed'}"
-        case ev.Preempt():
-            return f"preempt {e.req}.{e.gen}"
-        case ev.Retire():
-            return f"{e.req}.{e.gen} is gone"
-        case ev.Withdraw():
-            return f"withdraw the promise to {e.req}.{e.gen}"
-        case ev.Cursor():
-            return f"store cursor of {e.req}.{e.gen} to {e.to}"
-        case ev.Drop():
-            return f"block {e.at} of {e.req}.{e.gen} is not stored: {e.why}"
-        case ev.Rollback():
-            return f"{e.req}.{e.gen} counts {e.computed} tokens only"
-    return f"{tag_of(e)} {fields_of(e)}".strip()
+            text = f"{{op}}.{{gen}} is complete{'' if e.ok else ', and failed'}"
+            return SCHEDULER, SCHEDULER, text, "note"
+    return SCHEDULER, SCHEDULER, "{tag} {fields}" if fields_of(e) else "{tag}", "note"
+
+
+def numbers(slots: Any) -> str:
+    """Slots in a few characters."""
+    listed = [int(s) for s in slots]
+    more = len(listed) - MOST_SLOTS
+    return f"[{', '.join(map(str, listed[:MOST_SLOTS]))}{f', … {more} more' if more > 0 else ''}]"
+
+
+def tag_of(event: Any) -> str:
+    """The name of an event."""
+    return str(event.__struct_config__.tag)
+
+
+_DERIVED: Final[dict[str, Callable[[Any], object]]] = {
+    "tag": tag_of,
+    "fields": fields_of,
+    "outcome": lambda e: "done" if e.ok else "failed",
+}
+_SHOWN: Final[dict[str, Callable[[Any], object]]] = {
+    "keys": len,
+    "reqs": ", ".join,
+    "pools": ", ".join,
+    **dict.fromkeys(("slots", "src", "dst"), numbers),
+}
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The fields of an event as its message shows them: slots in brackets, keys by their number."""
+
+    event: Any
+
+    def __getitem__(self, name: str) -> object:
+        if name in _DERIVED:
+            return _DERIVED[name](self.event)
+        value = getattr(self.event, name)
+        return _SHOWN[name](value) if name in _SHOWN else value
 
 
 class OrderSpeaker:
@@ -242,24 +257,3 @@ def pool_lane(pool: str) -> str:
 def thread_lane(thread: int) -> str:
     """The lane of a host thread."""
     return f"thread {thread}"
-
-
-def numbers(slots: Any) -> str:
-    """Slots in a few characters."""
-    listed = [int(s) for s in slots]
-    more = len(listed) - MOST_SLOTS
-    return f"[{', '.join(map(str, listed[:MOST_SLOTS]))}{f', … {more} more' if more > 0 else ''}]"
-
-
-def count(of: Any) -> int:
-    """How many slots or keys an event names; ``of`` is a list."""
-    return len(of)
-
-
-def tag_of(event: Any) -> str:
-    """The name of an event."""
-    return str(event.__struct_config__.tag)
-
-
-def _transfer(e: ev.Queue) -> str:
-    return f"{e.kind} {e.op}.{e.gen}: {e.src_pool} {numbers(e.src)} to {e.dst_pool} {numbers(e.dst)}"

@@ -95,7 +95,7 @@ def _wrapped(text: str, layout: _Layout) -> list[str]:
 def _draw(c: Canvas, layout: _Layout, row: Row, top: float) -> None:
     y = top + LINE - 2
     if row.loop:
-        c.text(14, y, "again and again from here:", "strong small")
+        c.text(14, y, "repeated forever from here:", "strong small")
         y += LINE
     c.text(14, y, cut(row.title, layout.right - 20), "strong halo" if not row.broken else "strong bad")
     if row.doc:

@@ -106,7 +106,7 @@ def sequence_diagram(example: Counterexample) -> str:
     rows: list[tuple[str, list[Message]]] = []
     for k, step in enumerate(example.steps):
         said = [m for e in step.observed for m in speak(e)]  # type: ignore[arg-type]
-        again = "again and again: " if k == example.loop else ""
+        again = "repeated forever: " if k == example.loop else ""
         rows.append((f"{again}{step.number}. {call(step.action, step.arguments)}", said))
     lanes = [lane for lane in speak.lanes if any(lane in (m.source, m.to) for _, said in rows for m in said)]
     lanes = lanes or speak.lanes[:1]

@@ -35,9 +35,9 @@ def explained_text(found: Explained, *, width: int) -> str:
 
 def _events(story: Story, width: int) -> str:
     holding = copy.deepcopy(story.before)
-    lines = ["The events that led to it, and who holds the slots afterwards:"]
+    lines = ["The events that led to it, and the holders of the slots afterwards:"]
     if story.left_out:
-        lines.append(f"    ({story.left_out:,} earlier ones left out)")
+        lines.append(f"    ({story.left_out:,} earlier events left out)")
     known: dict[object, object] = {}
     for number, event in story.events:
         holding(event)
@@ -73,7 +73,7 @@ def pictures(found: Explained) -> Pictures:
         title=title,
         slots=story.slots,
     )
-    drawn = {"sequence": ("Who tells whom what, and who holds the slots afterwards", diagram)}
+    drawn = {"sequence": ("Calls and answers, and the holders of the slots afterwards", diagram)}
     if story.slots:
         history = slots.of_events(
             story.header, copy.deepcopy(story.before), story.events, story.slots, broken=v.number, title=title

@@ -64,13 +64,13 @@ def _machine(m: MachineReview) -> dict[str, Any]:
 def pictures(example: Counterexample) -> list[tuple[str, str]]:
     """The pictures of a counterexample, each with its caption."""
     order = timeline.of_counterexample(example)
-    held = "" if order is not None else ", and who holds which slot afterwards"
-    drawn = [(f"Who tells whom what{held}", sequence.of_counterexample(example))]
+    held = "" if order is not None else ", and the holders of each slot afterwards"
+    drawn = [(f"Calls and answers{held}", sequence.of_counterexample(example))]
     if order is not None:
         drawn.append(
             ("What each thread calls and each stream runs; arrows say what comes before what", order)
         )
-    drawn.append(("What each slot, or each value, is like after each step", slots.of_counterexample(example)))
+    drawn.append(("Each slot, or each value, after each step", slots.of_counterexample(example)))
     return drawn
 
 

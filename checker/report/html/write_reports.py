@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvfence.checker.report.jsonreport import as_json
 from kvfence.spec.files.outputs import files_of, write_text
@@ -12,36 +13,23 @@ from kvfence.spec.files.outputs import files_of, write_text
 if TYPE_CHECKING:
     from kvfence.checker.analysis.review.facts import Review
 
-
-def write(
-    found: Review,
-    *,
-    html: Path | None = None,
-    markdown: Path | None = None,
-    junit: Path | None = None,
-    sarif: Path | None = None,
-    json: Path | None = None,
-) -> None:
-    """Writes each report that has a path. OutputError for a path that cannot be written."""
-    if html is not None:
-        from kvfence.checker.report.html.page import review_html
-
-        _put(html, found, review_html)
-    if markdown is not None:
-        from kvfence.checker.report.ci.markdown import review_markdown
-
-        _put(markdown, found, review_markdown)
-    if junit is not None:
-        from kvfence.checker.report.ci.junit import review_junit
-
-        _put(junit, found, review_junit)
-    if sarif is not None:
-        from kvfence.checker.report.ci.sarif import review_sarif
-
-        _put(sarif, found, review_sarif)
-    if json is not None:
-        _put(json, found, lambda review: as_json(review) + "\n")
+FORMATS: Final = {
+    "html": "html.page",
+    "markdown": "ci.markdown",
+    "junit": "ci.junit",
+    "sarif": "ci.sarif",
+}
+"""The module of each format, which has a function ``review_FORMAT``; JSON needs none."""
 
 
-def _put(path: Path, found: Review, text: Callable[[Review], str]) -> None:
-    write_text(path, text(found), files_of(found.base) + files_of(found.change))
+def write(found: Review, files: Mapping[str, Path | None]) -> None:
+    """Writes a report to each path of ``files``, by format. OutputError for a path that cannot be written."""
+    for name, path in files.items():
+        if path is None:
+            continue
+        if name == "json":
+            text = as_json(found) + "\n"
+        else:  # imported now: each needs a library of its own
+            module = import_module(f"kvfence.checker.report.{FORMATS[name]}")
+            text = getattr(module, f"review_{name}")(found)
+        write_text(path, text, files_of(found.base) + files_of(found.change))

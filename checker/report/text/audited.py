@@ -16,17 +16,17 @@ from kvfence.checker.core.text_tables import paragraph, table
 
 _EVIDENCE = {
     "rule": "a rule of the ledger",
-    "content": "attention reads a content that is not its own",
+    "content": "attention reads the content of another block",
     "exception": "an exception of the engine",
     "race": "two accesses that nothing orders",
-    "leak": "what is held when nothing is left",
-    "stall": "no progress any more",
+    "leak": "slots are held when no request is left",
+    "stall": "no more progress",
     "lost": "a block is lost without a reason",
 }
 _HEADS = {
     "fault": "Found",
     "engine": "Found, but the engine does the same without a connector",
-    "noted": "Noted: a rule is broken without harm seen in that run, or a fault from above shows once more",
+    "noted": "Noted: a rule is broken without observed harm, or a fault listed above appears again",
 }
 
 
@@ -43,13 +43,13 @@ def audit_text(campaign: Campaign, *, width: int, files: Mapping[str, Sequence[P
         else:
             parts += [paragraph(f"{f.key} ({f.times} cases)", width=width, indent="  ") for f in found]
     if campaign.unchecked:
-        parts.append("Not looked at:")
+        parts.append("Not examined:")
         parts += [
             paragraph(line, width=width, indent="  ", hanging="    ") for line in campaign.unchecked[:12]
         ]
     parts += [paragraph(line, width=width, hanging="    ") for line in _judged(campaign)]
     if campaign.broke:
-        parts.append(paragraph(f"The audit broke off: {campaign.broke}", width=width))
+        parts.append(paragraph(f"The audit stopped early: {campaign.broke}", width=width))
     return "\n\n".join([*parts, paragraph(summary(campaign), width=width)])
 
 
@@ -66,7 +66,7 @@ def _judged(campaign: Campaign) -> Iterator[str]:
 def summary(campaign: Campaign) -> str:
     """What was done, in two sentences."""
     faults = sum(grounds_of(finding) == "fault" for finding in campaign.findings)
-    end = " Interrupted; what was found until then is above." if campaign.interrupted else ""
+    end = " Interrupted; the findings until then are above." if campaign.interrupted else ""
     went = ", ".join(f"{count:,} {name}" for name, count in sorted(campaign.counts.items()) if count)
     return (
         f"{campaign.target}: {verdict_of(campaign)}, {faults} fault(s). {campaign.cases:,} cases "
@@ -85,16 +85,16 @@ def _finding_text(finding: Finding, campaign: Campaign, width: int, files: Seque
 
     field("evidence", f"{_EVIDENCE[seen.evidence]}: {seen.detail}")
     if later := [name for name in finding.harm if name != seen.evidence]:
-        field("then in that run", ", ".join(_EVIDENCE[name] for name in later))
+        field("later in that run", ", ".join(_EVIDENCE[name] for name in later))
     if finding.report:
         field("public report", finding.report)
-    again = "" if finding.confirmed else "; it did not show up every time"
+    again = "" if finding.confirmed else "; it did not appear every time"
     field(
         "seen",
         f"in {finding.times} of {campaign.cases} cases, first after {finding.first_after:.0f} s{again}",
     )
     if finding.earlier:
-        field("seen before it in that run", "; ".join(finding.earlier))
+        field("violated before it in that run", "; ".join(finding.earlier))
     lines += ["    the shortest case:", *(f"        {line}" for line in case_lines(finding.case))]
     lines += _story(seen, width)
     if files:
@@ -148,7 +148,7 @@ def outcome_text(
         parts.append("\n".join([head, told, *_story(seen, width), *last]))
     if outcome.refused:
         parts.append(paragraph(f"not run: {outcome.refused}", width=width))
-    parts += [paragraph(f"not looked at: {line}", width=width, hanging="    ") for line in outcome.unchecked]
+    parts += [paragraph(f"not examined: {line}", width=width, hanging="    ") for line in outcome.unchecked]
     went = ", ".join(f"{count:,} {what}" for what, count in sorted(outcome.counts.items()) if count)
     end = f"{name}: {len(outcome.sightings)} sighting(s), {outcome.steps} steps, {outcome.events} events"
     end += f"; {went}." if went else "."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kvfence.checker.analysis.mutation.matrix import Matrix, Row, Survivor
 from kvfence.checker.analysis.mutation.mutants import Kind
 from kvfence.checker.analysis.results import worst
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
 
 KINDS = tuple(Kind)
@@ -28,7 +28,7 @@ def mutated_text(found: Sequence[Matrix], *, width: int, accepted: bool = False)
 
 def _machine(m: Matrix, width: int, accepted: bool) -> Iterator[str]:
     tried, killed = sum(m.tried.values()), sum(m.killed.values())
-    sizes = "; ".join(f"{sized(s)}: {n:,} states" for s, n in m.states)
+    sizes = "; ".join(f"{sizes_text(s)}: {n:,} states" for s, n in m.states)
     yield paragraph(f"Machine {m.machine}, {sizes}", width=width, hanging="    ")
     yield table(COLUMNS, [*map(cells, m.rows), totals(m)], width=width, right=frozenset(COLUMNS[1:-1]))
     notes = [f"{name(r)} is implied: {implied(r)}" for r in m.rows if r.implied_by]
@@ -47,11 +47,6 @@ def _machine(m: Matrix, width: int, accepted: bool) -> Iterator[str]:
         f"{len(m.undetermined)} undetermined; {m.seconds:.0f} s.{stopped}",
         width=width,
     )
-
-
-def sized(sizes: dict[str, int]) -> str:
-    """Sort sizes in words."""
-    return ", ".join(f"{sort} {n}" for sort, n in sizes.items())
 
 
 def name(row: Row) -> str:

@@ -26,7 +26,7 @@ def work_rows(machines: tuple[MachineFacts, ...]) -> Iterator[Row]:
     """The rows of the table that say how much was asked."""
     proofs = [machine.proof for machine in machines if machine.proof is not None]
     yield "questions", *(f"{p.questions:,}" for p in proofs), "asked of z3, each with a time limit"
-    yield "rechecked", *(f"{p.rechecked:,}" for p in proofs), "decided again by a fresh z3"
+    yield "rechecked", *(f"{p.rechecked:,}" for p in proofs), "decided again by a new z3"
     if any(p.second for p in proofs):
         second = next(p.second for p in proofs if p.second) or ""
         decided = (f"{p.rechecked - len(p.second_open):,}" for p in proofs)

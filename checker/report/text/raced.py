@@ -41,12 +41,12 @@ def _checks_table(found: RaceReport, *, width: int) -> str:
 
 def race_text(number: int, race: Race, times: int, why: Explained | None, *, width: int) -> str:
     """One race: the two accesses, the missing order, and the explanation if there is one."""
-    where = f"{race.bytes} bytes of {race.region} from {race.offset} on"
+    where = f"{race.bytes} bytes of {race.region} at offset {race.offset}"
     if race.slots:
         first, last = race.slots
         where += f" (slot {first})" if first == last else f" (slots {first} to {last})"
     if race.owner:
-        where += f", which belong to {race.owner}"
+        where += f", owned by {race.owner}"
     breaks = f" {race.invariant}:" if race.invariant else ""
     often = "" if times == 1 else f", {times} times"
     lines = [paragraph(f"race {number}{often}:{breaks} nothing orders two accesses to {where}.", width=width)]
@@ -82,14 +82,14 @@ def _explanation_text(why: Explanation, *, width: int) -> list[str]:
     for label, path in (("first", why.to_first), ("then", why.to_second)):
         shown = path if len(path) <= LONGEST_PATH else (*path[: LONGEST_PATH - 1], "…", path[-1])
         lines.append(
-            paragraph(f"leads to {label}: {' -> '.join(shown)}", width=width, indent="    ", hanging=" " * 13)
+            paragraph(f"path to {label}: {' -> '.join(shown)}", width=width, indent="    ", hanging=" " * 13)
         )
     return lines
 
 
 def _witness_text(why: Explained, *, width: int) -> list[str]:
     if not why.corrupt:
-        return ["    witness: none that corrupts was found; the program may not read what is wrong."]
+        return ["    witness: no schedule corrupts data; the program may never read the wrong data."]
     steps = " ".join(why.witness)
     return [
         paragraph(f"witness: {steps}", width=width, indent="    ", hanging=" " * 13),

@@ -24,7 +24,7 @@ def replayed_text(found: Replayed, *, width: int) -> str:
         parts.append(table(("invariant", "checks made"), rows, width=width))
     parts += [violation_text(violation, width=width) for violation in found.violations]
     if found.broke:
-        parts.append(paragraph(f"The run broke down. {found.broke}.", width=width, hanging="    "))
+        parts.append(paragraph(f"The run failed: {found.broke}.", width=width, hanging="    "))
     if found.recorded:
         parts.append(f"Recorded in {found.recorded}.")
     return "\n\n".join([*parts, paragraph(_summary(found), width=width)])
@@ -61,7 +61,7 @@ def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     oracle = run["oracle"]
     yield (
         "contents",
-        f"{oracle['in_full']:,} blocks read in full, {oracle['sampled']:,} as a sample; none garbled",
+        f"{oracle['in_full']:,} blocks read in full, {oracle['sampled']:,} as a sample; none was wrong",
     )
     yield "seconds", f"{run['seconds']:.1f}"
 
@@ -74,24 +74,30 @@ def _summary(found: Replayed) -> str:
     design = found.options.get("design", "sound")
     if found.violations or found.broke:
         broken = ", ".join(violation.invariant for violation in found.violations)
-        what = f"It breaks {broken} on this traffic." if broken else "It did not survive this traffic."
+        what = f"It breaks {broken} on this traffic." if broken else "The run failed on this traffic."
         if found.judged and found.expected not in {
             "",
             *(violation.invariant for violation in found.violations),
         }:
-            what += f" {found.expected}, which it is known to break, did not show."
+            what += f" {found.expected}, which it is known to break, was not violated."
         return f"{design}: violated. {what}"
     judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events"
     if found.why == "interrupted":
         end = judged if found.judged else "Events were not judged, as --no-assert says."
-        return f"{design}: undetermined. Interrupted; nothing was wrong up to there. {end}"
+        return f"{design}: undetermined. Interrupted; no violation until then. {end}"
     if found.why == "nothing ran":
         return f"{design}: undetermined. No request fits into these pools: no step was taken. {judged}."
     if found.why:
         why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
         return f"{design}: not judged. {why} {_compared(found)}"
-    known = f" This traffic does not expose it: {found.expected} should break." if found.expected else ""
-    return f"{design}: holds. No invariant broken in {judged}, and no garbled block read.{known}"
+    known = (
+        f" This traffic does not expose the fault: it should violate {found.expected}."
+        if found.expected
+        else ""
+    )
+    return (
+        f"{design}: holds. No invariant broken in {judged}, and no block with wrong content was read.{known}"
+    )
 
 
 def _compared(found: Replayed) -> str:
@@ -101,5 +107,5 @@ def _compared(found: Replayed) -> str:
         return "No content was compared either."
     return (
         f"The contents of {oracle['in_full']:,} blocks read in full and {oracle['sampled']:,} as a sample "
-        "were compared, and none was garbled; that says nothing of the invariants."
+        "were compared, and none was wrong; that says nothing about the invariants."
     )

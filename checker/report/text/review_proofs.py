@@ -1,10 +1,11 @@
-"""How a review says why an invariant holds on a side: proved for any size, or exhausted at the sizes told."""
+"""How a review says why an invariant holds on a side: proved for any size, or exhausted at given sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from kvfence.checker.analysis.review.facts import Evidence, InvariantReview, MachineReview
+from kvfence.checker.core.text_tables import sizes_text
 
 MOST_NAMES = 6
 """Names of lemmas or conditions that a line of text tells."""
@@ -22,7 +23,7 @@ def claim(found: Evidence) -> str:
     if found.basis == "proved":
         return f"proved for {_any_size(found)}, by {_work(found)}"
     judged = f"{found.states:,} {'states' if not found.fairness else 'states and all fair runs through them'}"
-    at = ", ".join(f"{sort} {size}" for sort, size in found.sizes.items())
+    at = sizes_text(found.sizes)
     if found.basis == "open":
         return f"neither exhausted nor proved: {found.why}"
     where = f"exhausted at {at} ({judged})" if at else f"exhausted ({judged})"
@@ -35,9 +36,7 @@ def brief(found: Evidence) -> str:
         return f"proved for any size ({found.questions:,} questions, rechecked{_agreed(found)})"
     if found.basis == "open":
         return "neither exhausted nor proved"
-    return (
-        f"exhausted at {', '.join(f'{s} {n}' for s, n in found.sizes.items()) or 'its one size'}, not proved"
-    )
+    return f"exhausted at {sizes_text(found.sizes) or 'its one size'}, not proved"
 
 
 def leans_on(found: Evidence, most: int = MOST_NAMES) -> str:
@@ -77,7 +76,7 @@ def _any_size(found: Evidence) -> str:
 
 def _work(found: Evidence) -> str:
     many = "questions" if found.questions != 1 else "question"
-    return f"induction: {found.questions:,} {many} to z3, decided again by a fresh one{_agreed(found)}"
+    return f"induction: {found.questions:,} {many} to z3, decided again by a new one{_agreed(found)}"
 
 
 def _agreed(found: Evidence) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvfence.checker.analysis.review.facts import Behaviours, InvariantReview, MachineReview, Review
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.report.text.review_proofs import claim, evidence, leans_on, spoken
 from kvfence.checker.report.text.verdicts import BUILT_IN, counterexample_text
@@ -55,9 +55,9 @@ def told_behaviours(these: Behaviours, side: str, *, gone: bool = False) -> str:
         more = f" ({len(these.found) - 1} more of this length)" if len(these.found) > 1 else ""
         return f"{kind}: only {side} can take {first.steps[-1]} as step {len(first.steps)}{more}"
     if these.complete:
-        return f"{kind}: none; every run of {side} is one of the other side"
+        return f"{kind}: none; every run of {side} is also a run of the other side"
     reach = f"in {these.states:,} pairs of states" if these.states else ""
-    return f"{kind}: none found {reach}, and not all were looked at ({these.why})".replace("  ", " ")
+    return f"{kind}: none found {reach}; not all pairs were examined ({these.why})".replace("  ", " ")
 
 
 def verdict_shown(verdict: Verdict | None) -> str:
@@ -66,17 +66,17 @@ def verdict_shown(verdict: Verdict | None) -> str:
 
 
 def meaning(row: InvariantReview) -> str:
-    """What an invariant is about; of a promise about whole runs, the promise and where it was judged."""
+    """What an invariant is about; of a liveness property, its name and the sizes at which it was checked."""
     if row.kind == "safety":
         return TITLES.get(row.invariant, row.sentence)
-    at = ", ".join(f"{sort} {size}" for sort, size in row.sizes.items())
-    return f"promise: {row.conditions[0].replace('_', ' ')}{f' (judged at {at})' if at else ''}"
+    at = sizes_text(row.sizes)
+    return f"liveness: {row.conditions[0].replace('_', ' ')}{f' (judged at {at})' if at else ''}"
 
 
 def remark(row: InvariantReview) -> str:
     """What the change does to an invariant, in a word or two."""
     if row.effect == "worse" and not row.first:
-        return "worse, once another breaks"
+        return "worse, after another violation"
     return "" if row.effect == "same" else row.effect
 
 
@@ -84,11 +84,11 @@ def about_nothing(m: MachineReview) -> Iterator[str]:
     """Sentences on the conditions that are undetermined because they speak of nothing that is reached."""
     for side, facts in (("base", m.base), ("change", m.change)):
         for name in facts.vacuous if facts else ():
-            yield f'In the {side}, no state meets the premise of "{spoken(name)}": it is about nothing there.'
+            yield f'In the {side}, no state meets the premise of "{spoken(name)}", so it is vacuous there.'
 
 
 def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
-    sizes = ", ".join(f"{sort} {size}" for sort, size in m.sizes.items())
+    sizes = sizes_text(m.sizes)
     yield f"Machine {m.machine} ({sizes})" if sizes else f"Machine {m.machine}"
     if m.base is None or m.change is None:
         yield "\n".join(paragraph(f"{note}.", width=width) for note in m.notes)
@@ -137,7 +137,7 @@ def _holding(m: MachineReview, width: int) -> str:
     for row, found in evidence(m):
         sentence = f"{row.label} in the {found.side}: {claim(found)}."
         leaning = leans_on(found)
-        text = f"{sentence} It leans on {leaning}." if leaning else sentence
+        text = f"{sentence} The proof depends on {leaning}." if leaning else sentence
         lines.append(paragraph(text, width=width, indent="  ", hanging="      "))
     return "\n".join(["Why it holds:", *lines]) if lines else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.checker.analysis.results import Counterexample, MachineFacts, Value, Verification, own_titles
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict, only_because
 from kvfence.checker.report.text.proofs import proof_remarks, verdict_with_time, work_rows
 from kvfence.spec.catalog import INVARIANTS
@@ -14,7 +14,7 @@ from kvfence.spec.language import LEMMA
 # Conditions that are in no catalogue.
 BUILT_IN = {
     LEMMA: "what proofs assume besides the invariants",
-    "DEADLOCK": "no state is stuck that may not be the last",
+    "DEADLOCK": "every state has a step, or may be the last",
     "RANGE": "no value leaves its declared range",
 }
 NOT_STATED = "-"
@@ -81,7 +81,7 @@ def _table_of(machines: tuple[MachineFacts, ...], not_yet: tuple[str, ...], widt
 
 def _explored(machines: tuple[MachineFacts, ...]) -> list[tuple[str, ...]]:
     return [
-        ("states", *(f"{machine.states:,}" for machine in machines), "reached, each judged"),
+        ("states", *(f"{machine.states:,}" for machine in machines), "reached, and each judged"),
         ("transitions", *(f"{machine.transitions:,}" for machine in machines), "steps taken from them"),
         ("depth", *(str(machine.depth) for machine in machines), "steps to the farthest state"),
     ]
@@ -90,7 +90,7 @@ def _explored(machines: tuple[MachineFacts, ...]) -> list[tuple[str, ...]]:
 def _remarks(found: Verification, width: int) -> Iterator[str]:
     remarks = []
     for machine in found.machines:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.sizes.items())
+        sizes = sizes_text(machine.sizes)
         sizes = f"any sizes; counterexamples at {sizes}" if machine.proof and sizes else sizes or "any sizes"
         remarks.append(f"{machine.machine}: {sizes}; engine {machine.engine}.")
         if machine.note:
@@ -106,7 +106,7 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         remarks += [f"{machine.machine}: {text}." for text in machine.undeclared.values()]
         if machine.states_nothing:
             remarks.append(
-                f"{machine.machine} states no invariant, check or promise: there is nothing to judge."
+                f"{machine.machine} states no invariant, check or liveness property; nothing was judged."
             )
         if machine.judged_none:
             remarks.append(f"{machine.machine}: nothing that it states was judged here.")
@@ -124,10 +124,10 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
     name, by = machine.machine, machine.searched
     cut = by.stopped if by else None
     if by:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in by.sizes.items())
+        sizes = sizes_text(by.sizes)
         work = f"{f'at {sizes} ' if sizes else ''}by engine {by.engine}, {by.states:,} states"
         early = f"; stopped early: {cut}" if cut else ""
-        yield f"{name}: taken actions, goals and premises: searched {work}{early}."
+        yield f"{name}: actions, goals and premises were searched {work}{early}."
     never = "was not seen to have" if cut else "never"
     if machine.never_taken:
         yield f"{name} {never} {'taken' if cut else 'took'}: {', '.join(machine.never_taken)}."
@@ -141,22 +141,23 @@ def unseen(machine: MachineFacts) -> Iterator[str]:
 
 def _liveness_remarks(machine: MachineFacts) -> Iterator[str]:
     if machine.engine == "liveness":
-        yield f"{machine.machine}: only promises were judged here, no other condition, deadlock or range."
+        others = "other conditions, deadlocks and ranges were not"
+        yield f"{machine.machine}: only liveness properties were judged; {others}."
     if machine.promised:
-        sizes = ", ".join(f"{sort} {size}" for sort, size in machine.promised.sizes.items())
+        sizes = sizes_text(machine.promised.sizes)
         stopped = f"; stopped early: {machine.promised.stopped}" if machine.promised.stopped else ""
         at = f"{sizes or 'any sizes'} ({machine.promised.states:,} states){stopped}"
-        yield f"{machine.machine}: promises about whole runs, those that are fair, judged at {at}."
+        yield f"{machine.machine}: liveness properties, under fairness, checked at {at}."
     if machine.unjudged:
         names = ", ".join(machine.unjudged)
-        yield f"{machine.machine}: not judged here, being about whole runs (engine liveness): {names}."
+        yield f"{machine.machine}: liveness properties not judged here, but by engine liveness: {names}."
 
 
 def counterexample_text(example: Counterexample, design: str, *, width: int) -> str:
     """A counterexample as numbered events: the step, its meaning, the values that it changed."""
     count = len(example.steps)
     head = f"{example.invariant} is violated in machine {example.machine} by design {design}: "
-    shorter = f", {example.left_out} more left out" if example.left_out else ", and no shorter way"
+    shorter = f", {example.left_out} more left out" if example.left_out else ", the fewest possible"
     length = f"{example.length}{shorter if count else ''}."
     lines = [paragraph(f"{head}{length}", width=width), ""]
     if not count:
@@ -165,7 +166,7 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
         )
     for step in example.steps:
         if step.number - 1 == example.loop:
-            lines.append("     Again and again:")
+            lines.append("     Repeated forever:")
         lines.append(f"{step.number:3}. {call(step.action, step.arguments)}")
         if step.doc:
             lines.append(paragraph(step.doc, width=width, indent=" " * 5))
@@ -184,13 +185,19 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
         ),
     ]
     if example.values:
-        lines.append("Because of, before the last event:" if example.read_before_last_step else "Because of:")
+        lines.append(
+            "Values before the last event that make it false:"
+            if example.read_before_last_step
+            else "Values that make it false:"
+        )
         lines += _in_columns(
             [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
         )
     lines += _diagnosed(example, width)
     if example.untold:
-        lines.append(paragraph(f"Not told as a trace: {example.untold}.", width=width, hanging="    "))
+        lines.append(
+            paragraph(f"Cannot be written as a trace: {example.untold}.", width=width, hanging="    ")
+        )
     return "\n".join(lines).rstrip()
 
 
@@ -201,7 +208,7 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
         yield paragraph(f"False: {found.conjunct}", width=width, hanging="    ")
         yield from _in_columns([f"{p.text} = {shown(p.value)}" for p in found.parts], width, "    ")
     if found.made_by is not None:
-        yield f"Made so by event {found.made_by}, {names[found.made_by]}."
+        yield f"Became false with event {found.made_by}, {names[found.made_by]}."
     for p in found.prevented:
         if p.no_such_action:
             text = f"The sound design has no {p.action} (event {p.step})."
@@ -213,7 +220,7 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
             text = f"In the sound design, after event {p.step}, {p.action}: {updates}."
         yield paragraph(text, width=width, hanging="    ")
     if found.due:
-        text = f"The sound design goes on from there: sooner or later it takes {' or '.join(found.due)}."
+        text = f"The sound design continues from there: it eventually takes {' or '.join(found.due)}."
         yield paragraph(text, width=width, hanging="    ")
 
 
@@ -267,12 +274,12 @@ def _proved(found: Verification) -> bool:
 def _meaning(found: Verification) -> str:
     broken = sorted({example.invariant for example in found.counterexamples})
     if found.expected in broken:
-        return f"It breaks {found.expected}, as it is known to."
+        return f"It breaks {found.expected}, as expected."
     every = "Every condition of these machines"
     if any(machine.unjudged for machine in found.machines):
-        every += ", promises apart,"
+        every += ", liveness properties excepted,"
     if found.verdict is Verdict.holds and all(machine.engine == "liveness" for machine in found.machines):
-        return "Every promise of these machines is kept in every fair run at these sizes."
+        return "Every liveness property of these machines holds in every fair run at these sizes."
     if found.verdict is Verdict.holds and _proved(found):
         return f"{every} is proved for sorts of any size and runs of any length."
     meaning = {
@@ -281,7 +288,7 @@ def _meaning(found: Verification) -> str:
         Verdict.undetermined: "The question is open: the remarks above say what is missing.",
     }[found.verdict]
     return (
-        f"{meaning} {found.expected}, which it is known to break, did not break."
+        f"{meaning} {found.expected}, which it is known to break, was not violated."
         if found.expected
         else meaning
     )

@@ -31,7 +31,7 @@ def test_the_sound_reference_is_clean() -> None:
 def test_without_torch_it_is_told_what_to_install() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from kvfence.checker.cli.app import main\n"
+        "from kvfence.checker.cli.main import main\n"
         "sys.argv = ['kvfence', 'audit', 'reference', '--budget', '5']\n"
         "sys.exit(main())"
     )

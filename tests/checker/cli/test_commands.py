@@ -1,10 +1,8 @@
 """What every command promises: exit codes, one line per error, and the same facts in text and JSON."""
 
-import json
-
 import pytest
+from command_line import CommandLine
 
-from kvfence.checker.cli import app as cli
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 
@@ -19,39 +17,39 @@ from kvfence.spec.designs import DESIGNS
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_cannot_run(
-    arguments: list[str], names: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], names: str, kvfence: CommandLine
 ) -> None:
-    assert cli.run(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("kvfence: ")
-    assert err.count("\n") == 1
-    assert names in err
+    line = kvfence.refuses(*arguments)
+    assert line.startswith("kvfence: ")
+    assert names in line
 
 
-def test_no_command_prints_the_help_and_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([]) == 2
-    assert "Exit codes" in capsys.readouterr().out
+def test_no_command_prints_the_help_and_cannot_run(kvfence: CommandLine) -> None:
+    assert "Exit codes" in kvfence.prints(
+        2,
+    )
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("kvfence 0.")
+def test_the_version_is_that_of_the_package(kvfence: CommandLine) -> None:
+    assert kvfence.prints(0, "--version").startswith("kvfence 0.")
 
 
-def test_designs_are_listed_alike_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["designs", "--format", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+def heads(kvfence: CommandLine, command: str) -> list[list[str]]:
+    """The first lines of the entries of a listing, as words."""
+    code, text, _ = kvfence(command)
+    assert code == 0
+    return [line.split() for line in text.splitlines()[1:] if not line.startswith(" ")]
+
+
+def test_designs_are_listed_alike_in_text_and_json(kvfence: CommandLine) -> None:
+    listed = kvfence.json(0, "designs")
     assert [row["name"] for row in listed] == list(DESIGNS)
-    assert cli.run(["designs"]) == 0
-    heads = [line.split() for line in capsys.readouterr().out.splitlines()[1:] if not line.startswith(" ")]
-    assert [head[:2] for head in heads] == [[row["name"], row["breaks"] or "nothing"] for row in listed]
+    assert [head[:2] for head in heads(kvfence, "designs")] == [
+        [row["name"], row["breaks"] or "nothing"] for row in listed
+    ]
 
 
-def test_invariants_are_listed_alike_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["invariants", "--format", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+def test_invariants_are_listed_alike_in_text_and_json(kvfence: CommandLine) -> None:
+    listed = kvfence.json(0, "invariants")
     assert [row["id"] for row in listed] == [row.id for row in INVARIANTS]
-    assert cli.run(["invariants"]) == 0
-    heads = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:] if not line.startswith(" ")]
-    assert heads == [row["id"] for row in listed]
+    assert [head[0] for head in heads(kvfence, "invariants")] == [row["id"] for row in listed]

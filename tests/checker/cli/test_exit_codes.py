@@ -245,7 +245,7 @@ def test_one_violated_outweighs_what_is_undetermined() -> None:
     assert worst_code([]) == 0
 
 
-def test_every_page_tells_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_page_names_every_code(capsys: pytest.CaptureFixture[str]) -> None:
     codes = {*exit_codes.EXIT_CODES.values(), CANNOT_RUN, FAILED, exit_codes.INTERRUPTED, READER_LEFT}
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes

@@ -1,11 +1,10 @@
 """The exit code of ``kvfence verify`` for small machines under each engine: a table that has to stay."""
 
-import json
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
-from kvfence.checker.cli import app as cli
 from kvfence.checker.core import c_build as build
 
 pytest.importorskip("z3", reason="needs the extra smt")
@@ -25,7 +24,7 @@ TABLE: dict[str, tuple[tuple[str, ...], int, str]] = {
     "idle_lemma": (ALL, UNDETERMINED, "about_hot_blocks holds only because no state meets its premise"),
     "goal": (ALL, UNDETERMINED, "never reached its goal: one_is_hot."),
     "unsat": (ALL, UNDETERMINED, "never took: boom."),
-    "noinv": (ALL, UNDETERMINED, "states no invariant, check or promise"),
+    "noinv": (ALL, UNDETERMINED, "states no invariant, check or liveness property"),
     "unknownid": (ALL, UNDETERMINED, 'm.declare("NOSUCHRULE", "What it says, in a sentence.")'),
     "one": (ALL, HOLDS, "PIN"),
     "declared": (ALL, HOLDS, "A lease stays."),
@@ -43,45 +42,41 @@ def _compiled_without_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
 
 
-def told(machine: str, engine: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
-    code = cli.run(["verify", "--machine", f"{FILE}:{machine}", "--engine", engine, *more])
-    return code, capsys.readouterr().out
+def asked(machine: str, engine: str) -> tuple[str, ...]:
+    """The command that verifies one of the small machines."""
+    return "verify", "--machine", f"{FILE}:{machine}", "--engine", engine
 
 
 @pytest.mark.parametrize("machine", list(TABLE))
 def test_the_exit_code_is_right_under_every_engine_and_the_text_says_why(
-    machine: str, capsys: pytest.CaptureFixture[str]
+    machine: str, kvfence: CommandLine
 ) -> None:
     engines, right, why = TABLE[machine]
     for engine in engines:
-        code, text = told(machine, engine, capsys)
-        flat = " ".join(text.split())
-        assert (engine, code) == (engine, right), text
-        assert why in flat, text
-        if code == UNDETERMINED:
-            assert ": holds." not in text
+        ended = kvfence(*asked(machine, engine))
+        assert (engine, ended.code) == (engine, right), ended.out
+        assert why in ended.flat, ended.out
+        if ended.code == UNDETERMINED:
+            assert ": holds." not in ended.out
 
 
 @pytest.mark.parametrize("engine", [*ALL, "bmc"])
-def test_what_is_broken_at_once_has_its_rows_and_its_story(
-    engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_broken_at_once_has_its_rows_and_its_story(engine: str, kvfence: CommandLine) -> None:
     for machine, id_ in (("dead0", "DEADLOCK"), ("bad0", "PIN")):
-        found = json.loads(told(machine, engine, capsys, "--format", "json")[1])
+        found = kvfence.json(VIOLATED, *asked(machine, engine))
         (facts,) = found["machines"]
         assert {c["verdict"] for c in facts["conditions"] if c["invariant"] == id_} == {"violated"}
         story = found["counterexamples"][0]
         assert (story["invariant"], story["steps"]) == (id_, [])
-        assert "in the initial state" in " ".join(told(machine, engine, capsys)[1].split())
+        assert "in the initial state" in kvfence(*asked(machine, engine)).flat
 
 
 @pytest.mark.parametrize("engine", PROVERS)
-def test_a_proof_says_where_the_rest_was_searched(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = told("declared", engine, capsys)
-    assert code == HOLDS
-    where = "declared: taken actions, goals and premises: searched at Block 2 by engine native"
-    assert where in " ".join(text.split())
-    found = json.loads(told("declared", engine, capsys, "--format", "json")[1])
+def test_a_proof_says_where_the_rest_was_searched(engine: str, kvfence: CommandLine) -> None:
+    text = kvfence.prints(HOLDS, *asked("declared", engine))
+    where = "declared: actions, goals and premises were searched at Block 2 by engine native"
+    assert where in text
+    found = kvfence.json(HOLDS, *asked("declared", engine))
     assert found["machines"][0]["searched"] == {
         "engine": "native",
         "sizes": {"Block": 2},
@@ -94,28 +89,25 @@ def test_a_proof_says_where_the_rest_was_searched(engine: str, capsys: pytest.Ca
     }
 
 
-def test_no_row_of_a_check_that_nothing_evaluates_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_row_of_a_check_that_nothing_evaluates_holds(kvfence: CommandLine) -> None:
     for engine in ALL:
-        found = json.loads(told("check", engine, capsys, "--format", "json")[1])
+        found = kvfence.json(UNDETERMINED, *asked("check", engine))
         (facts,) = found["machines"]
         assert [c["verdict"] for c in facts["conditions"] if c["invariant"] == "ONCE"] == ["undetermined"]
         assert facts["unevaluated"] == ["boom.ONCE"]
 
 
-def test_engine_liveness_claims_nothing_but_the_promises(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = told("half", "liveness", capsys)
-    assert code == HOLDS
-    assert "only promises were judged here" in " ".join(text.split())
-    assert "Every promise of these machines is kept" in " ".join(text.split())
-    assert "Every condition" not in " ".join(text.split())
+def test_engine_liveness_claims_nothing_but_its_properties(kvfence: CommandLine) -> None:
+    text = kvfence.prints(HOLDS, *asked("half", "liveness"))
+    assert "only liveness properties were judged; other conditions" in text
+    assert "Every liveness property of these machines holds in every fair run" in text
+    assert "Every condition" not in text
 
 
-def test_a_proof_beside_a_promise_that_it_does_not_judge_claims_no_more(
-    capsys: pytest.CaptureFixture[str],
+def test_a_proof_beside_a_liveness_property_that_it_does_not_judge_claims_no_more(
+    kvfence: CommandLine,
 ) -> None:
-    code, text = told("kept", "native", capsys)
-    assert code == HOLDS
-    assert "Every condition of these machines holds" in " ".join(text.split())
-    code, text = told("kept", "smt", capsys)
-    assert code == HOLDS
-    assert "Every condition of these machines, promises apart, is proved" in " ".join(text.split())
+    text = kvfence.prints(HOLDS, *asked("kept", "native"))
+    assert "Every condition of these machines holds" in text
+    text = kvfence.prints(HOLDS, *asked("kept", "smt"))
+    assert "Every condition of these machines, liveness properties excepted, is proved" in text

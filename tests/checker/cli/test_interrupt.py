@@ -61,7 +61,7 @@ def somebody_interrupts(*_: object) -> Iterator[object]:
 def test_an_interrupted_verification_keeps_what_was_explored(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "machine_progress", somebody_interrupts)
+    monkeypatch.setattr("kvfence.checker.cli.commands.verify.machine_progress", somebody_interrupts)
     assert cli.run(["verify", *BIG, "--format", "json"]) == INTERRUPTED
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -69,13 +69,13 @@ def test_an_interrupted_verification_keeps_what_was_explored(
     assert found["machines"][0]["stopped"] == "interrupted"
     assert found["machines"][0]["states"] > 100
     assert found["not_begun"] == list(MACHINES)[1:]
-    assert err == "kvfence: interrupted: what was found until then is told (exit code 130)\n"
+    assert err == "kvfence: interrupted: the report covers what was found until then (exit code 130)\n"
 
 
 def test_an_interrupted_replay_keeps_its_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "count_progress", somebody_interrupts)
+    monkeypatch.setattr("kvfence.checker.cli.commands.replay.count_progress", somebody_interrupts)
     assert cli.run(["replay", str(SAMPLE), "--format", "json"]) == INTERRUPTED
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "undetermined"

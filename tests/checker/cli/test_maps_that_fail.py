@@ -1,11 +1,9 @@
 """What a machine of one's own says of its steps may fail: the violation is told all the same."""
 
-import json
 from pathlib import Path
 
 import pytest
-
-from kvfence.checker.cli import app as cli
+from command_line import CommandLine
 
 FILE = """
 from kvfence.spec.language import Machine
@@ -46,18 +44,16 @@ FAILING = {
 
 @pytest.mark.parametrize("case", FAILING)
 def test_a_violation_is_told_where_its_events_cannot_be(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, kvfence: CommandLine
 ) -> None:
     header, event, why = FAILING[case]
     path = tmp_path / "own.py"
     path.write_text(FILE.format(header=header, event=event), encoding="utf-8")
-    asked = ["verify", "--machine", str(path), "--engine", "interpret"]
-    assert cli.run(asked) == 1
-    text = " ".join(capsys.readouterr().out.split())
+    asked = ("verify", "--machine", str(path), "--engine", "interpret")
+    text = kvfence.prints(1, *asked)
     assert "1. take(b=0)" in text
-    assert "Not told as a trace:" in text
+    assert "Cannot be written as a trace:" in text
     assert why in text
-    assert cli.run([*asked, "--format", "json"]) == 1
-    (example,) = json.loads(capsys.readouterr().out)["counterexamples"]
+    (example,) = kvfence.json(1, *asked)["counterexamples"]
     assert why in example["untold"]
     assert example["header"] is None

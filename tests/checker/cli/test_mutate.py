@@ -1,41 +1,31 @@
 """``kvfence mutate``: its exit codes, and that text and JSON tell the same."""
 
-import json
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
-from kvfence.checker.cli import app as cli
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES, lookup
 
 
-def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = cli.run(["mutate", *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_some_mutants_of_a_machine_are_noticed_alike_in_text_and_json(
-    capsys: pytest.CaptureFixture[str],
+    kvfence: CommandLine,
 ) -> None:
     question = ["--machine", "lookup", "--only", "evict*", "--size", "Block=2", "--accepted"]
-    code, text, _ = answer(question, capsys)
-    _, printed, _ = answer([*question, "--format", "json"], capsys)
-    (found,) = json.loads(printed)
-    assert code == 0
+    text = kvfence.prints(0, "mutate", *question)
+    (found,) = kvfence.json(0, "mutate", *question)
     assert f"{sum(found['tried'].values())} mutants: {sum(found['killed'].values())} noticed" in text
-    joined = " ".join(text.split())
     for survivor in found["survivors"]:
-        assert survivor["name"] in joined
-        assert survivor["why"] in joined
+        assert survivor["name"] in text
+        assert survivor["why"] in text
     shown = {row["name"] for row in found["rows"]}
     assert "promised_and_loading_blocks_stay_cached" in shown
-    assert "promised and loading blocks stay cached" in joined
+    assert "promised and loading blocks stay cached" in text
 
 
 def test_a_survivor_without_a_reason_fails_and_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kvfence: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_reasons(faults: frozenset[str]) -> Machine:
         machine = lookup.build(faults)
@@ -44,9 +34,7 @@ def test_a_survivor_without_a_reason_fails_and_is_named(
 
     monkeypatch.setitem(MACHINES, "lookup", without_reasons)
     question = ["--machine", "lookup", "--only", "evict: first*", "--size", "Block=2"]
-    code, text, _ = answer(question, capsys)
-    assert code == 1
-    assert "nothing notices evict: first is not released" in " ".join(text.split())
+    assert "nothing notices evict: first is not released" in kvfence.prints(1, "mutate", *question)
 
 
 @pytest.mark.parametrize(
@@ -59,21 +47,18 @@ def test_a_survivor_without_a_reason_fails_and_is_named(
     ],
 )
 def test_a_question_that_cannot_be_asked_is_one_line_with_the_way_out(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], hint: str, kvfence: CommandLine
 ) -> None:
-    code, out, err = answer(arguments, capsys)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert hint in err
+    assert hint in kvfence.refuses("mutate", *arguments)
 
 
 @pytest.mark.parametrize(
     ("machine", "broken"), [("bad0", "bad"), ("dead0", "deadlock"), ("stuck0", "one_is_used")]
 )
 def test_mutants_of_a_machine_that_is_broken_itself_are_not_called_noticed(
-    machine: str, broken: str, capsys: pytest.CaptureFixture[str]
+    machine: str, broken: str, kvfence: CommandLine
 ) -> None:
     file = Path(__file__).parents[2] / "machines" / "verdicts.py"
-    code = cli.run(["mutate", "--machine", f"{file}:{machine}"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert code == 3, told
-    assert f"the machine itself breaks {broken}" in told
+    assert f"the machine itself breaks {broken}" in kvfence.prints(
+        3, "mutate", "--machine", f"{file}:{machine}"
+    )

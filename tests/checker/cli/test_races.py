@@ -1,12 +1,11 @@
 """``kvfence races``: exit codes, what it prints, and what it refuses."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
-from kvfence.checker.cli import app as cli
 from kvfence.checker.order.race_check import check_order_trace
 from kvfence.reference.order_programs.order_rules import RULES, Twins, gpu
 from kvfence.reference.order_programs.program import Program
@@ -31,43 +30,36 @@ def racy(tmp_path: Path) -> Path:
     return record(tmp_path / "racy.jsonl", ANY.broken, first)
 
 
-def test_a_race_is_printed_with_both_accesses_and_what_is_missing(
-    racy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.run(["races", str(racy)]) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+def test_a_race_is_printed_with_both_accesses_and_what_is_missing(racy: Path, kvfence: CommandLine) -> None:
+    printed = kvfence.prints(1, "races", racy)
     assert "race 1: STORE-READY: nothing orders two accesses to 16 bytes of gpu" in printed
-    assert "(slot 1), which belong to req:9.0" in printed
+    assert "(slot 1), owned by req:9.0" in printed
     assert "event 2: write of kernel 'compute'" in printed
     assert "event 5: read of copy 'store'" in printed
     assert "missing: the write of kernel 'compute'" in printed
     assert "witness" not in printed
 
 
-def test_an_explanation_has_a_schedule_that_corrupts(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["races", str(racy), "--explain", "1"]) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+def test_an_explanation_has_a_schedule_that_corrupts(racy: Path, kvfence: CommandLine) -> None:
+    printed = kvfence.prints(1, "races", racy, "--explain", "1")
     assert "witness: t0.0 t0.1 t0.2 t0.3 t0.3:read0 t0.0:run t0.3:write0" in printed
     assert "step t0.3:read0 (store) reads a content that it should not" in printed
 
 
-def test_json_has_the_same_facts(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["races", str(racy), "--explain", "1", "--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+def test_json_has_the_same_facts(racy: Path, kvfence: CommandLine) -> None:
+    found = kvfence.json(1, "races", racy, "--explain", "1")
     assert found["verdict"] == "violated"
     assert found["races"][0]["second"]["order"] == "any"
     assert found["explained"][0]["witness"][4] == "t0.3:read0"
 
 
-def test_an_ordered_trace_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["races", str(record(tmp_path / "kept.jsonl", ANY.kept))]) == 0
-    assert "holds" in capsys.readouterr().out
+def test_an_ordered_trace_holds(tmp_path: Path, kvfence: CommandLine) -> None:
+    assert "holds" in kvfence.prints(0, "races", str(record(tmp_path / "kept.jsonl", ANY.kept)))
 
 
-def test_a_trace_without_accesses_is_undetermined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_without_accesses_is_undetermined(tmp_path: Path, kvfence: CommandLine) -> None:
     empty = record(tmp_path / "empty.jsonl", Program(ANY.broken.header, []))
-    assert cli.run(["races", str(empty)]) == 3
-    assert "has no accesses to memory" in capsys.readouterr().out
+    assert "has no accesses to memory" in kvfence.prints(3, "races", empty)
 
 
 def test_forgotten_accesses_make_it_undetermined(tmp_path: Path) -> None:
@@ -83,9 +75,7 @@ def test_forgotten_accesses_make_it_undetermined(tmp_path: Path) -> None:
     assert check_order_trace(path).verdict == "holds"
 
 
-def test_the_table_counts_the_pairs_that_were_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_counts_the_pairs_that_were_compared(tmp_path: Path, kvfence: CommandLine) -> None:
     """A kernel writes, then a store reads the same bytes on one stream: STORE-READY was judged, no more."""
     header = od.Header(
         producer="test",
@@ -101,19 +91,21 @@ def test_the_table_counts_the_pairs_that_were_compared(
     assert found.checks == {"FREEZE": 0, "LOAD-ORDER": 0, "STORE-READY": 1, "USE-READY": 0, "": 0}
     assert found.verdicts["STORE-READY"] == "holds"
     assert {found.verdicts[name] for name in ("FREEZE", "LOAD-ORDER", "USE-READY", "")} == {"undetermined"}
-    assert cli.run(["races", str(path)]) == 0
-    lines = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    code, text, _ = kvfence("races", path)
+    assert code == 0
+    lines = {line.split("  ")[0]: line.split() for line in text.splitlines()}
     assert lines["STORE-READY"][1:] == ["holds", "1", "0"]
     assert lines["FREEZE"][1:] == ["undetermined", "0", "0"]
 
 
 def test_without_two_accesses_to_the_same_bytes_nothing_is_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kvfence: CommandLine
 ) -> None:
     header = od.Header(producer="test", streams=(od.Stream(0),), regions=(od.Region(0, 0, 64),))
     events: list[od.OrderEvent] = [od.Kernel(0, 0, (), ((0, 8 * number, 8),)) for number in range(4)]
-    assert cli.run(["races", str(record(tmp_path / "apart.jsonl", Program(header, events)))]) == 3
-    assert "no order was judged" in " ".join(capsys.readouterr().out.split())
+    assert "no order was judged" in kvfence.prints(
+        3, "races", str(record(tmp_path / "apart.jsonl", Program(header, events)))
+    )
 
 
 def test_a_race_is_counted_for_its_invariant_also_if_it_is_not_kept(tmp_path: Path) -> None:
@@ -172,15 +164,12 @@ def test_a_limit_ends_the_check_with_that_race(tmp_path: Path) -> None:
     ],
 )
 def test_an_event_that_makes_no_sense_is_refused_in_one_line(
-    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, says: str, tmp_path: Path, kvfence: CommandLine
 ) -> None:
     path = record(tmp_path / "bad.jsonl", Program(ANY.broken.header, []))
     with path.open("a") as file:
         file.write(line + "\n")
-    assert cli.run(["races", str(path)]) == 2
-    told = capsys.readouterr().err
-    assert says in told
-    assert told.count("\n") == 1
+    assert says in kvfence.refuses("races", path)
 
 
 @pytest.mark.parametrize(
@@ -193,23 +182,20 @@ def test_an_event_that_makes_no_sense_is_refused_in_one_line(
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(
-    change: Callable[[str], str], says: str, racy: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[str], str], says: str, racy: Path, kvfence: CommandLine
 ) -> None:
     racy.write_text(change(racy.read_text()))
-    assert cli.run(["races", str(racy)]) == 2
-    assert says in capsys.readouterr().err
+    assert says in kvfence.refuses("races", racy)
 
 
-def test_a_cut_trace_says_how_far_it_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_trace_says_how_far_it_was_judged(tmp_path: Path, kvfence: CommandLine) -> None:
     path = record(tmp_path / "cut.jsonl", ANY.kept)
     path.write_bytes(path.read_bytes()[:-20])
-    assert cli.run(["races", str(path)]) == 2
-    assert "is cut off" in capsys.readouterr().err
+    assert "is cut off" in kvfence.refuses("races", path)
 
 
-def test_the_limit_stops_early(racy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["races", str(racy), "--limit", "1"]) == 1
-    assert "stopped after 1 race(s)" in capsys.readouterr().out
+def test_the_limit_stops_early(racy: Path, kvfence: CommandLine) -> None:
+    assert "stopped after 1 race(s)" in kvfence.prints(1, "races", racy, "--limit", "1")
 
 
 @pytest.mark.parametrize("twins", RULES, ids=lambda twins: twins.rule)

@@ -4,47 +4,39 @@ import json
 from pathlib import Path
 
 import pytest
-
-from kvfence.checker.cli.app import run
+from command_line import CommandLine
 
 SMALL = ["--size", "Request=1", "--size", "Block=1", "--pairs", "500"]
 
 
-def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["review", "sound", "unpinned_lookup", *SMALL]) == 1
-    assert "Worse: PIN is violated by the change in lookup." in capsys.readouterr().out
-    assert run(["review", "sound", "sound"]) == 0
-    assert "no difference" in capsys.readouterr().out
-    assert run(["review", "sound", "unpinned_lookp"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "did you mean unpinned_lookup" in error
+def test_exit_codes(kvfence: CommandLine) -> None:
+    assert "Worse: PIN is violated by the change in lookup." in kvfence.prints(
+        1, "review", "sound", "unpinned_lookup", *SMALL
+    )
+    assert "no difference" in kvfence.prints(0, "review", "sound", "sound")
+    assert "did you mean unpinned_lookup" in kvfence.refuses("review", "sound", "unpinned_lookp")
 
 
-def test_every_format_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_is_written(tmp_path: Path, kvfence: CommandLine) -> None:
     names = ["html", "markdown", "junit", "sarif", "json"]
     options = [part for name in names for part in (f"--{name}", str(tmp_path / name))]
-    assert run(["review", "sound", "unpinned_lookup", *SMALL, *options, "--github"]) == 1
+    text = kvfence.prints(1, "review", "sound", "unpinned_lookup", *SMALL, *options, "--github")
     assert all((tmp_path / name).stat().st_size > 500 for name in names)
-    assert "::error file=spec/machines/lookup.py,line=" in capsys.readouterr().out
+    assert "::error file=spec/machines/lookup.py,line=" in text
     assert json.loads((tmp_path / "json").read_text())["verdict"] == "worse"
 
 
-def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["review", "sound", "sound", "--html", str(tmp_path / "no" / "page.html")]) == 2
-    assert "page.html: cannot be created" in capsys.readouterr().err
+def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, kvfence: CommandLine) -> None:
+    assert "page.html: cannot be created" in kvfence.refuses(
+        "review", "sound", "sound", "--html", tmp_path / "no" / "page.html"
+    )
 
 
 @pytest.mark.parametrize("design", ["free_on_abort", "barrier_with_any"])
-def test_a_recorded_violation_is_explained(
-    design: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recorded_violation_is_explained(design: str, tmp_path: Path, kvfence: CommandLine) -> None:
     trace, page, folder = tmp_path / "t.jsonl", tmp_path / "page.html", tmp_path / "pictures"
-    run(["verify", "--design", design, "--record", str(trace)])
-    capsys.readouterr()
-    assert run(["explain", str(trace), "--html", str(page), "--svg", str(folder)]) == 1
-    out = capsys.readouterr().out
-    assert "violated" in out
+    kvfence("verify", "--design", design, "--record", trace)
+    assert "violated" in kvfence.prints(1, "explain", trace, "--html", page, "--svg", folder)
     drawn = {path.name for path in folder.iterdir()}
     assert drawn == (
         {"timeline.svg", "sequence.svg"} if "barrier" in design else {"sequence.svg", "slots.svg"}
@@ -52,26 +44,18 @@ def test_a_recorded_violation_is_explained(
     assert page.read_text().count("<svg") == 2
 
 
-def test_a_trace_without_violation_has_nothing_to_explain(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_without_violation_has_nothing_to_explain(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "t.jsonl"
-    run(["verify", "--design", "free_on_abort", "--record", str(trace)])
+    kvfence("verify", "--design", "free_on_abort", "--record", trace)
     lines = trace.read_text().splitlines(keepends=True)
     trace.write_text("".join(lines[:5]))
-    capsys.readouterr()
-    assert run(["explain", str(trace)]) == 0
-    assert "holds" in capsys.readouterr().out
+    assert "holds" in kvfence.prints(0, "explain", trace)
 
 
-def test_the_events_told_are_those_of_the_slots_involved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_events_told_are_those_of_the_slots_involved(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "t.jsonl"
-    run(["verify", "--design", "free_on_abort", "--record", str(trace)])
-    capsys.readouterr()
-    run(["explain", str(trace)])
-    out = capsys.readouterr().out.partition("The events that led to it")[2]
+    kvfence("verify", "--design", "free_on_abort", "--record", trace)
+    out = kvfence("explain", trace).out.partition("The events that led to it")[2]
     assert "gpu 0: nobody" in out
     told = [line.split()[1] for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert told[-1] == "free"
@@ -87,27 +71,20 @@ def test_the_events_told_are_those_of_the_slots_involved(
         (["review", "sound", "unpinned_lookup", "--size", "Blok=2"], "did you mean Block"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments) == 2
-    error = capsys.readouterr().err
-    assert part in error
-    assert error.count("\n") == 1
+def test_bad_input_is_one_line(arguments: list[str], part: str, kvfence: CommandLine) -> None:
+    assert part in kvfence.refuses(*arguments)
 
 
-def test_a_violation_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_violation_that_is_not_there_is_named(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "t.jsonl"
-    run(["verify", "--design", "barrier_with_any", "--record", str(trace)])
-    capsys.readouterr()
-    assert run(["explain", str(trace), "--which", "9"]) == 2
-    assert "has no race 9: there is 1 race" in capsys.readouterr().err
+    kvfence("verify", "--design", "barrier_with_any", "--record", trace)
+    assert "has no race 9: there is 1 race" in kvfence.refuses("explain", trace, "--which", "9")
 
 
 def test_an_invariant_that_the_change_drops_is_not_called_violated(
-    capsys: pytest.CaptureFixture[str],
+    kvfence: CommandLine,
 ) -> None:
     file = Path(__file__).parents[2] / "machines" / "verdicts.py"
-    code = run(["review", f"{file}:kept", f"{file}:promised"])
-    told = capsys.readouterr().out
-    assert code == 1
+    told = kvfence.prints(1, "review", f"{file}:kept", f"{file}:promised")
     assert "PIN is no longer stated in promised." in told
     assert "PIN is violated" not in told

@@ -1,30 +1,22 @@
 """``kvfence verify``: its exit codes, and that text and JSON tell the same facts."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
-from kvfence.checker.cli import app as cli
 from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 
 
-def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = cli.run(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
-    capsys: pytest.CaptureFixture[str],
+    kvfence: CommandLine,
 ) -> None:
     question = ["verify", "--machine", "block_pool"]
-    code, text, _ = answer(question, capsys)
+    code, text, _ = kvfence(*question)
     assert code == 0
-    _, printed, _ = answer([*question, "--format", "json"], capsys)
-    machine = json.loads(printed)["machines"][0]
+    machine = kvfence.json(0, *question)["machines"][0]
     lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
     assert lines["states"] == f"{machine['states']:,}"
     assert lines["transitions"] == f"{machine['transitions']:,}"
@@ -34,14 +26,12 @@ def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
 
 
 def test_a_faulty_design_is_violated_with_numbered_events_alike_in_text_and_json(
-    capsys: pytest.CaptureFixture[str],
+    kvfence: CommandLine,
 ) -> None:
     question = ["verify", "--design", "unpinned_lookup"]
-    code, text, _ = answer(question, capsys)
+    code, text, _ = kvfence(*question)
     assert code == 1
-    json_code, printed, _ = answer([*question, "--format", "json"], capsys)
-    assert json_code == 1
-    found = json.loads(printed)
+    found = kvfence.json(1, *question)
     example = found["counterexamples"][0]
     assert (found["verdict"], example["invariant"]) == ("violated", "PIN")
     told = re.findall(r"^ *(\d+)\. (\w+)\(", text, re.MULTILINE)
@@ -53,30 +43,27 @@ def test_a_faulty_design_is_violated_with_numbered_events_alike_in_text_and_json
     assert all(f"{name} = {str(value).lower()}" in text for name, value in example["values"].items())
 
 
-def test_the_values_told_are_those_that_make_the_condition_false(capsys: pytest.CaptureFixture[str]) -> None:
-    _, printed, _ = answer(["verify", "--design", "unpinned_lookup", "--format", "json"], capsys)
-    values = json.loads(printed)["counterexamples"][0]["values"]
+def test_the_values_told_are_those_that_make_the_condition_false(kvfence: CommandLine) -> None:
+    values = kvfence.json(1, "verify", "--design", "unpinned_lookup")["counterexamples"][0]["values"]
     assert [name for name, value in values.items() if value is True] == ["promise[0, 0]"]
     assert values["pin[0, 0]"] is False
 
 
-def test_the_steps_name_the_trace_events_that_they_stand_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, printed, _ = answer(["verify", "--design", "unpinned_lookup", "--format", "json"], capsys)
-    steps = json.loads(printed)["counterexamples"][0]["steps"]
+def test_the_steps_name_the_trace_events_that_they_stand_for(kvfence: CommandLine) -> None:
+    steps = kvfence.json(1, "verify", "--design", "unpinned_lookup")["counterexamples"][0]["steps"]
     assert [event["e"] for event in steps[-1]["observed"]][-1] == "lookup"
 
 
-def test_a_search_cut_short_is_undetermined_and_does_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_cut_short_is_undetermined_and_does_not_pass(kvfence: CommandLine) -> None:
     sizes = ["--size", "Block=9", "--size", "Holder=4"]
-    code, text, _ = answer(["verify", "--machine", "block_pool", *sizes, "--memory", "16MiB"], capsys)
-    assert code == 3
+    text = kvfence.prints(3, "verify", "--machine", "block_pool", *sizes, "--memory", "16MiB")
     assert "stopped early" in text
 
 
-def test_what_no_machine_states_is_said_not_to_be_checked_yet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_machine_states_is_said_not_to_be_checked_yet(kvfence: CommandLine) -> None:
     sizes = ["Block=2", "Request=1", "Slot=1", "Operation=1", "Token=2", "Part=1"]
     small = [word for size in sizes for word in ("--size", size)]
-    _, text, _ = answer(["verify", *small, "--engine", "interpret"], capsys)
+    _, text, _ = kvfence("verify", *small, "--engine", "interpret")
     specified = {row.id for row in INVARIANTS if row.specified}
     for row in INVARIANTS:
         line = next(line for line in text.splitlines() if line.startswith(f"{row.id} "))
@@ -98,11 +85,9 @@ def test_what_no_machine_states_is_said_not_to_be_checked_yet(capsys: pytest.Cap
     ],
 )
 def test_a_question_that_cannot_be_asked_is_one_line_with_the_way_out(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], hint: str, kvfence: CommandLine
 ) -> None:
-    code, out, err = answer(["verify", *arguments], capsys)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert hint in err
+    assert hint in kvfence.refuses("verify", *arguments)
 
 
 def test_the_catalogue_names_the_machines_that_state_each_invariant() -> None:
@@ -127,26 +112,22 @@ def test_each_design_names_machines_and_an_invariant_that_exist() -> None:
 
 
 def test_a_counterexample_recorded_as_a_trace_is_rejected_for_the_same_invariant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kvfence: CommandLine
 ) -> None:
     trace = str(tmp_path / "pin.jsonl")
-    assert answer(["verify", "--design", "unpinned_lookup", "--record", trace], capsys)[0] == 1
-    code, text, _ = answer(["check", trace], capsys)
+    assert kvfence("verify", "--design", "unpinned_lookup", "--record", trace)[0] == 1
+    code, text, _ = kvfence("check", trace)
     assert code == 1
     assert text.splitlines()[text.splitlines().index("") + 1].startswith("PIN is violated")
 
 
-def test_without_a_counterexample_nothing_is_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_counterexample_nothing_is_recorded(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "none.jsonl"
-    code, _, err = answer(["verify", "--machine", "block_pool", "--record", str(trace)], capsys)
+    code, _, err = kvfence("verify", "--machine", "block_pool", "--record", trace)
     assert (code, err.count("\n"), trace.exists()) == (0, 1, False)
 
 
 @pytest.mark.parametrize("design", [name for name, row in DESIGNS.items() if row.breaks])
-def test_every_named_design_breaks_its_invariant(design: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed, _ = answer(["verify", "--design", design, "--format", "json"], capsys)
-    found = json.loads(printed)
-    assert code == 1
+def test_every_named_design_breaks_its_invariant(design: str, kvfence: CommandLine) -> None:
+    found = kvfence.json(1, "verify", "--design", design)
     assert found["counterexamples"][0]["invariant"] == DESIGNS[design].breaks

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from kvfence.checker.analysis.verify import verify
-from kvfence.checker.cli.app import run
 from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.report.export.mermaid import labelled, moves, sequence_diagram, state_diagram
 from kvfence.checker.report.export.promela import promela
@@ -142,14 +142,12 @@ def test_a_sequence_diagram_in_mermaid_tells_every_step(name: str) -> None:
 
 
 @pytest.mark.parametrize(("language", "files"), [("tla", 2), ("promela", 1), ("mermaid", 2)])
-def test_export_writes_files(
-    language: str, files: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_writes_files(language: str, files: int, tmp_path: Path, kvfence: CommandLine) -> None:
     folder = tmp_path / "out"
-    assert run(["export", "lookup", str(folder), "--as", language, "--size", "Request=1"]) == 0
+    text = kvfence.prints(0, "export", "lookup", folder, "--as", language, "--size", "Request=1")
     written = sorted(path.name for path in folder.iterdir())
     assert len(written) == files
-    assert all(name in capsys.readouterr().out for name in written[:1])
+    assert all(name in text for name in written[:1])
 
 
 @pytest.mark.parametrize(
@@ -160,10 +158,5 @@ def test_export_writes_files(
         (["export", "lookup", "x", "--size", "Blok=2"], "did you mean Block"),
     ],
 )
-def test_bad_input_to_export_is_one_line(
-    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) == 2
-    error = capsys.readouterr().err
-    assert part in error
-    assert error.count("\n") == 1
+def test_bad_input_to_export_is_one_line(arguments: list[str], part: str, kvfence: CommandLine) -> None:
+    assert part in kvfence.refuses(*arguments)

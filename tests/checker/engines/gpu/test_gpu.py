@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from kvfence.checker.cli.commands.progress_line import room_left
+from kvfence.checker.cli.shared.progress_line import room_left
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu, expansion
 from kvfence.checker.engines.gpu.device.host import HostDevice

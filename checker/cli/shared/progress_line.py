@@ -52,15 +52,15 @@ def room_left(state: Progress) -> str:
 
 
 @contextmanager
-def count_progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A line with how many ``unit`` of how many (0: unknown) are done; None when nobody watches."""
+def count_progress(unit: str) -> Iterator[Callable[..., None] | None]:
+    """Shows how many ``unit`` are done, and of how many where that is given; None without a terminal."""
     with _bar() as bar:
         if bar is None:
             yield None
             return
         task = bar.add_task("")
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int = 0) -> None:
             bar.update(task, description=f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}")
 
         yield show

@@ -1,0 +1,139 @@
+"""`kvfence verify`: checks the machines of the specification."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kvfence.checker.cli.shared.options import (
+    DEFAULT_MEMORY,
+    DESIGN_HELP,
+    Format,
+    Sizes,
+    Threads,
+    print_report,
+)
+from kvfence.checker.cli.shared.progress_line import machine_progress
+from kvfence.checker.core.exit_codes import EXIT_CODES
+from kvfence.checker.core.names import ENGINES, SOUND
+from kvfence.checker.core.terminal_text import print_err
+from kvfence.checker.core.units import parse_memory, parse_sizes
+from kvfence.spec.files.outputs import check_outputs, files_of
+
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.py:MACHINE",
+        help="Only this machine. Default: every machine that the design touches.",
+    ),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"One of {', '.join(ENGINES)}. Default: {ENGINES[0]}; interpret where values exceed 64 bits."
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"The most memory that one machine may use, e.g. 4GiB. Default: {DEFAULT_MEMORY}; "
+        "with engine gpu, the memory of the GPU."
+    ),
+]
+UntilOption = Annotated[
+    Literal["first", "end"] | None,
+    typer.Option(
+        help="Stop at the first violation, or explore to the end. "
+        "Default: first for a faulty design, end for a sound one."
+    ),
+]
+SymmetryOption = Annotated[
+    bool,
+    typer.Option("--symmetry", help="Count states that differ only in the names of elements as one state."),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Save the search to this folder as it runs, and resume from there."),
+]
+ExportOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write the proofs of engine smt as SMT-LIB 2 files.")
+]
+SecondSolverOption = Annotated[
+    str | None, typer.Option(help="Decide the proofs of engine smt again with another solver: cvc5.")
+]
+InferLemmasOption = Annotated[
+    bool, typer.Option("--infer-lemmas", help="Let engine smt search for lemmas that the proofs lack.")
+]
+WalksOption = Annotated[
+    int | None, typer.Option(min=1, help="Random walks of engine swarm. Default: 1048576.")
+]
+StepsOption = Annotated[
+    int | None, typer.Option(min=1, help="Steps of each walk of engine swarm. Default: 1000.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, help="The random seed of the walks of engine swarm. Default: 0.")
+]
+RecordOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the first counterexample as a trace.")
+]
+
+
+def verify(
+    machine: MachineOption = None,
+    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = SOUND,
+    size: Sizes = None,
+    engine: EngineOption = None,
+    memory: MemoryOption = None,
+    until: UntilOption = None,
+    threads: Threads = None,
+    symmetry: SymmetryOption = False,
+    checkpoint: CheckpointOption = None,
+    export: ExportOption = None,
+    second_solver: SecondSolverOption = None,
+    infer_lemmas: InferLemmasOption = False,
+    walks: WalksOption = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
+    record: RecordOption = None,
+    output: Format = "text",
+) -> int:
+    """Check the machines of the specification: every state that they can reach at the given sizes.
+
+    Engine smt proves the invariants for sorts of any size instead.
+    """
+    from kvfence.checker.analysis.verify import record as record_counterexample
+    from kvfence.checker.analysis.verify import verify as run_verify
+    from kvfence.checker.core.processes import cores
+    from kvfence.checker.report.text.verdicts import verification_text
+
+    files = files_of(machine)
+    check_outputs({"--record": record}, inputs=files)
+    sizes = parse_sizes(size or [])
+    limit = None if memory is None and engine == "gpu" else parse_memory(memory or DEFAULT_MEMORY)
+    with machine_progress() as progress:
+        found = run_verify(
+            design,
+            machine=machine,
+            sizes=sizes,
+            engine=engine,
+            memory=limit,
+            until=until,
+            threads=threads or cores(),
+            symmetry=symmetry,
+            checkpoint=checkpoint,
+            export=export,
+            second_solver=second_solver,
+            infer_lemmas=infer_lemmas,
+            walks={k: n for k, n in (("walks", walks), ("steps", steps), ("seed", seed)) if n is not None},
+            note=print_err,
+            progress=progress,
+        )
+    if engine == "gpu" and int(os.environ.get("RANK", "0")) > 0:
+        return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
+    print_report(found, output, verification_text)
+    if record is not None and not record_counterexample(found, record, files):
+        print_err(f"{record}: not written, because no counterexample consists of events")
+    return EXIT_CODES[found.verdict]

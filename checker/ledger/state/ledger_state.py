@@ -425,10 +425,16 @@ class LedgerState:
         invariant: str,
         condition: str,
         pool: PoolState | None = None,
-        slots: Sequence[int] = (),
+        slots: Sequence[int] | int = (),
         **values: object,
     ) -> Violation:
-        """Word a violation of the event that is being judged. UndeclaredError if its rule cannot raise it."""
+        """Word a violation of the event that is being judged: ``condition`` should hold, and does not.
+
+        ``slots`` are those of ``pool`` for which it is false; a single one is also the first of the values.
+        Raises UndeclaredError if the rule of the event does not declare ``invariant``.
+        """
+        if isinstance(slots, int):
+            slots, values = (slots,), {"slot": slots, **values}
         event = self.ring[-1]
         if self.strict and invariant not in RULES[type(event)].ids:
             raise UndeclaredError(

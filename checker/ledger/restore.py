@@ -98,7 +98,7 @@ def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
 
 
 def _new_request(known: KnownRequest) -> Request:
-    request = Request(known.req, known.gen, explicit=known.explicit)
+    request = Request(known.req, known.gen, f"{known.req}.{known.gen}", known.explicit)
     request.ready = known.ready
     request.end, request.prompt, request.known = known.end, known.prompt, known.known
     request.admitted, request.local, request.external = known.admitted, known.local, known.external
@@ -174,7 +174,7 @@ def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Reques
         for slot in slots:
             if (pool.name, slot) in op.forgiven:
                 continue
-            if not pool.has(slot):
+            if not 0 <= slot < pool.total:
                 raise ValueError(f"transfer {known.op} moves slot {slot}, which pool {pool.name!r} has not")
             pool.words[slot] = pool.words[slot] + BUSY | flags
     if not op.load:

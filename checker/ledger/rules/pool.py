@@ -1,6 +1,6 @@
 """Rules of the events that give, share and take slots and labels.
 
-They judge slot by slot and can handle anything; ``pool_shortcuts`` spares most events that.
+They judge slot by slot and can handle anything; ``pool_fast_paths`` spares most events that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvfence.checker.ledger.kernels.slot_bits import (
 from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.attention_window import kind_of
 from kvfence.checker.ledger.state.declared import judges
-from kvfence.checker.ledger.state.ledger_state import LedgerState
+from kvfence.checker.ledger.state.ledger_state import LedgerState, holders_of, listed
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import tags_of
@@ -86,13 +86,13 @@ class PoolRules(Rules):
     @judges(ev.Alloc, "CONSERVE", "FREEZE", "PIN")
     def alloc(self, event: ev.Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
-        pool, slots = self.pools[event.pool], ints(event.slots)
+        pool, slots = self.pools[event.pool], listed(event.slots)
         holder = self.state.holder(pool, event.holder)
         found: Violation | None = None
         taken: list[int] = []
         for slot in slots:
             found = found or self.alloc_fault(pool, slot)
-            if not pool.has(slot) or slot in holder.slots:
+            if not 0 <= slot < pool.total or slot in holder.own:
                 continue
             word = pool.words[slot]
             if word & (BUSIES | PROMISES | FROZEN):
@@ -104,7 +104,7 @@ class PoolRules(Rules):
             else:
                 pool.free -= not word & NULL_BLOCK
                 pool.words[slot] = REF | (word & NULL_BLOCK)
-            holder.slots.add(slot)
+            holder.own.add(slot)
             taken.append(slot)
         self.join(holder, taken, event)
         self.state.count_slots(len(slots))
@@ -116,7 +116,7 @@ class PoolRules(Rules):
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with giving ``slot`` away."""
-        if not pool.has(slot):
+        if not 0 <= slot < pool.total:
             return self.fail("CONSERVE", "an allocated slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if word & NULL_BLOCK:
@@ -166,7 +166,7 @@ class PoolRules(Rules):
             self.joins_once(holder)
         for place, slot in enumerate(slots):
             found = found or self.touch_fault(pool, holder, slot)
-            if not pool.has(slot):
+            if not 0 <= slot < pool.total:
                 continue
             if slot in holder.slots:
                 holder.again[slot] = holder.again.get(slot, 0) + 1
@@ -195,7 +195,7 @@ class PoolRules(Rules):
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
         """What is wrong with ``holder`` joining the holders of ``slot``."""
-        if not pool.has(slot):
+        if not 0 <= slot < pool.total:
             return self.fail("CONSERVE", "a shared slot exists", pool, slot, total=pool.total)
         if slot in holder.slots:
             invariant = {"op": "UNIQUE", "hit": "PURE"}.get(holder.kind, "CONSERVE")
@@ -346,7 +346,7 @@ class PoolRules(Rules):
         found: Violation | None = None
         for slot in slots:
             found = found or self.evict_fault(pool, slot)
-            if pool.has(slot):
+            if 0 <= slot < pool.total:
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
                     self.state.forgive_promises(pool, slot)
@@ -357,12 +357,12 @@ class PoolRules(Rules):
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with evicting ``slot``."""
-        if not pool.has(slot):
+        if not 0 <= slot < pool.total:
             return self.fail("CONSERVE", "an evicted slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if word == LABEL:
             return None
-        holders = pool.holders_of(slot) if word & REFS else []
+        holders = holders_of(pool, slot) if word & REFS else []
         if word & PROMISES or any(name.startswith("hit:") for name in holders):
             if word & REFS:
                 pool.disputed.add(slot)
@@ -389,7 +389,7 @@ class PoolRules(Rules):
             if found is None and pool.label_of(slot) not in (None, tag):
                 found = self.fail(*ONE_KEY, pool, slot, key=tag, labelled=pool.label_of(slot))
             seen.add(slot)
-            if pool.has(slot) and not pool.words[slot] & NULL_BLOCK:
+            if 0 <= slot < pool.total and not pool.words[slot] & NULL_BLOCK:
                 pool.set_label(slot, tag)
         if found is None and event.op < 0 and pool.stale and slots:
             self.state.judge("RESET")
@@ -445,7 +445,7 @@ class PoolRules(Rules):
 
     def label_fault(self, pool: PoolState, slot: int, seen: set[int]) -> Violation | None:
         """What is wrong with labelling ``slot``, whatever filled it."""
-        if not pool.has(slot):
+        if not 0 <= slot < pool.total:
             return self.fail("CONSERVE", "a labelled slot exists", pool, slot, total=pool.total)
         if slot in seen:
             return self.fail("UNIQUE", "a slot is labelled once by one event", pool, slot)
@@ -472,7 +472,7 @@ class PoolRules(Rules):
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
         for slot in slots:
-            if pool.has(slot):
+            if 0 <= slot < pool.total:
                 pool.drop_label(slot)
             else:
                 found = found or self.fail("CONSERVE", "a slot exists", pool, slot, total=pool.total)

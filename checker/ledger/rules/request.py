@@ -88,7 +88,9 @@ class RequestRules(Rules):
                 listed = ints(event.slots)
                 for slot in listed:
                     found = found or self.promise_fault(pool, request, slot)
-                slots = sorted({slot for slot in listed if pool.has(slot) and pool.words[slot] & REFS})
+                slots = sorted(
+                    {slot for slot in listed if 0 <= slot < pool.total and pool.words[slot] & REFS}
+                )
             if event.counts:
                 found = found or promise_fault(state, event, pool)
             state.open_promise(request, pool, slots, external)
@@ -101,7 +103,7 @@ class RequestRules(Rules):
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
         """What is wrong with promising ``slot``."""
-        if not pool.has(slot):
+        if not 0 <= slot < pool.total:
             return self.fail("CONSERVE", "a promised slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if not word & REFS:

@@ -111,7 +111,7 @@ class TransferRules(Rules):
             state.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
         return found
 
-    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for short cuts
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for fast paths
         """Take a plain transfer over: how many blocks it moves. None, and nothing changed, if it is not."""
         return None
 
@@ -146,7 +146,7 @@ class TransferRules(Rules):
                     "UNIQUE", f"a slot appears once in {side} of a transfer", pool, twice, op=event.op
                 )
             for slot in slots:
-                if not pool.has(slot):
+                if not 0 <= slot < pool.total:
                     return self.fail("CONSERVE", "a transferred slot exists", pool, slot, total=pool.total)
                 if not pool.words[slot] & REFS:
                     return self.fail(
@@ -305,7 +305,7 @@ class TransferRules(Rules):
 
     def use(self, op: Op, pool: PoolState, slot: int) -> bool:
         """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
-        if not pool.has(slot) or not pool.words[slot] & REFS:
+        if not 0 <= slot < pool.total or not pool.words[slot] & REFS:
             op.forgiven |= {(pool.name, slot)}
             return False
         pool.words[slot] += BUSY

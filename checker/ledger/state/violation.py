@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from kvfence.spec import events as ev
-
-_SAME: Final = ("req", "op", "gen", "holder", "group")
-"""The values that tell faults of one rule apart."""
-
-
-def cause_of(
-    invariant: str, condition: str, pool: str, slots: tuple[int, ...], values: dict[str, object]
-) -> tuple[object, ...]:
-    """What two violations have in common if they are the same fault again."""
-    return (invariant, condition, pool, slots, *(values.get(name) for name in _SAME))
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):

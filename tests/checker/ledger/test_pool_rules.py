@@ -330,10 +330,10 @@ TWINS = [
 
 
 def judge(events: list[ev.Event]) -> list[str]:
-    """The invariants that ``events`` violate, in order; the same whether shortcuts are taken or not."""
+    """The invariants that ``events`` violate, in order; the same whether fast paths are taken or not."""
     found, slowly = (
         [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
-        for ledger in (Ledger(HEADER), Ledger(HEADER, shortcuts=False))
+        for ledger in (Ledger(HEADER), Ledger(HEADER, fast_paths=False))
     )
     assert found == slowly
     return found

@@ -112,7 +112,7 @@ def test_a_snapshot_that_makes_no_sense_is_one_clear_error(
 
 
 DERIVED = {
-    Request: {"id", "key", "progress", "address", "loads", "stores", "_fresh", "_fresh_after"},
+    Request: {"id", "key", "progress", "loads", "stores", "_fresh", "_fresh_after"},
     Op: {"id", "event", "request", "load", "destinations", "named_src", "named_dst", "stored", "plain"},
     Holder: {"kind", "request", "own", "parts", "in_parts", "reaching"},
     PoolState: {"words", "free", "array", "layout", "counts", "null", "total", "tag_words", "native"}

@@ -56,8 +56,8 @@ class Ledger:
     'CONSERVE'
 
     ``fast_paths``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where
-    there is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
-    a verdict.
+    there is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these
+    changes a verdict.
 
     A rule that raises an invariant which it does not declare is an error, UndeclaredError; with ``strict``
     false, as in a serving process, the violation is reported like any other.

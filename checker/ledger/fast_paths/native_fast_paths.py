@@ -13,6 +13,7 @@ from kvfence.checker.ledger.kernels.slot_bits import LABEL, REF
 from kvfence.checker.ledger.rules.transfer import TransferRules
 from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
+from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import mix_of
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
@@ -70,8 +71,17 @@ class NativePoolFastPaths(PoolFastPathsBase):
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder)
-        if holder is None or self.may_protect(holder):
+        if holder is None:
             return super().free(event)
+        request = holder.request
+        if request is not None:  # as may_protect does
+            needed = (
+                request.progress[LAST_STEP] > self.state.processed
+                if holder.kind == "req"
+                else request.promise is not None
+            )
+            if needed:
+                return super().free(event)
         own, parts = holder.own, holder.parts
         left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
         if left > 0:

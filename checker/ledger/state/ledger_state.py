@@ -257,7 +257,8 @@ class LedgerState:
             else:
                 kind, _, key = name.partition(":")
                 request = self.request_of_key(key) if kind in ("req", "hit") else None
-            holder = pool.holders[name] = Holder(name, kind, request)
+            # Given its containers, a dataclass is made as fast as by hand.
+            holder = pool.holders[name] = Holder(name, kind, request, set(), [], 0, {}, [], {})
         return holder
 
     def request_of_key(self, key: str) -> Request | None:

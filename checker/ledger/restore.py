@@ -24,14 +24,7 @@ from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
-from kvfence.spec.snapshot import (
-    KnownEnd,
-    KnownPool,
-    KnownRequest,
-    KnownTransfer,
-    Rarer,
-    Snapshot,
-)
+from kvfence.spec.snapshot import KnownEnd, KnownPool, KnownRequest, KnownTransfer, Rarer, Snapshot
 
 
 def restore(state: LedgerState, snapshot: Snapshot) -> None:

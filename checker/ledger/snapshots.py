@@ -133,11 +133,7 @@ def _pool(pool: PoolState) -> KnownPool:
 def _holder(holder: Holder) -> KnownHolder:
     reach = holder.reaches()
     return KnownHolder(
-        holder.name,
-        _numbers(sorted(holder.slots)),
-        _numbers(reach),
-        tuple(reach.values()),
-        holder.leaked,
+        holder.name, _numbers(sorted(holder.slots)), _numbers(reach), tuple(reach.values()), holder.leaked
     )
 
 

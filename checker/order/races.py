@@ -256,15 +256,7 @@ class OrderChecker:
         index, clock = lane.index, lane.clock
         if event.reads:
             site = Site(
-                index,
-                number,
-                "kernel",
-                False,
-                event.thread,
-                event.stream,
-                event.name,
-                event.by,
-                event.stack,
+                index, number, "kernel", False, event.thread, event.stream, event.name, event.by, event.stack
             )
             self._read(site, clock, event.reads)
         if event.writes:

@@ -144,13 +144,7 @@ class PoolRules(Rules):
         pool = self.pools[event.pool]
         free = pool.free + pool.drift
         if event.asked <= free:
-            return self.fail(
-                *DENIED_WHEN_SHORT,
-                pool,
-                asked=event.asked,
-                free=free,
-                holder=event.holder,
-            )
+            return self.fail(*DENIED_WHEN_SHORT, pool, asked=event.asked, free=free, holder=event.holder)
         return self.told(pool, event.free)
 
     # Touch.

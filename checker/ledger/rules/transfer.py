@@ -7,12 +7,7 @@ from typing import TypeVar
 
 from kvfence.checker.ledger.kernels.slot_bits import BAD, BUSY, FILLING, LABEL, REFS
 from kvfence.checker.ledger.rules.base import Rules
-from kvfence.checker.ledger.rules.load import (
-    distrust,
-    distrusted_fault,
-    load_order_fault,
-    refilled,
-)
+from kvfence.checker.ledger.rules.load import distrust, distrusted_fault, load_order_fault, refilled
 from kvfence.checker.ledger.rules.rank import end_fault
 from kvfence.checker.ledger.state.bulk import same
 from kvfence.checker.ledger.state.declared import judges

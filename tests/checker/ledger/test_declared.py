@@ -295,11 +295,7 @@ PLACED = ev.Geometry("1", 0, 0, 4)
             ev.Retire("1", 0),
             once("ONCE", "NO-LEAK"),
         ),
-        (
-            [ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)],
-            ev.Retire("1", 0),
-            once("FLUSH"),
-        ),
+        ([ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)], ev.Retire("1", 0), once("FLUSH")),
         ([], ev.Preempt("1", 0, "room"), once("ONCE")),
         ([], ev.Dispatch(0, [], []), once("ONCE")),
         ([], ev.Dispatch(0, ["1"], [1]), once("ONCE", "USE-READY", "FAIL-CLOSED")),

@@ -341,13 +341,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "FAIL-CLOSED",
     ),
     # Zeros.
-    (
-        "zeros are of a step under way",
-        STEP,
-        ev.Zero(0, "gpu", [2]),
-        ev.Zero(1, "gpu", [2]),
-        "ONCE",
-    ),
+    ("zeros are of a step under way", STEP, ev.Zero(0, "gpu", [2]), ev.Zero(1, "gpu", [2]), "ONCE"),
     (
         "a load comes after them",
         [

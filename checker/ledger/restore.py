@@ -1,4 +1,4 @@
-"""Going on from a snapshot: ledger state that know what the header of a trace tells."""
+"""Restores the ledger state from the snapshot in the header of a trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kvfence.spec.snapshot import KnownEnd, KnownPool, KnownRequest, KnownTransf
 
 
 def restore(state: LedgerState, snapshot: Snapshot) -> None:
-    """Bring ``ledger state``, which know nothing yet, to where ``snapshot`` was taken.
+    """Bring ``state``, which is empty, to where ``snapshot`` was taken.
 
     Raises ``ValueError`` for a snapshot that makes no sense.
     """
@@ -194,8 +194,9 @@ def _know(extra: Extra, rarer: Rarer) -> None:
         extra.votes[known.op, known.gen] = Votes(*map(_mask, parts))
     extra.buffers.update(((rank, buffer), (op, gen)) for rank, buffer, op, gen in rarer.buffers)
     for question in rarer.questions:
-        told = Question(question.req, question.gen, question.pool, tuple(question.tags))
-        extra.questions[question.ask] = told
+        extra.questions[question.ask] = Question(
+            question.req, question.gen, question.pool, tuple(question.tags)
+        )
     extra.published.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.published)
     for memory in rarer.host:
         host = extra.host[memory.pool] = HostMemory(refused=set(memory.refused), pinned=dict(memory.pinned))

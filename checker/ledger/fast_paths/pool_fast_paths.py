@@ -48,7 +48,7 @@ class PoolFastPathsBase(PoolRules):
             state.count_long(count)
         if event.free == pool.free and not pool.drift:
             return None
-        return self.told(pool, event.free)
+        return self.count_fault(pool, event.free)
 
     def may_protect(self, holder: Holder) -> bool:
         """Whether slots may not be freed because a step, or a promise to the request, needs ``holder``."""
@@ -67,7 +67,7 @@ class PoolFastPathsBase(PoolRules):
         if count >= LONG:
             state.count_long(count)
         if event.free != pool.free or pool.drift:
-            found = self.told(pool, event.free)
+            found = self.count_fault(pool, event.free)
             if found is not None:
                 return found
         if not gone:

@@ -105,7 +105,7 @@ class GeometryRules(Rules):
 
 
 def promise_fault(state: LedgerState, event: ev.Lookup, pool: PoolState) -> Violation | None:
-    """Whether a promise whose slots are told by group leaves no window uncovered."""
+    """Whether a promise whose slots are counted by group leaves no window uncovered."""
     local, end, total = event.local, event.local + event.external, sum(event.counts)
     if len(event.counts) > len(state.groups) or total != len(ints(event.slots)):
         raise ValueError(f"counts add up to {total} slots in {len(event.counts)} groups")
@@ -128,11 +128,11 @@ def promise_fault(state: LedgerState, event: ev.Lookup, pool: PoolState) -> Viol
 
 def accepted_fault(state: LedgerState, event: ev.Admit) -> Violation | None:
     """Whether less is accepted than was promised, and another window is read behind that."""
-    told = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
-    if told is None or not 0 < event.external < told[1]:
+    promise = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
+    if promise is None or not 0 < event.external < promise[1]:
         return None
     state.judge("GEOMETRY")
-    local, external, counts = told
+    local, external, counts = promise
     end = event.local + event.external
     for index, count in enumerate(counts):
         group = state.groups[index]

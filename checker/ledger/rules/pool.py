@@ -63,7 +63,7 @@ class PoolRules(Rules):
         super().__init__(state)
         self.windows = {index: group for index, group in state.groups.items() if kind_of(group) != "full"}
 
-    def told(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
+    def count_fault(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
         """The pool's own count of free slots must be ours. A difference is reported once.
 
         After another violation, ``found``, a difference is its consequence and only noted.
@@ -108,7 +108,7 @@ class PoolRules(Rules):
             taken.append(slot)
         self.join(holder, taken, event)
         self.state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if not slots and found is None:
             self.state.not_judged("FREEZE", "PIN")
             self.no_slots(event.free)
@@ -145,7 +145,7 @@ class PoolRules(Rules):
         free = pool.free + pool.drift
         if event.asked <= free:
             return self.fail(*DENIED_WHEN_SHORT, pool, asked=event.asked, free=free, holder=event.holder)
-        return self.told(pool, event.free)
+        return self.count_fault(pool, event.free)
 
     # Touch.
 
@@ -175,7 +175,7 @@ class PoolRules(Rules):
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
         self.state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if not slots and found is None:
             self.no_slots(event.free)
         return found
@@ -280,7 +280,7 @@ class PoolRules(Rules):
         if not holder.slots:
             self.left(pool, holder)
         state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if found is None and not gone:
             self.all_stay(pinned=bool(promised))
             if not slots:
@@ -296,7 +296,7 @@ class PoolRules(Rules):
     def free_fault(
         self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool
     ) -> Violation | None:
-        """What is wrong with nobody holding ``slot`` any more."""
+        """What is wrong with ``slot`` having no holder any more."""
         if word & PROMISES:
             return self.fail("PIN", "a promised slot has a holder", pool, slot, leaving=holder.name)
         if word & BUSIES:
@@ -335,7 +335,7 @@ class PoolRules(Rules):
 
     @judges(ev.Evict, "PIN", "FREEZE", "CONSERVE")
     def evict(self, event: ev.Evict) -> Violation | None:
-        """Only cached slots that nobody holds and nothing expects are evicted."""
+        """Only cached slots that have no holder, and that nothing expects, are evicted."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
         for slot in slots:

@@ -82,7 +82,7 @@ class ResidencyRules(Rules):
 
 
 def difference(state: LedgerState, pool: PoolState) -> Violation | None:
-    """Whether the published keys of ``pool`` are those of its labels. Each difference is told once."""
+    """Whether the published keys of ``pool`` are those of its labels. Each difference is reported once."""
     known = state.extra.published.setdefault(pool.name, set())
     labelled = set(pool.index().counts()[0])
     if known == labelled:

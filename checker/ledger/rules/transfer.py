@@ -106,9 +106,8 @@ class TransferRules(Rules):
             state.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
         return found
 
-    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for fast paths
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:
         """Take a plain transfer over: how many blocks it moves. None, and nothing changed, if it is not."""
-        return None
 
     def give_back(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """The end of a transfer that :meth:`take` took over."""
@@ -341,7 +340,7 @@ class TransferRules(Rules):
         """Each rank reports an issued transfer once."""
         closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
-            closed.missing &= ~(1 << event.rank)  # that it ended without this report was told
+            closed.missing &= ~(1 << event.rank)  # that it ended without this report was a violation
             self.state.not_judged("ONCE")
             return None
         op, wrong = self.open_op(event, "reported")

@@ -1,4 +1,4 @@
-"""Everything the ledger knows, and how it words a violation; the ``*_rules`` modules read and write it."""
+"""Everything the ledger knows, and how it words a violation; the rules read and write it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG: Final = 64  # slots that make an event a long one
 REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
 TELLING_APART: Final = ("req", "op", "gen", "holder", "group")
 """The values that tell faults of one rule apart."""
-KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is told once
+KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is reported in full once
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
 REPORTED_EVENTS: Final = 8
@@ -129,7 +129,7 @@ class Step:
     def copy(
         self, current: dict[str, Request], copies: dict[Request, Request], pools: dict[str, PoolState]
     ) -> Step:
-        """A copy in other ledger state."""
+        """A copy for another ledger state, with the copies of its requests and pools."""
         requests = [copies[request] for request in self.requests(current)]
         other = Step(self.number, self._ids, self.tokens, requests)
         other.frozen = [(pools[pool.name], list(slots)) for pool, slots in self.frozen]
@@ -144,7 +144,7 @@ class Closed:
     def __init__(self, op: Op, ok: bool, missing: int) -> None:
         event = op.event
         self.missing = missing
-        """Bit ``r`` is set if it ended before rank ``r`` reported, which was told."""
+        """Bit ``r`` is set if it ended before rank ``r`` reported, and that was a violation."""
         self.gen = event.gen
         self.ok = ok
         self.src_pool, self.src_epoch = event.src_pool, op.src_epoch
@@ -208,7 +208,7 @@ class LedgerState:
         self.judged: dict[str, int] = dict.fromkeys(BY_ID, 0)
         """Judgements made, more or fewer than one for each event of a kind; see :meth:`judge`."""
         self.strict = True
-        """Whether it is an error if a rule raises what it does not declare; if not, the violation is told."""
+        """Whether it is an error if a rule raises what it does not declare; if not, it is a violation."""
 
     def copy(self, *, history: bool = True) -> LedgerState:
         """An independent copy, with or without the events that are remembered for reports.
@@ -272,7 +272,7 @@ class LedgerState:
         return request
 
     def add_request(self, id_: str, gen: int, *, explicit: bool) -> Request:
-        """Start to keep ledger state on a generation."""
+        """Start to follow a generation."""
         key = f"{id_}.{gen}"
         request = self.requests[key] = Request(id_, gen, key, explicit)
         current = self.current.get(id_)
@@ -359,7 +359,7 @@ class LedgerState:
             self.not_current(request)
 
     def forget_request(self, request: Request) -> None:
-        """Stop to keep ledger state on a generation, but remember that there was one."""
+        """Stop following a generation, but remember that there was one."""
         self.requests.pop(request.key, None)
         self.not_current(request)
         self.retired[request.key] = None

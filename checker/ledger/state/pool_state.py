@@ -130,7 +130,7 @@ class PoolState:
         """Numbers of slots from which numpy is used."""
         self.free = pool.slots - (pool.null is not None)
         self.drift = 0
-        """What the pool told minus our own count, after it was reported."""
+        """What the pool reported minus our own count, after it was reported."""
         self.holders: dict[str, Holder] = {}
         self.tags: npt.NDArray[np.uint64] = np.zeros(pool.slots, dtype=np.uint64)
         """The tag of each slot that has a label; of others, anything."""
@@ -149,7 +149,7 @@ class PoolState:
         self.marks: npt.NDArray[np.int32] = np.zeros(pool.slots, dtype=np.int32)
         """Scratch space to find a slot that appears twice."""
         self.disputed: set[int] = set()
-        """Held slots that were evicted: told, so what follows from that is not."""
+        """Held slots that were evicted: that was reported, and what follows from it is not."""
         self.frozen: dict[int, int] = {}
         """The last step that may read a slot, for slots with the FROZEN flag."""
         self.epoch = 0

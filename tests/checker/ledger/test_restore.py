@@ -136,7 +136,7 @@ FORGOTTEN = {
         (Extra, Rarer),
     ],
 )
-def test_whatever_the_books_have_is_in_a_snapshot_or_follows_from_it(
+def test_whatever_the_ledger_state_has_is_in_a_snapshot_or_follows_from_it(
     state: type, known: type[msgspec.Struct]
 ) -> None:
     has = set(state.__slots__)  # type: ignore[attr-defined]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -96,13 +97,14 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     gc.disable()
     try:
         batches = reader.batches()
-        for batch in batches:
-            if _judge(reader, ledger, batch, violations, limit):
+        events = chain.from_iterable(batches if progress is None else _watched(batches, ledger, progress))
+        while (violation := _next_violation(reader, ledger, events)) is not None:
+            if len(violations) < KEPT_VIOLATIONS:
+                violations.append(violation)
+            if limit is not None and ledger.violation_counts.total() >= limit:
                 reader.verify_rest()
                 notes.append(f"stopped after {ledger.violation_counts.total()} violation(s)")
                 break
-            if progress is not None:
-                progress(ledger.events)
     except KeyboardInterrupt:
         interrupted = True
         notes.append(f"interrupted after {ledger.events} events")
@@ -125,29 +127,34 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     return _report(reader, ledger, violations, notes, seconds, quiesced=quiesced, interrupted=interrupted)
 
 
-def _judge(
-    reader: TraceReader, ledger: Ledger, batch: list[ev.Event], violations: list[Violation], limit: int | None
-) -> bool:
-    """Judge ``batch``; whether that is enough."""
-    rest = iter(batch)
-    while True:
-        try:
-            violation = ledger.apply_until_violation(rest)
-        except (KeyError, ValueError, IndexError, OverflowError, TypeError):
-            _refuse_nonsense(reader, ledger)
-            raise
-        if violation is None:
-            return False
+def _watched(
+    batches: Iterator[list[ev.Event]], ledger: Ledger, progress: Progress
+) -> Iterator[list[ev.Event]]:
+    """``batches``, with ``progress`` called when one of them is judged."""
+    for batch in batches:
+        yield batch
+        progress(ledger.events)
+
+
+def _next_violation(reader: TraceReader, ledger: Ledger, events: Iterator[ev.Event]) -> Violation | None:
+    """Judge ``events`` up to the next violation; None if there is no further one.
+
+    The reader feeds the ledger, without anything in between: an event takes a short way to its violation.
+    """
+    try:
+        violation = ledger.apply_until_violation(events)
+    except (KeyError, ValueError, IndexError, OverflowError, TypeError):
         _refuse_nonsense(reader, ledger)
-        if len(violations) < KEPT_VIOLATIONS:
-            violations.append(violation)
-        if limit is not None and ledger.violation_counts.total() >= limit:
-            return True
+        raise
+    if violation is not None:
+        _refuse_nonsense(reader, ledger)
+    return violation
 
 
 def _refuse_nonsense(reader: TraceReader, ledger: Ledger) -> None:
     """An event that names what does not exist is a fault of the trace, not of what it tells about."""
-    problem = problem_of_event(reader.header, ledger.state.ring[-1])
+    last = ledger.state.ring
+    problem = problem_of_event(reader.header, last[-1]) if last else None
     if problem is not None:
         raise reader.event_error(ledger.events - 1, problem)
 

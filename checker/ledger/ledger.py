@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final, Literal, TypeAlias
 
-from kvfence.checker.ledger.fast_paths.native_shortcuts import NativePoolShortcuts, NativeTransferShortcuts
-from kvfence.checker.ledger.fast_paths.pool_shortcuts import PoolShortcuts
-from kvfence.checker.ledger.fast_paths.transfer_shortcuts import TransferShortcuts
+from kvfence.checker.ledger.fast_paths.native_fast_paths import NativePoolFastPaths, NativeTransferFastPaths
+from kvfence.checker.ledger.fast_paths.pool_fast_paths import PoolFastPaths
+from kvfence.checker.ledger.fast_paths.transfer_fast_paths import TransferFastPaths
 from kvfence.checker.ledger.kernels.kernels import kernels
 from kvfence.checker.ledger.restore import restore
 from kvfence.checker.ledger.rules.geometry import GeometryRules
@@ -55,12 +55,12 @@ class Ledger:
     >>> ledger.apply(Free("gpu", "req:1.0", [2, 2])).invariant
     'CONSERVE'
 
-    ``shortcuts``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where there
-    is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these changes
-    a verdict.
+    ``fast_paths``: whether ordinary events are recognised as such; ``compiled``: by compiled code, where
+    there is a C compiler; ``long_from``: number of slots from which numpy does it otherwise. None of these
+    changes a verdict.
 
     A rule that raises an invariant which it does not declare is an error, UndeclaredError; with ``strict``
-    false, as in a serving process, the violation is told like any other.
+    false, as in a serving process, the violation is reported like any other.
 
     Raises ``ValueError`` for a header with impossible sizes.
     """
@@ -70,7 +70,7 @@ class Ledger:
         header: ev.Header,
         mode: Mode = "raise",
         *,
-        shortcuts: bool = True,
+        fast_paths: bool = True,
         compiled: bool = True,
         long_from: int = LONG_FROM,
         strict: bool = True,
@@ -82,13 +82,13 @@ class Ledger:
         self.mode: Mode = mode
         self.violations: list[Violation] = []
         self.violation_counts: Counter[str] = Counter()
-        found = kernels() if shortcuts and compiled else None
+        found = kernels() if fast_paths and compiled else None
         self._kinds: _Kinds = (
-            (NativePoolShortcuts, NativeTransferShortcuts)
+            (NativePoolFastPaths, NativeTransferFastPaths)
             if found is not None
             else (
-                PoolShortcuts if shortcuts else PoolRules,
-                TransferShortcuts if shortcuts else TransferRules,
+                PoolFastPaths if fast_paths else PoolRules,
+                TransferFastPaths if fast_paths else TransferRules,
             )
         )
         state = LedgerState(header, long_from, found)

@@ -1,4 +1,4 @@
-"""Going on from a snapshot: ledger state that know what the header of a trace tells."""
+"""Restores the ledger state from the snapshot in the header of a trace."""
 
 from __future__ import annotations
 
@@ -24,18 +24,11 @@ from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
-from kvfence.spec.snapshot import (
-    KnownEnd,
-    KnownPool,
-    KnownRequest,
-    KnownTransfer,
-    Rarer,
-    Snapshot,
-)
+from kvfence.spec.snapshot import KnownEnd, KnownPool, KnownRequest, KnownTransfer, Rarer, Snapshot
 
 
 def restore(state: LedgerState, snapshot: Snapshot) -> None:
-    """Bring ``ledger state``, which know nothing yet, to where ``snapshot`` was taken.
+    """Bring ``state``, which is empty, to where ``snapshot`` was taken.
 
     Raises ``ValueError`` for a snapshot that makes no sense.
     """
@@ -98,7 +91,7 @@ def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
 
 
 def _new_request(known: KnownRequest) -> Request:
-    request = Request(known.req, known.gen, explicit=known.explicit)
+    request = Request(known.req, known.gen, f"{known.req}.{known.gen}", known.explicit)
     request.ready = known.ready
     request.end, request.prompt, request.known = known.end, known.prompt, known.known
     request.admitted, request.local, request.external = known.admitted, known.local, known.external
@@ -174,7 +167,7 @@ def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Reques
         for slot in slots:
             if (pool.name, slot) in op.forgiven:
                 continue
-            if not pool.has(slot):
+            if not 0 <= slot < pool.total:
                 raise ValueError(f"transfer {known.op} moves slot {slot}, which pool {pool.name!r} has not")
             pool.words[slot] = pool.words[slot] + BUSY | flags
     if not op.load:
@@ -201,8 +194,9 @@ def _know(extra: Extra, rarer: Rarer) -> None:
         extra.votes[known.op, known.gen] = Votes(*map(_mask, parts))
     extra.buffers.update(((rank, buffer), (op, gen)) for rank, buffer, op, gen in rarer.buffers)
     for question in rarer.questions:
-        told = Question(question.req, question.gen, question.pool, tuple(question.tags))
-        extra.questions[question.ask] = told
+        extra.questions[question.ask] = Question(
+            question.req, question.gen, question.pool, tuple(question.tags)
+        )
     extra.published.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.published)
     for memory in rarer.host:
         host = extra.host[memory.pool] = HostMemory(refused=set(memory.refused), pinned=dict(memory.pinned))

@@ -1,4 +1,4 @@
-"""Snapshots: what the ledger state know, as the header of a trace tells it."""
+"""Makes snapshots: the ledger state as the header of a trace states it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def snapshot_of(state: LedgerState) -> Snapshot:
-    """Everything that ``ledger state`` know and later events may be judged by."""
+    """Everything in ``state`` by which later events may be judged."""
     requests = _mentioned(state)
     return Snapshot(
         events=state.events,
@@ -133,11 +133,7 @@ def _pool(pool: PoolState) -> KnownPool:
 def _holder(holder: Holder) -> KnownHolder:
     reach = holder.reaches()
     return KnownHolder(
-        holder.name,
-        _numbers(sorted(holder.slots)),
-        _numbers(reach),
-        tuple(reach.values()),
-        holder.leaked,
+        holder.name, _numbers(sorted(holder.slots)), _numbers(reach), tuple(reach.values()), holder.leaked
     )
 
 
@@ -225,7 +221,7 @@ def _rarer(state: LedgerState) -> Rarer:
         zeroing=tuple((pool, slot, step) for (pool, slot), step in extra.zeroing.items()),
         failed=tuple((op, gen, sorted(slots)) for (op, gen), slots in extra.failed.items()),
         suspects=tuple(_slots(pool, sorted(slots)) for pool, slots in extra.suspects.items()),
-        promised=tuple((key, *told) for key, told in extra.promised.items()),
+        promised=tuple((key, *promised) for key, promised in extra.promised.items()),
         misses=_tags(extra.misses),
         asked=extra.asked,
         votes=tuple(

@@ -1,7 +1,7 @@
 """Vector clocks of threads, streams, events and queue items: what comes before whatever happens next.
 
 A *lane* is a chain of operations: the calls of a thread, or what one thread launched on one stream.
-Operations are named by their lane and by the number of the event that told them, so that numbers grow along
+Operations are named by their lane and by the number of their event, so that numbers grow along
 each lane. A clock says for each lane up to which number its operations come before; operations of the lane's
 future have greater numbers.
 

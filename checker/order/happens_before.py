@@ -260,7 +260,7 @@ class OrderGraph:
         nodes: list[Node] = [end] if start is None else _networkx().shortest_path(self.graph, start, end)
         return nodes
 
-    def told(self, node: Node) -> str:
+    def described(self, node: Node) -> str:
         """A node in a line."""
         number = self.number[node]
         event = self.events[number]
@@ -305,7 +305,7 @@ def explain(header: od.Header, events: Sequence[od.OrderEvent], race: Race, offs
     common = graph.common(first, second)
     paths = [
         tuple(
-            f"event {numbers[graph.number[node]] + offset}: {graph.told(node)}"
+            f"event {numbers[graph.number[node]] + offset}: {graph.described(node)}"
             for node in graph.path(common, end)
         )
         for end in (first, second)

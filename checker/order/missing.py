@@ -8,7 +8,7 @@ from kvfence.spec import order as od
 
 
 def invariant_broken(first: Site, second: Site, memory: od.RegionKind) -> str:
-    """Id of the invariant that two accesses without order break; ``first`` was told first. "" : none."""
+    """Id of the invariant that two accesses without order break; ``first`` was recorded first. "" : none."""
     return broken_by(first.what, first.write, second.what, second.write, memory)
 
 
@@ -30,7 +30,7 @@ def broken_by(
     return "FREEZE" if "release" in (first, second) else ""
 
 
-def told(site: Site, clocks: Clocks) -> str:
+def described(site: Site, clocks: Clocks) -> str:
     """An access in a few words: ``the read of copy 'store' (stream 2, event 7)``."""
     name = f" '{site.name}'" if site.name else ""
     where = f"thread {site.thread}" if site.stream < 0 else stream_told(site.stream, clocks)
@@ -52,7 +52,7 @@ def missing_edge(first: Site, second: Site, clock: Clock, clocks: Clocks) -> str
     """Why nothing puts ``first`` before ``second``, whose ``clock`` is, and what would."""
     if first.number == second.number:
         return "the parts of one copy have no order: give what depends on another part a copy of its own"
-    one, other = told(first, clocks), told(second, clocks)
+    one, other = described(first, clocks), described(second, clocks)
     thread = clocks.threads[second.thread]
     loose = second.order if second.what == "copy" and not second.write else "stream"
     if loose != "stream" and thread.lanes[second.stream].clock[first.lane] >= first.number:

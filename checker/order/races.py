@@ -66,7 +66,7 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[int, ...]
     """First and last slot, if the region has slots."""
     owner: str
-    """Whom the bytes belong to, if that was told."""
+    """Whom the bytes belong to, if the trace says so."""
     first: Access
     second: Access
     missing: str
@@ -83,7 +83,7 @@ class OrderChecker:
 
     Memory is bounded: at most ``most_pieces`` pieces of memory are remembered. Races alike (same operations,
     streams, stacks and region) are counted together and the first of each is kept, up to ``keep`` of them.
-    ``on_race`` is told each race that is kept. Raises OrderTraceError for events that make no sense.
+    ``on_race`` is called with each race that is kept. Raises OrderTraceError for events that make no sense.
     """
 
     def __init__(
@@ -256,15 +256,7 @@ class OrderChecker:
         index, clock = lane.index, lane.clock
         if event.reads:
             site = Site(
-                index,
-                number,
-                "kernel",
-                False,
-                event.thread,
-                event.stream,
-                event.name,
-                event.by,
-                event.stack,
+                index, number, "kernel", False, event.thread, event.stream, event.name, event.by, event.stack
             )
             self._read(site, clock, event.reads)
         if event.writes:
@@ -433,17 +425,22 @@ class OrderChecker:
 
     def _access(self, site: Site) -> Access:
         stack = self._stacks.get(site.stack)
-        return Access(
-            number=site.number - 1,
-            what=site.what,
-            write=site.write,
-            thread=site.thread,
-            stream=site.stream,
-            name=site.name,
-            by=site.by,
-            stack=tuple(stack.frames) if stack else (),
-            order=site.order,
-        )
+        return access_of(site, tuple(stack.frames) if stack else ())
+
+
+def access_of(site: Site, stack: tuple[str, ...] = ()) -> Access:
+    """What a report says of the access ``site``."""
+    return Access(
+        number=site.number - 1,
+        what=site.what,
+        write=site.write,
+        thread=site.thread,
+        stream=site.stream,
+        name=site.name,
+        by=site.by,
+        stack=stack,
+        order=site.order,
+    )
 
 
 def _likeness(site: Site) -> Iterator[object]:

@@ -12,10 +12,11 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from kvfence.checker.order.clocks import Clock, Clocks
 from kvfence.checker.order.missing import invariant_broken, missing_edge
-from kvfence.checker.order.races import Access, Race
+from kvfence.checker.order.races import Race, access_of
 from kvfence.checker.order.ranges import Site, What
 from kvfence.spec import order as od
 
@@ -50,7 +51,7 @@ class Pool:
 
 
 class SlotChecker:
-    """Judges accesses as they are told, in the order of the calls; the threads are told as in an order trace.
+    """Judges accesses in the order of the calls; threads are numbered as in an order trace.
 
     ``on_race`` gets the first race of each kind: same operations, streams, threads and pool. ``found`` counts
     all. Not for several threads at once. Raises OrderTraceError for what makes no sense.
@@ -146,15 +147,15 @@ class SlotChecker:
         for pool, slots in reads:
             self._read(site, lane.clock, pool, slots)
         for pool, slots in writes:
-            self._write(_as_write(site), lane.clock, pool, slots)
+            self._write(replace(site, write=True), lane.clock, pool, slots)
         self._remember(site)
         return lane.index, number
 
     def read_earlier(self, pool: int, slots: Slots, reader: tuple[int, int]) -> None:
-        """The kernel that ``reader`` stands for read ``slots`` too, which is told when it may matter.
+        """The kernel that ``reader`` stands for read ``slots`` too, which is reported when it may matter.
 
-        Nothing is judged: of the same request's rows every slot is told as read when it is read for the first
-        time.
+        Nothing is judged: of the same request's rows every slot is reported as read when it is read
+        for the first time.
         """
         lane, number = reader
         read = self.pools[pool].reads_of(lane)
@@ -195,7 +196,7 @@ class SlotChecker:
         for pool, slots in reads:
             self._read(site, by.clock, pool, slots)
         for pool, slots in writes:
-            self._write(_as_write(site), by.clock, pool, slots)
+            self._write(replace(site, write=True), by.clock, pool, slots)
         self._remember(site)
 
     def _read(self, site: Site, clock: Clock, pool_number: int, slots: Slots) -> None:
@@ -271,8 +272,8 @@ class SlotChecker:
             bytes=(end - start + 1) * pool.slot_bytes,
             slots=(start, end),
             owner="",
-            first=_access(first),
-            second=_access(second),
+            first=access_of(first),
+            second=access_of(second),
             missing=missing_edge(first, second, clock, self.clocks),
         )
         self.races.append(race)
@@ -283,7 +284,7 @@ class SlotChecker:
         """The access that event ``number`` was."""
         known = self._sites.get(number)
         if known is not None:
-            return _as_write(known, lane) if write else known
+            return replace(known, lane=lane, write=True) if write else known
         stream = self.clocks.lanes[lane]
         what: What = "host" if stream is None else "kernel"
         of = -1 if stream is None else stream.stream.id
@@ -292,35 +293,6 @@ class SlotChecker:
     def times(self) -> list[int]:
         """How many slots each of ``races`` was found in."""
         return list(self._alike.values())[: len(self.races)]
-
-
-def _as_write(site: Site, lane: int = -1) -> Site:
-    return Site(
-        site.lane if lane < 0 else lane,
-        site.number,
-        site.what,
-        True,
-        site.thread,
-        site.stream,
-        site.name,
-        site.by,
-        site.stack,
-        site.order,
-    )
-
-
-def _access(site: Site) -> Access:
-    return Access(
-        number=site.number - 1,
-        what=site.what,
-        write=site.write,
-        thread=site.thread,
-        stream=site.stream,
-        name=site.name,
-        by=site.by,
-        stack=(),
-        order=site.order,
-    )
 
 
 def _likeness(site: Site) -> tuple[Any, ...]:

@@ -79,11 +79,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        last: int = LAST,
-        max_bytes: int = MAX_BYTES,
-        max_files: int = MAX_FILES,
+        self, path: str | Path, last: int = LAST, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     ) -> None:
         if last < 1 or max_files < 1 or max_bytes < 1 << 12:
             raise ValueError("a recorder keeps at least one event, and one file of 4096 bytes")

@@ -1,4 +1,4 @@
-/* The ledger's short cuts for pools, over all slots of an event at once.
+/* The ledger's fast paths for pools, over all slots of an event at once.
 
 Each kernel looks whether the event is ordinary, and only then takes it over: it returns how many slots that are, ODD
 after leaving everything as it was (the full rules judge then), ROOM if the key table must grow before, or FEWER if a

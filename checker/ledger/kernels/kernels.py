@@ -1,4 +1,4 @@
-"""The compiled short cuts of the ledger (``kernels.c``, ``numbers.h``), if a C compiler can make them."""
+"""The compiled fast paths of the ledger (``kernels.c``, ``numbers.h``), if a C compiler can make them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.attention_window import blocks_read, most_blocks_read
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
@@ -11,12 +12,22 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import ints
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+NEEDED_IS_READ = (
+    "GEOMETRY",
+    "the blocks needed are those that the next token reads, by the size and window of the group",
+)
+BOUND_COVERS_WINDOW = "GEOMETRY", "the bound allows for a window that begins in the middle of a block"
+NULL_BLOCKS_NOT_HELD = "GEOMETRY", "the blocks held are counted without null blocks"
+TABLE_IS_HELD = "GEOMETRY", "the table of a request names slots that it holds"
+TABLE_COVERS_WINDOW = "GEOMETRY", "what is kept of a table covers what the next token reads"
+HIT_ENDS_WITH_BLOCK = "GEOMETRY", "a hit ends with a block of each group"
+PROMISE_COVERS = "GEOMETRY", "a promise has each block that is read behind it and that is not a local hit"
+ACCEPTED_COVERS = "GEOMETRY", "what is accepted of a promise has each block that is read behind it"
+
 
 class GeometryRules(Rules):
     """Judges ``geometry``."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self.state = state
 
     @judges(ev.Geometry, "ONCE", also=("GEOMETRY",))
     def geometry(self, event: ev.Geometry) -> Violation | None:
@@ -35,12 +46,10 @@ class GeometryRules(Rules):
 
     def counts_fault(self, event: ev.Geometry, group: ev.Group, request: Request) -> Violation | None:
         """Whether the connector's numbers fit the group."""
-        fail = self.state.fail
         read, most = blocks_read(group, event.tokens), most_blocks_read(group)
         if event.needed >= 0 and event.needed != len(read):
-            return fail(
-                "GEOMETRY",
-                "the blocks needed are those that the next token reads, by the size and window of the group",
+            return self.fail(
+                *NEEDED_IS_READ,
                 req=request.key,
                 group=event.group,
                 tokens=event.tokens,
@@ -50,9 +59,8 @@ class GeometryRules(Rules):
                 window=group.window,
             )
         if 0 <= event.bound < (most or 0):
-            return fail(
-                "GEOMETRY",
-                "the bound allows for a window that begins in the middle of a block",
+            return self.fail(
+                *BOUND_COVERS_WINDOW,
                 req=request.key,
                 group=event.group,
                 told=event.bound,
@@ -66,13 +74,11 @@ class GeometryRules(Rules):
         self, event: ev.Geometry, group: ev.Group, request: Request, slots: list[int]
     ) -> Violation | None:
         """Whether the table is counted right, belongs to the request, and has what is read."""
-        fail = self.state.fail
         pool = self.state.pools[group.pool]
         real = [slot for slot in slots if slot != pool.null]
         if event.held >= 0 and event.held != len(real):
-            return fail(
-                "GEOMETRY",
-                "the blocks held are counted without null blocks",
+            return self.fail(
+                *NULL_BLOCKS_NOT_HELD,
                 pool,
                 req=request.key,
                 group=event.group,
@@ -83,20 +89,12 @@ class GeometryRules(Rules):
         holder = pool.holders.get(f"req:{request.key}")
         strange = [slot for slot in real if holder is None or slot not in holder.slots]
         if strange:
-            return fail(
-                "GEOMETRY",
-                "the table of a request names slots that it holds",
-                pool,
-                strange,
-                req=request.key,
-                group=event.group,
-            )
+            return self.fail(*TABLE_IS_HELD, pool, strange, req=request.key, group=event.group)
         for block in blocks_read(group, event.tokens):
             place = block - event.at
             if not 0 <= place < len(slots) or slots[place] == pool.null:
-                return fail(
-                    "GEOMETRY",
-                    "what is kept of a table covers what the next token reads",
+                return self.fail(
+                    *TABLE_COVERS_WINDOW,
                     pool,
                     req=request.key,
                     group=event.group,
@@ -107,7 +105,7 @@ class GeometryRules(Rules):
 
 
 def promise_fault(state: LedgerState, event: ev.Lookup, pool: PoolState) -> Violation | None:
-    """Whether a promise whose slots are told by group leaves no window uncovered."""
+    """Whether a promise whose slots are counted by group leaves no window uncovered."""
     local, end, total = event.local, event.local + event.external, sum(event.counts)
     if len(event.counts) > len(state.groups) or total != len(ints(event.slots)):
         raise ValueError(f"counts add up to {total} slots in {len(event.counts)} groups")
@@ -117,37 +115,24 @@ def promise_fault(state: LedgerState, event: ev.Lookup, pool: PoolState) -> Viol
         group = state.groups[index]
         if end % group.block_size:
             return state.fail(
-                "GEOMETRY",
-                "a hit ends with a block of each group",
-                pool,
-                req=event.req,
-                group=index,
-                hit=end,
-                block_size=group.block_size,
+                *HIT_ENDS_WITH_BLOCK, pool, req=event.req, group=index, hit=end, block_size=group.block_size
             )
         read = blocks_read(group, end)
         wanted = max(0, read.stop - max(read.start, local // group.block_size))
         if count < wanted:
             return state.fail(
-                "GEOMETRY",
-                "a promise has each block that is read behind it and that is not a local hit",
-                pool,
-                req=event.req,
-                group=index,
-                hit=end,
-                promised=count,
-                read=wanted,
+                *PROMISE_COVERS, pool, req=event.req, group=index, hit=end, promised=count, read=wanted
             )
     return None
 
 
 def accepted_fault(state: LedgerState, event: ev.Admit) -> Violation | None:
     """Whether less is accepted than was promised, and another window is read behind that."""
-    told = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
-    if told is None or not 0 < event.external < told[1]:
+    promise = state.extra.promised.pop(f"{event.req}.{event.gen}", None)
+    if promise is None or not 0 < event.external < promise[1]:
         return None
     state.judge("GEOMETRY")
-    local, external, counts = told
+    local, external, counts = promise
     end = event.local + event.external
     for index, count in enumerate(counts):
         group = state.groups[index]
@@ -155,8 +140,7 @@ def accepted_fault(state: LedgerState, event: ev.Admit) -> Violation | None:
         wanted = max(read.start, event.local // group.block_size)
         if wanted < min(first, read.stop):
             return state.fail(
-                "GEOMETRY",
-                "what is accepted of a promise has each block that is read behind it",
+                *ACCEPTED_COVERS,
                 req=f"{event.req}.{event.gen}",
                 group=index,
                 hit=end,

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.extra_state import HostMemory
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+RANK_EXISTS = "HOSTMEM", "memory is registered by a rank that exists"
+REGISTERED_ONCE = "HOSTMEM", "a piece is registered once"
+REGISTERED_IS_PINNED = "HOSTMEM", "nothing is registered of memory that is not pinned"
+UNREGISTERED_WAS_REGISTERED = "HOSTMEM", "only a registered piece is taken back"
+PINNED_AS_A_WHOLE = "HOSTMEM", "memory is pinned only when all of it is registered"
+REFUSED_AS_A_WHOLE = "HOSTMEM", "a registration that did not succeed as a whole is taken back"
+RANKS_AGREE = "HOSTMEM", "all ranks agree whether host memory is pinned"
+DESCRIBED_IS_OPEN = "ONCE", "only an open transfer of this id and generation is described"
+BUFFER_IS_READ = "HOSTMEM", "a buffer of descriptors is used again only when its transfer is over"
+EACH_RANK_ANSWERS = "HOSTMEM", "each rank says whether its host memory is pinned"
+
 
 class HostMemoryRules(Rules):
     """Judges ``register``, ``unregister``, ``hostmem`` and ``describe``."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.extra = state.extra
 
     def memory(self, event: ev.Register | ev.Unregister | ev.Hostmem) -> tuple[HostMemory, Violation | None]:
         """The ledger state of a pool's memory, and whether the rank exists."""
@@ -22,9 +31,7 @@ class HostMemoryRules(Rules):
         memory = self.extra.host.setdefault(event.pool, HostMemory())
         if 0 <= event.rank < ranks:
             return memory, None
-        return memory, self.state.fail(
-            "HOSTMEM", "memory is registered by a rank that exists", pool, rank=event.rank, ranks=ranks
-        )
+        return memory, self.fail(*RANK_EXISTS, pool, rank=event.rank, ranks=ranks)
 
     @judges(ev.Register, "HOSTMEM")
     def register(self, event: ev.Register) -> Violation | None:
@@ -32,13 +39,9 @@ class HostMemoryRules(Rules):
         memory, found = self.memory(event)
         pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
         if event.piece in mine:
-            found = found or self.state.fail(
-                "HOSTMEM", "a piece is registered once", pool, rank=event.rank, piece=event.piece
-            )
+            found = found or self.fail(*REGISTERED_ONCE, pool, rank=event.rank, piece=event.piece)
         if memory.pinned.get(event.rank) is False:
-            found = found or self.state.fail(
-                "HOSTMEM", "nothing is registered of memory that is not pinned", pool, rank=event.rank
-            )
+            found = found or self.fail(*REGISTERED_IS_PINNED, pool, rank=event.rank)
         if event.ok:
             mine.add(event.piece)
         else:
@@ -51,9 +54,7 @@ class HostMemoryRules(Rules):
         memory, found = self.memory(event)
         pool, mine = self.state.pools[event.pool], memory.pieces.setdefault(event.rank, set())
         if event.piece not in mine:
-            found = found or self.state.fail(
-                "HOSTMEM", "only a registered piece is taken back", pool, rank=event.rank, piece=event.piece
-            )
+            found = found or self.fail(*UNREGISTERED_WAS_REGISTERED, pool, rank=event.rank, piece=event.piece)
         mine.discard(event.piece)
         return found
 
@@ -62,28 +63,14 @@ class HostMemoryRules(Rules):
         """All of it or nothing, and each rank like the others."""
         memory, found = self.memory(event)
         pool, left = self.state.pools[event.pool], memory.pieces.get(event.rank, set())
-        fail = self.state.fail
         if event.pinned and event.rank in memory.refused:
-            found = found or fail(
-                "HOSTMEM", "memory is pinned only when all of it is registered", pool, rank=event.rank
-            )
+            found = found or self.fail(*PINNED_AS_A_WHOLE, pool, rank=event.rank)
         if not event.pinned and left:
-            found = found or fail(
-                "HOSTMEM",
-                "a registration that did not succeed as a whole is taken back",
-                pool,
-                rank=event.rank,
-                pieces_left=len(left),
-            )
+            found = found or self.fail(*REFUSED_AS_A_WHOLE, pool, rank=event.rank, pieces_left=len(left))
         others = {rank: pinned for rank, pinned in memory.pinned.items() if pinned != event.pinned}
         if others:
-            found = found or fail(
-                "HOSTMEM",
-                "all ranks agree whether host memory is pinned",
-                pool,
-                rank=event.rank,
-                pinned=event.pinned,
-                others=sorted(others),
+            found = found or self.fail(
+                *RANKS_AGREE, pool, rank=event.rank, pinned=event.pinned, others=sorted(others)
             )
         memory.pinned[event.rank] = event.pinned
         memory.refused.discard(event.rank)
@@ -97,21 +84,15 @@ class HostMemoryRules(Rules):
         self.extra.buffers[place] = event.op, event.gen
         op = state.ops.get(event.op)
         if op is None or op.event.gen != event.gen:
-            return state.fail(
-                "ONCE",
-                "only an open transfer of this id and generation is described",
-                op=event.op,
-                gen=event.gen,
-            )
+            return self.fail(*DESCRIBED_IS_OPEN, op=event.op, gen=event.gen)
         if before is None or before == (event.op, event.gen):
             return None
         state.judge("HOSTMEM")
         old = state.ops.get(before[0])
         if old is None or old.event.gen != before[1] or old.reported >> event.rank & 1:
             return None
-        return state.fail(
-            "HOSTMEM",
-            "a buffer of descriptors is used again only when its transfer is over",
+        return self.fail(
+            *BUFFER_IS_READ,
             op=event.op,
             gen=event.gen,
             rank=event.rank,
@@ -128,10 +109,5 @@ def quiet_fault(state: LedgerState) -> Violation | None:
         state.judge("HOSTMEM")
         silent = [rank for rank in range(state.header.ranks) if rank not in memory.pinned]
         if silent:
-            return state.fail(
-                "HOSTMEM",
-                "each rank says whether its host memory is pinned",
-                state.pools[name],
-                silent=silent,
-            )
+            return state.fail(*EACH_RANK_ANSWERS, state.pools[name], silent=silent)
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvfence.checker.ledger.kernels.slot_bits import LABEL
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.extra_state import Question
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import PoolState
@@ -13,13 +14,24 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+FAILED_OF_THE_GROUP = "FAIL-CLOSED", "failed destinations are named by the group that they belong to"
+FAILED_IS_A_DESTINATION = "FAIL-CLOSED", "failed destinations are destinations of the transfer"
+FAILING_RANK_EXISTS = "ONCE", "a failure comes from a rank that exists"
+SUCCESS_IS_FINAL = "FAIL-CLOSED", "a rank that reported success has not failed"
+QUESTION_IS_NEW = "ONCE", "a question has an id that no open question has"
+ANSWERED_ONCE = "ONCE", "an open question is answered, once"
+ANSWER_TO_THE_ASKER = "ONCE", "an answer goes to the request generation that asked"
+ANSWER_TO_THE_QUESTION = "ONCE", "an answer is about the keys asked for"
+ZEROING_STEP_IS_OPEN = "ONCE", "zeros are written by a step that is dispatched and not processed"
+NO_ZEROS_OVER_A_LOAD = "LOAD-ORDER", "no zeros are written over a slot that a load fills"
+NO_LOAD_UNDER_A_WRITE = "LOAD-ORDER", "a load writes a slot after every earlier write of it is over"
+FAILED_KEY_IS_A_MISS = "FAIL-CLOSED", "a key whose load failed is a miss until it is stored again"
+BAD_COPY_NOT_LOADED = "FAIL-CLOSED", "a copy that is known to be no good is not loaded again"
+
 
 class LoadRules(Rules):
     """Judges ``failed``, ``ask``, ``answer`` and ``zero``."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.extra = state.extra
 
     @judges(ev.Failed, "ONCE", "FAIL-CLOSED")
     def failed(self, event: ev.Failed) -> Violation | None:
@@ -30,7 +42,7 @@ class LoadRules(Rules):
         if op is None or op.event.gen != event.gen:
             closed = state.closed.get(event.op)
             known = closed is not None and closed.gen == event.gen
-            return state.fail(
+            return self.fail(
                 "FAIL-CLOSED" if known else "ONCE",
                 "a failure arrives before the transfer is complete"
                 if known
@@ -41,35 +53,23 @@ class LoadRules(Rules):
             )
         dst, found = state.pools[op.event.dst_pool], self.rank_fault(op, event)
         if event.group != op.event.group:
-            found = found or state.fail(
-                "FAIL-CLOSED",
-                "failed destinations are named by the group that they belong to",
-                dst,
-                slots,
-                op=op.id,
-                told=event.group,
-                group=op.event.group,
+            found = found or self.fail(
+                *FAILED_OF_THE_GROUP, dst, slots, op=op.id, told=event.group, group=op.event.group
             )
         strange = [slot for slot in slots if not op.writes(slot)]
         if strange:
-            found = found or state.fail(
-                "FAIL-CLOSED", "failed destinations are destinations of the transfer", dst, strange, op=op.id
-            )
+            found = found or self.fail(*FAILED_IS_A_DESTINATION, dst, strange, op=op.id)
         op.failed |= 1 << event.rank if 0 <= event.rank < state.header.ranks else 0
         self.extra.failed.setdefault((op.id, event.gen), set()).update(slots)
         return found
 
     def rank_fault(self, op: Op, event: ev.Failed) -> Violation | None:
         """Whether the rank exists and did not report success."""
-        state, ranks = self.state, self.state.header.ranks
+        ranks = self.state.header.ranks
         if not 0 <= event.rank < ranks:
-            return state.fail(
-                "ONCE", "a failure comes from a rank that exists", op=op.id, rank=event.rank, ranks=ranks
-            )
+            return self.fail(*FAILING_RANK_EXISTS, op=op.id, rank=event.rank, ranks=ranks)
         if op.reported >> event.rank & 1 and not op.failed >> event.rank & 1:
-            return state.fail(
-                "FAIL-CLOSED", "a rank that reported success has not failed", op=op.id, rank=event.rank
-            )
+            return self.fail(*SUCCESS_IS_FINAL, op=op.id, rank=event.rank)
         return None
 
     # Questions.
@@ -81,9 +81,7 @@ class LoadRules(Rules):
         request, found = state.request(event.req, event.gen)
         tags = tags_of(ints(event.keys, WIDE), event.group)
         if event.ask in extra.questions:
-            found = found or state.fail(
-                "ONCE", "a question has an id that no open question has", ask=event.ask, req=request.key
-            )
+            found = found or self.fail(*QUESTION_IS_NEW, ask=event.ask, req=request.key)
         extra.asked = True
         extra.questions[event.ask] = Question(event.req, event.gen, event.pool, tuple(tags))
         return found
@@ -94,25 +92,16 @@ class LoadRules(Rules):
         state, extra = self.state, self.extra
         question = extra.questions.pop(event.ask, None)
         if question is None:
-            return state.fail(
-                "ONCE", "an open question is answered, once", ask=event.ask, req=f"{event.req}.{event.gen}"
-            )
+            return self.fail(*ANSWERED_ONCE, ask=event.ask, req=f"{event.req}.{event.gen}")
         if (question.req, question.gen) != (event.req, event.gen):
-            return state.fail(
-                "ONCE",
-                "an answer goes to the request generation that asked",
+            return self.fail(
+                *ANSWER_TO_THE_ASKER,
                 ask=event.ask,
                 req=f"{event.req}.{event.gen}",
                 asked_by=f"{question.req}.{question.gen}",
             )
         if not 0 <= event.hits <= len(question.tags):
-            return state.fail(
-                "ONCE",
-                "an answer is about the keys asked for",
-                ask=event.ask,
-                hits=event.hits,
-                keys=len(question.tags),
-            )
+            return self.fail(*ANSWER_TO_THE_QUESTION, ask=event.ask, hits=event.hits, keys=len(question.tags))
         misses = extra.misses.get(question.pool)
         if not misses or not event.hits:
             return None
@@ -122,9 +111,8 @@ class LoadRules(Rules):
             if tag not in misses:
                 continue
             if suspects.issuperset(pool.labelled_slots(tag)):
-                return state.fail(
-                    "FAIL-CLOSED",
-                    "a key whose load failed is a miss until it is stored again",
+                return self.fail(
+                    *FAILED_KEY_IS_A_MISS,
                     state.pools[question.pool],
                     ask=event.ask,
                     req=f"{event.req}.{event.gen}",
@@ -141,24 +129,13 @@ class LoadRules(Rules):
         pool = state.pools[event.pool]
         state.count_slots(len(slots))
         if all(step.number != event.step for step in state.steps):
-            return state.fail(
-                "ONCE",
-                "zeros are written by a step that is dispatched and not processed",
-                pool,
-                step=event.step,
-            )
+            return self.fail(*ZEROING_STEP_IS_OPEN, pool, step=event.step)
         for slot in slots:
             self.extra.zeroing[pool.name, slot] = event.step
         loads = [op for op in state.ops.values() if op.load and op.event.dst_pool == pool.name]
         filling = [slot for slot in slots if any(op.writes(slot) for op in loads)]
         if filling:
-            return state.fail(
-                "LOAD-ORDER",
-                "no zeros are written over a slot that a load fills",
-                pool,
-                filling,
-                step=event.step,
-            )
+            return self.fail(*NO_ZEROS_OVER_A_LOAD, pool, filling, step=event.step)
         if not slots:
             state.not_judged("LOAD-ORDER")
         return None
@@ -173,14 +150,7 @@ def load_order_fault(state: LedgerState, event: ev.Queue, dst: PoolState) -> Vio
         step = state.extra.zeroing.get((dst.name, slot))
         if step is not None:
             return state.fail(
-                "LOAD-ORDER",
-                "a load writes a slot after every earlier write of it is over",
-                dst,
-                (slot,),
-                slot=slot,
-                op=event.op,
-                step=step,
-                processed=state.processed,
+                *NO_LOAD_UNDER_A_WRITE, dst, slot, op=event.op, step=step, processed=state.processed
             )
     return None
 
@@ -215,13 +185,7 @@ def promised_again(
     if not again:
         return None
     state.extra.suspects[pool.name] -= again
-    return state.fail(
-        "FAIL-CLOSED",
-        "a key whose load failed is a miss until it is stored again",
-        pool,
-        sorted(again),
-        req=request.key,
-    )
+    return state.fail(*FAILED_KEY_IS_A_MISS, pool, sorted(again), req=request.key)
 
 
 def distrusted_fault(state: LedgerState, event: ev.Queue, src: PoolState) -> Violation | None:
@@ -230,14 +194,7 @@ def distrusted_fault(state: LedgerState, event: ev.Queue, src: PoolState) -> Vio
     again = [slot for slot in ints(event.src) if slot in suspects and not src.word(slot) & LABEL]
     if not again:
         return None
-    return state.fail(
-        "FAIL-CLOSED",
-        "a copy that is known to be no good is not loaded again",
-        src,
-        again,
-        op=event.op,
-        gen=event.gen,
-    )
+    return state.fail(*BAD_COPY_NOT_LOADED, src, again, op=event.op, gen=event.gen)
 
 
 def refilled(state: LedgerState, event: ev.Queue) -> None:

@@ -1,6 +1,6 @@
 """Rules of the events that give, share and take slots and labels.
 
-They judge slot by slot and can handle anything; ``pool_shortcuts`` spares most events that.
+They judge slot by slot and can handle anything; ``pool_fast_paths`` spares most events that.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from kvfence.checker.ledger.kernels.slot_bits import (
     REF,
     REFS,
 )
+from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.attention_window import kind_of
-from kvfence.checker.ledger.state.declared import Rules, judges
-from kvfence.checker.ledger.state.ledger_state import LedgerState
+from kvfence.checker.ledger.state.declared import judges
+from kvfence.checker.ledger.state.ledger_state import LedgerState, holders_of, listed
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import tags_of
@@ -28,16 +29,41 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+FREE_COUNT_AGREES = (
+    "CONSERVE",
+    "the pool's count of free slots is the total less the null block and the held slots",
+)
+ALLOCATED_NOT_IN_TRANSFER = "FREEZE", "no open transfer reads or writes an allocated slot"
+ALLOCATED_NOT_READ = "FREEZE", "no dispatched step may still read an allocated slot"
+ALLOCATED_WAS_FREE = "CONSERVE", "an allocated slot is in the free list, once"
+ALLOCATED_HAS_NO_KEY = "CONSERVE", "an allocated slot carries no key (a cached slot is evicted first)"
+DENIED_WHEN_SHORT = "CONSERVE", "a pool refuses only when fewer slots are free than were asked for"
+SHARED_IS_KEPT = "CONSERVE", "a shared slot is held or cached: a free slot without a key has nothing to share"
+HOLDER_LEAVES_ITS_OWN = "CONSERVE", "a holder leaves only slots that it holds"
+PIN_STAYS = "PIN", "a promised slot keeps its pin until the promise is consumed or withdrawn"
+TRANSFERRED_STAYS_HELD = "FREEZE", "a slot has a holder while an open transfer reads or writes it"
+READ_STAYS_HELD = "FREEZE", "a slot has a holder while a dispatched step may still read it"
+EVICTED_NOT_IN_TRANSFER = "FREEZE", "no open transfer reads or writes an evicted slot"
+ONE_KEY = "UNIQUE", "a slot carries one key"
+LABELLED_WHEN_COMPLETE = "USE-READY", "a slot is labelled after the transfer that fills it is complete"
+LABELLED_WAS_QUEUED = "ONCE", "a slot is labelled for a transfer that was queued"
+LABELLED_IN_DESTINATION = "USE-READY", "a transfer fills slots of the pool that it goes to"
+LABELLED_IF_GOOD = "FAIL-CLOSED", "a slot is labelled only if the transfer that filled it succeeded"
+LABELLED_IN_EPOCH = "RESET", "a transfer queued before a reset does not bring entries back"
+LABELLED_NOT_BAD = "FAIL-CLOSED", "a labelled slot was computed again after a failed transfer into it"
+LABELLED_NOT_FILLING = "USE-READY", "no open transfer still writes a labelled slot"
+TABLE_IN_EPOCH = "RESET", "a table begun before a reset does not enter the prefix index"
+
 
 class PoolRules(Rules):
     """Judges ``alloc``, ``deny``, ``touch``, ``free``, ``evict``, ``label`` and ``unlabel``."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.pools = state.pools
+        super().__init__(state)
         self.windows = {index: group for index, group in state.groups.items() if kind_of(group) != "full"}
 
-    def told(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
+    def count_fault(self, pool: PoolState, free: int, found: Violation | None = None) -> Violation | None:
         """The pool's own count of free slots must be ours. A difference is reported once.
 
         After another violation, ``found``, a difference is its consequence and only noted.
@@ -48,14 +74,7 @@ class PoolRules(Rules):
         pool.drift = free - pool.free
         if found is not None:
             return found
-        return self.state.fail(
-            "CONSERVE",
-            "the pool's count of free slots is the total less the null block and the held slots",
-            pool,
-            told=free,
-            counted=ours,
-            total=pool.total,
-        )
+        return self.fail(*FREE_COUNT_AGREES, pool, told=free, counted=ours, total=pool.total)
 
     def no_slots(self, free: int) -> None:
         """An event names no slots, and is accepted: all that was compared is the count that it tells."""
@@ -67,13 +86,13 @@ class PoolRules(Rules):
     @judges(ev.Alloc, "CONSERVE", "FREEZE", "PIN")
     def alloc(self, event: ev.Alloc) -> Violation | None:
         """The slots come from the free list and nothing may use them."""
-        pool, slots = self.pools[event.pool], ints(event.slots)
+        pool, slots = self.pools[event.pool], listed(event.slots)
         holder = self.state.holder(pool, event.holder)
         found: Violation | None = None
         taken: list[int] = []
         for slot in slots:
             found = found or self.alloc_fault(pool, slot)
-            if not pool.has(slot) or slot in holder.slots:
+            if not 0 <= slot < pool.total or slot in holder.own:
                 continue
             word = pool.words[slot]
             if word & (BUSIES | PROMISES | FROZEN):
@@ -85,11 +104,11 @@ class PoolRules(Rules):
             else:
                 pool.free -= not word & NULL_BLOCK
                 pool.words[slot] = REF | (word & NULL_BLOCK)
-            holder.slots.add(slot)
+            holder.own.add(slot)
             taken.append(slot)
         self.join(holder, taken, event)
         self.state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if not slots and found is None:
             self.state.not_judged("FREEZE", "PIN")
             self.no_slots(event.free)
@@ -97,70 +116,36 @@ class PoolRules(Rules):
 
     def alloc_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with giving ``slot`` away."""
-        fail = self.state.fail
-        if not pool.has(slot):
-            return fail("CONSERVE", "an allocated slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if not 0 <= slot < pool.total:
+            return self.fail("CONSERVE", "an allocated slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if word & NULL_BLOCK:
-            return fail("CONSERVE", "the null block is never allocated", pool, (slot,), slot=slot)
+            return self.fail("CONSERVE", "the null block is never allocated", pool, slot)
         if word & BUSIES:
-            return fail(
-                "FREEZE",
-                "no open transfer reads or writes an allocated slot",
-                pool,
-                (slot,),
-                slot=slot,
-                transfers=self.users(pool, slot),
-            )
+            return self.fail(*ALLOCATED_NOT_IN_TRANSFER, pool, slot, transfers=self.users(pool, slot))
         if word & FROZEN:
-            return fail(
-                "FREEZE",
-                "no dispatched step may still read an allocated slot",
-                pool,
-                (slot,),
-                slot=slot,
-                step=pool.frozen.get(slot),
-                processed=self.state.processed,
+            return self.fail(
+                *ALLOCATED_NOT_READ, pool, slot, step=pool.frozen.get(slot), processed=self.state.processed
             )
         if word & REFS and slot in pool.disputed:
             pool.disputed.discard(slot)
             return None
         if word & REFS:
-            return fail(
-                "CONSERVE",
-                "an allocated slot is in the free list, once",
-                pool,
-                (slot,),
-                slot=slot,
-                holders=(word & REFS) // REF,
-            )
+            return self.fail(*ALLOCATED_WAS_FREE, pool, slot, holders=(word & REFS) // REF)
         if word & PROMISES:
-            return fail("PIN", "an allocated slot is not promised", pool, (slot,), slot=slot)
+            return self.fail("PIN", "an allocated slot is not promised", pool, slot)
         if word & LABEL:
-            return fail(
-                "CONSERVE",
-                "an allocated slot carries no key (a cached slot is evicted first)",
-                pool,
-                (slot,),
-                slot=slot,
-                key=pool.label_of(slot),
-            )
+            return self.fail(*ALLOCATED_HAS_NO_KEY, pool, slot, key=pool.label_of(slot))
         return None
 
     @judges(ev.Deny, "CONSERVE")
     def deny(self, event: ev.Deny) -> Violation | None:
         """Only a pool that is short may refuse."""
         pool = self.pools[event.pool]
-        if event.asked <= pool.free + pool.drift:
-            return self.state.fail(
-                "CONSERVE",
-                "a pool refuses only when fewer slots are free than were asked for",
-                pool,
-                asked=event.asked,
-                free=pool.free + pool.drift,
-                holder=event.holder,
-            )
-        return self.told(pool, event.free)
+        free = pool.free + pool.drift
+        if event.asked <= free:
+            return self.fail(*DENIED_WHEN_SHORT, pool, asked=event.asked, free=free, holder=event.holder)
+        return self.count_fault(pool, event.free)
 
     # Touch.
 
@@ -175,7 +160,7 @@ class PoolRules(Rules):
             self.joins_once(holder)
         for place, slot in enumerate(slots):
             found = found or self.touch_fault(pool, holder, slot)
-            if not pool.has(slot):
+            if not 0 <= slot < pool.total:
                 continue
             if slot in holder.slots:
                 holder.again[slot] = holder.again.get(slot, 0) + 1
@@ -190,7 +175,7 @@ class PoolRules(Rules):
                 self.join_unfilled(pool, holder, slot, event, place)
         self.join(holder, joined, event)
         self.state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if not slots and found is None:
             self.no_slots(event.free)
         return found
@@ -204,28 +189,16 @@ class PoolRules(Rules):
 
     def touch_fault(self, pool: PoolState, holder: Holder, slot: int) -> Violation | None:
         """What is wrong with ``holder`` joining the holders of ``slot``."""
-        fail = self.state.fail
-        if not pool.has(slot):
-            return fail("CONSERVE", "a shared slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if not 0 <= slot < pool.total:
+            return self.fail("CONSERVE", "a shared slot exists", pool, slot, total=pool.total)
         if slot in holder.slots:
             invariant = {"op": "UNIQUE", "hit": "PURE"}.get(holder.kind, "CONSERVE")
-            return fail(
-                invariant, "a holder holds a slot at most once", pool, (slot,), slot=slot, holder=holder.name
-            )
+            return self.fail(invariant, "a holder holds a slot at most once", pool, slot, holder=holder.name)
         word = pool.words[slot]
         if word & NULL_BLOCK:
-            return fail(
-                "CONSERVE", "the null block has no holder", pool, (slot,), slot=slot, holder=holder.name
-            )
+            return self.fail("CONSERVE", "the null block has no holder", pool, slot, holder=holder.name)
         if not word & (REFS | LABEL):
-            return fail(
-                "CONSERVE",
-                "a shared slot is held or cached: a free slot without a key has nothing to share",
-                pool,
-                (slot,),
-                slot=slot,
-                holder=holder.name,
-            )
+            return self.fail(*SHARED_IS_KEPT, pool, slot, holder=holder.name)
         return None
 
     def join_unfilled(self, pool: PoolState, holder: Holder, slot: int, event: ev.Touch, place: int) -> None:
@@ -279,27 +252,13 @@ class PoolRules(Rules):
                     if more > 1:
                         holder.again[slot] = more - 1
                     continue
-                found = found or state.fail(
-                    "CONSERVE",
-                    "a holder leaves only slots that it holds",
-                    pool,
-                    (slot,),
-                    slot=slot,
-                    holder=holder.name,
-                )
+                found = found or self.fail(*HOLDER_LEAVES_ITS_OWN, pool, slot, holder=holder.name)
                 continue
             word = pool.words[slot] - REF
             dying = not word & REFS
             read = protects is not None and protects(slot)
             if slot in promised:
-                found = found or state.fail(
-                    "PIN",
-                    "a promised slot keeps its pin until the promise is consumed or withdrawn",
-                    pool,
-                    (slot,),
-                    slot=slot,
-                    holder=holder.name,
-                )
+                found = found or self.fail(*PIN_STAYS, pool, slot, holder=holder.name)
             gone += dying
             if dying:
                 found = found or self.free_fault(pool, holder, slot, word, read)
@@ -321,7 +280,7 @@ class PoolRules(Rules):
         if not holder.slots:
             self.left(pool, holder)
         state.count_slots(len(slots))
-        found = self.told(pool, event.free, found)
+        found = self.count_fault(pool, event.free, found)
         if found is None and not gone:
             self.all_stay(pinned=bool(promised))
             if not slots:
@@ -337,31 +296,17 @@ class PoolRules(Rules):
     def free_fault(
         self, pool: PoolState, holder: Holder, slot: int, word: int, read: bool
     ) -> Violation | None:
-        """What is wrong with nobody holding ``slot`` any more."""
-        fail = self.state.fail
+        """What is wrong with ``slot`` having no holder any more."""
         if word & PROMISES:
-            return fail("PIN", "a promised slot has a holder", pool, (slot,), slot=slot, leaving=holder.name)
+            return self.fail("PIN", "a promised slot has a holder", pool, slot, leaving=holder.name)
         if word & BUSIES:
-            return fail(
-                "FREEZE",
-                "a slot has a holder while an open transfer reads or writes it",
-                pool,
-                (slot,),
-                slot=slot,
-                leaving=holder.name,
-                transfers=self.users(pool, slot),
+            return self.fail(
+                *TRANSFERRED_STAYS_HELD, pool, slot, leaving=holder.name, transfers=self.users(pool, slot)
             )
         if read or word & FROZEN:
             step = pool.frozen.get(slot) if word & FROZEN else holder.request and holder.request.last_step
-            return fail(
-                "FREEZE",
-                "a slot has a holder while a dispatched step may still read it",
-                pool,
-                (slot,),
-                slot=slot,
-                leaving=holder.name,
-                step=step,
-                processed=self.state.processed,
+            return self.fail(
+                *READ_STAYS_HELD, pool, slot, leaving=holder.name, step=step, processed=self.state.processed
             )
         return None
 
@@ -390,12 +335,12 @@ class PoolRules(Rules):
 
     @judges(ev.Evict, "PIN", "FREEZE", "CONSERVE")
     def evict(self, event: ev.Evict) -> Violation | None:
-        """Only cached slots that nobody holds and nothing expects are evicted."""
+        """Only cached slots that have no holder, and that nothing expects, are evicted."""
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
         for slot in slots:
             found = found or self.evict_fault(pool, slot)
-            if pool.has(slot):
+            if 0 <= slot < pool.total:
                 pool.drop_label(slot)
                 if pool.words[slot] & PROMISES:
                     self.state.forgive_promises(pool, slot)
@@ -406,33 +351,23 @@ class PoolRules(Rules):
 
     def evict_fault(self, pool: PoolState, slot: int) -> Violation | None:
         """What is wrong with evicting ``slot``."""
-        fail = self.state.fail
-        if not pool.has(slot):
-            return fail("CONSERVE", "an evicted slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if not 0 <= slot < pool.total:
+            return self.fail("CONSERVE", "an evicted slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if word == LABEL:
             return None
-        holders = pool.holders_of(slot) if word & REFS else []
+        holders = holders_of(pool, slot) if word & REFS else []
         if word & PROMISES or any(name.startswith("hit:") for name in holders):
             if word & REFS:
                 pool.disputed.add(slot)
-            return fail(
-                "PIN", "a promised or pinned slot is not evicted", pool, (slot,), slot=slot, holders=holders
-            )
+            return self.fail("PIN", "a promised or pinned slot is not evicted", pool, slot, holders=holders)
         if word & BUSIES:
-            return fail(
-                "FREEZE",
-                "no open transfer reads or writes an evicted slot",
-                pool,
-                (slot,),
-                slot=slot,
-                transfers=self.users(pool, slot),
-            )
+            return self.fail(*EVICTED_NOT_IN_TRANSFER, pool, slot, transfers=self.users(pool, slot))
         if word & REFS:
             pool.disputed.add(slot)
-            return fail("PIN", "an evicted slot has no holder", pool, (slot,), slot=slot, holders=holders)
+            return self.fail("PIN", "an evicted slot has no holder", pool, slot, holders=holders)
         if not word & LABEL:
-            return fail("CONSERVE", "an evicted slot carries a key", pool, (slot,), slot=slot)
+            return self.fail("CONSERVE", "an evicted slot carries a key", pool, slot)
         return None
 
     @judges(ev.Label, "CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", also=("ONCE", "RESET"))
@@ -446,17 +381,9 @@ class PoolRules(Rules):
         for slot, tag in zip(slots, tags_of(keys, event.group), strict=True):
             found = found or self.label_fault(pool, slot, seen)
             if found is None and pool.label_of(slot) not in (None, tag):
-                found = self.state.fail(
-                    "UNIQUE",
-                    "a slot carries one key",
-                    pool,
-                    (slot,),
-                    slot=slot,
-                    key=tag,
-                    labelled=pool.label_of(slot),
-                )
+                found = self.fail(*ONE_KEY, pool, slot, key=tag, labelled=pool.label_of(slot))
             seen.add(slot)
-            if pool.has(slot) and not pool.words[slot] & NULL_BLOCK:
+            if 0 <= slot < pool.total and not pool.words[slot] & NULL_BLOCK:
                 pool.set_label(slot, tag)
         if found is None and event.op < 0 and pool.stale and slots:
             self.state.judge("RESET")
@@ -470,12 +397,10 @@ class PoolRules(Rules):
         """What is wrong with the transfer that is said to have filled the slots."""
         if event.op < 0:
             return None
-        fail = self.state.fail
         op = self.state.ops.get(event.op)
         if op is not None and op.event.gen == event.gen:
-            return fail(
-                "USE-READY",
-                "a slot is labelled after the transfer that fills it is complete",
+            return self.fail(
+                *LABELLED_WHEN_COMPLETE,
                 pool,
                 slots,
                 op=event.op,
@@ -488,43 +413,21 @@ class PoolRules(Rules):
         if newest is not None:
             self.state.judge("ONCE")
         if newest is not None and newest < event.gen:
-            return fail(
-                "ONCE",
-                "a slot is labelled for a transfer that was queued",
-                pool,
-                slots,
-                op=event.op,
-                gen=event.gen,
-                newest=newest,
-            )
+            return self.fail(*LABELLED_WAS_QUEUED, pool, slots, op=event.op, gen=event.gen, newest=newest)
         if closed is None or closed.gen != event.gen:
             return None
         if closed.dst_pool != pool.name:
-            return fail(
-                "USE-READY",
-                "a transfer fills slots of the pool that it goes to",
-                pool,
-                slots,
-                op=event.op,
-                gen=event.gen,
-                goes_to=closed.dst_pool,
+            return self.fail(
+                *LABELLED_IN_DESTINATION, pool, slots, op=event.op, gen=event.gen, goes_to=closed.dst_pool
             )
         if not closed.ok:
-            return fail(
-                "FAIL-CLOSED",
-                "a slot is labelled only if the transfer that filled it succeeded",
-                pool,
-                slots,
-                op=event.op,
-                gen=event.gen,
-            )
+            return self.fail(*LABELLED_IF_GOOD, pool, slots, op=event.op, gen=event.gen)
         epoch = closed.epoch(pool)
         if pool.epoch:
             self.state.judge("RESET")
         if epoch < pool.epoch:
-            return fail(
-                "RESET",
-                "a transfer queued before a reset does not bring entries back",
+            return self.fail(
+                *LABELLED_IN_EPOCH,
                 pool,
                 slots,
                 op=event.op,
@@ -536,31 +439,17 @@ class PoolRules(Rules):
 
     def label_fault(self, pool: PoolState, slot: int, seen: set[int]) -> Violation | None:
         """What is wrong with labelling ``slot``, whatever filled it."""
-        fail = self.state.fail
-        if not pool.has(slot):
-            return fail("CONSERVE", "a labelled slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if not 0 <= slot < pool.total:
+            return self.fail("CONSERVE", "a labelled slot exists", pool, slot, total=pool.total)
         if slot in seen:
-            return fail("UNIQUE", "a slot is labelled once by one event", pool, (slot,), slot=slot)
+            return self.fail("UNIQUE", "a slot is labelled once by one event", pool, slot)
         word = pool.words[slot]
         if not word & REFS:
-            return fail("CONSERVE", "a slot is held when it is labelled", pool, (slot,), slot=slot)
+            return self.fail("CONSERVE", "a slot is held when it is labelled", pool, slot)
         if word & BAD:
-            return fail(
-                "FAIL-CLOSED",
-                "a labelled slot was computed again after a failed transfer into it",
-                pool,
-                (slot,),
-                slot=slot,
-            )
+            return self.fail(*LABELLED_NOT_BAD, pool, slot)
         if word & FILLING:
-            return fail(
-                "USE-READY",
-                "no open transfer still writes a labelled slot",
-                pool,
-                (slot,),
-                slot=slot,
-                transfers=self.users(pool, slot),
-            )
+            return self.fail(*LABELLED_NOT_FILLING, pool, slot, transfers=self.users(pool, slot))
         return None
 
     def stale_table_fault(self, pool: PoolState, slots: Sequence[int]) -> Violation | None:
@@ -568,14 +457,7 @@ class PoolRules(Rules):
         for name in pool.stale:
             old = pool.holders[name].slots.intersection(slots)
             if old:
-                return self.state.fail(
-                    "RESET",
-                    "a table begun before a reset does not enter the prefix index",
-                    pool,
-                    sorted(old),
-                    holder=name,
-                    epoch=pool.epoch,
-                )
+                return self.fail(*TABLE_IN_EPOCH, pool, sorted(old), holder=name, epoch=pool.epoch)
         return None
 
     @judges(ev.Unlabel, "CONSERVE")
@@ -584,12 +466,10 @@ class PoolRules(Rules):
         pool, slots = self.pools[event.pool], ints(event.slots)
         found: Violation | None = None
         for slot in slots:
-            if pool.has(slot):
+            if 0 <= slot < pool.total:
                 pool.drop_label(slot)
             else:
-                found = found or self.state.fail(
-                    "CONSERVE", "a slot exists", pool, (slot,), slot=slot, total=pool.total
-                )
+                found = found or self.fail("CONSERVE", "a slot exists", pool, slot, total=pool.total)
         self.state.count_slots(len(slots))
         if not slots:
             self.state.not_judged("CONSERVE")

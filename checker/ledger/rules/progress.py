@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
@@ -13,12 +14,20 @@ STALLED: Final = 3
 """Rounds in a row that find the same state and do nothing: the next ones do nothing either."""
 
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+READY_REQUEST_RUNS = (
+    "PROGRESS",
+    "a scheduler that has something to run, and nothing in flight to wait for, runs it",
+)
+ROOM_CAME_BACK = "PROGRESS", "a request is preempted for room only when the slots of the one before came back"
+FULL_TIER_HAS_EVICTABLE = (
+    "PROGRESS",
+    "a tier without room for a block has slots that come back, and not only mirrors",
+)
+
+
 class ProgressRules(Rules):
     """Judges ``round``."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.extra = state.extra
 
     @judges(ev.Round, also=("PROGRESS",))
     def round(self, event: ev.Round) -> Violation | None:
@@ -37,9 +46,8 @@ class ProgressRules(Rules):
         if extra.rounds != STALLED:
             return None
         state.judge("PROGRESS")
-        return state.fail(
-            "PROGRESS",
-            "a scheduler that has something to run, and nothing in flight to wait for, runs it",
+        return self.fail(
+            *READY_REQUEST_RUNS,
             pool,
             rounds=STALLED,
             running=event.running,
@@ -69,8 +77,7 @@ def preempt_fault(state: LedgerState, event: ev.Preempt) -> Violation | None:
     if not held:
         return None
     return state.fail(
-        "PROGRESS",
-        "a request is preempted for room only when the slots of the one before came back",
+        *ROOM_CAME_BACK,
         req=f"{event.req}.{event.gen}",
         before=before[0],
         still_held=held,
@@ -95,8 +102,7 @@ def starved_fault(state: LedgerState, event: ev.Drop) -> Violation | None:
     if not kept or pool.free + pool.drift > 0:
         return None
     return state.fail(
-        "PROGRESS",
-        "a tier without room for a block has slots that come back, and not only mirrors",
+        *FULL_TIER_HAS_EVICTABLE,
         pool,
         req=f"{event.req}.{event.gen}",
         group=event.group,

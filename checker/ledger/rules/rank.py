@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.extra_state import Votes
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
+
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+DECIDED_IS_OPEN = "ONCE", "only an open transfer of this id and generation is decided"
+DECIDING_RANK_EXISTS = "ONCE", "a rank that exists decides"
+ASKED_BEFORE_COMMIT = "RANKS", "no rank commits before every rank was asked"
+DECIDED_ALIKE = "RANKS", "all ranks take the same decision for the same transfer"
+RESERVED_BY_ALL = "RANKS", "a rank commits only what every rank has reserved"
+COMMITTED_BY_ALL = "RANKS", "a transfer is good only if every rank committed it"
 
 
 class RankRules(Rules):
     """Judges ``reserve`` and ``decide``."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
+        super().__init__(state)
         self.votes = state.extra.votes
-        self.all_ranks = (1 << state.header.ranks) - 1
 
     def open_op(self, event: ev.Reserve | ev.Decide) -> tuple[Op | None, Violation | None]:
         """The open transfer that is meant, and what is wrong with the event's names."""
         state = self.state
         op = state.ops.get(event.op)
         if op is None or op.event.gen != event.gen:
-            return None, state.fail(
-                "ONCE",
-                "only an open transfer of this id and generation is decided",
-                op=event.op,
-                gen=event.gen,
-            )
+            return None, self.fail(*DECIDED_IS_OPEN, op=event.op, gen=event.gen)
         if not 0 <= event.rank < state.header.ranks:
-            return None, state.fail(
-                "ONCE", "a rank that exists decides", op=op.id, rank=event.rank, ranks=state.header.ranks
-            )
+            return None, self.fail(*DECIDING_RANK_EXISTS, op=op.id, rank=event.rank, ranks=state.header.ranks)
         return op, None
 
     @judges(ev.Reserve, "ONCE", "RANKS")
@@ -42,15 +43,9 @@ class RankRules(Rules):
             return found
         votes, bit = self.votes.setdefault((op.id, event.gen), Votes()), 1 << event.rank
         if votes.asked & bit:
-            found = self.state.fail("ONCE", "a rank is asked once", op=op.id, gen=event.gen, rank=event.rank)
+            found = self.fail("ONCE", "a rank is asked once", op=op.id, gen=event.gen, rank=event.rank)
         elif votes.committed:
-            found = self.state.fail(
-                "RANKS",
-                "no rank commits before every rank was asked",
-                op=op.id,
-                gen=event.gen,
-                rank=event.rank,
-            )
+            found = self.fail(*ASKED_BEFORE_COMMIT, op=op.id, gen=event.gen, rank=event.rank)
         votes.asked |= bit
         if event.ok:
             votes.reserved |= bit
@@ -65,11 +60,9 @@ class RankRules(Rules):
         votes, bit = self.votes.setdefault((op.id, event.gen), Votes()), 1 << event.rank
         commit = event.what == "commit"
         mine, others = (votes.committed, votes.aborted) if commit else (votes.aborted, votes.committed)
-        fail = self.state.fail
         if others:
-            found = fail(
-                "RANKS",
-                "all ranks take the same decision for the same transfer",
+            found = self.fail(
+                *DECIDED_ALIKE,
                 op=op.id,
                 gen=event.gen,
                 rank=event.rank,
@@ -77,11 +70,10 @@ class RankRules(Rules):
                 otherwise=[rank for rank in range(self.state.header.ranks) if others >> rank & 1],
             )
         elif mine & bit:
-            found = fail("ONCE", "a rank decides once", op=op.id, gen=event.gen, rank=event.rank)
+            found = self.fail("ONCE", "a rank decides once", op=op.id, gen=event.gen, rank=event.rank)
         elif commit and votes.asked and votes.reserved != self.all_ranks:
-            found = fail(
-                "RANKS",
-                "a rank commits only what every rank has reserved",
+            found = self.fail(
+                *RESERVED_BY_ALL,
                 op=op.id,
                 gen=event.gen,
                 rank=event.rank,
@@ -101,8 +93,7 @@ def end_fault(state: LedgerState, op: Op, ok: bool) -> Violation | None:
         return None
     if votes.aborted or votes.committed != (1 << state.header.ranks) - 1:
         return state.fail(
-            "RANKS",
-            "a transfer is good only if every rank committed it",
+            *COMMITTED_BY_ALL,
             op=op.id,
             gen=op.event.gen,
             committed=votes.committed.bit_count(),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvfence.checker.ledger.kernels.slot_bits import BAD, LABEL, REFS
+from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.rules.geometry import accepted_fault, promise_fault
 from kvfence.checker.ledger.rules.load import promised_again
 from kvfence.checker.ledger.rules.progress import preempt_fault, starved_fault
 from kvfence.checker.ledger.state.bulk import all_have_both, distinct, named, same
-from kvfence.checker.ledger.state.declared import Rules, judges
-from kvfence.checker.ledger.state.ledger_state import LedgerState
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
 from kvfence.checker.ledger.state.violation import Violation
@@ -16,13 +16,30 @@ from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import MOST_BLOCKS
 from kvfence.spec.packed import count_of, ints
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+GENERATION_GROWS = "ONCE", "a request is submitted with a greater generation each time"
+HIT_FITS_REQUEST = "COUNT", "local and external hit are not negative and together no longer than the request"
+PINS_ARE_PROMISED = "PURE", "the pins of a request are the slots promised to it"
+PINS_ARE_REPLACED = "PURE", "pins are replaced, not added, when a lookup is repeated"
+TOKENS_ADD_UP = "COUNT", "local, external and computed tokens are not negative and add up to the total"
+ACCEPTED_WAS_PROMISED = "COUNT", "no more external tokens are accepted than were promised"
+FINAL_COUNT_AGREES = (
+    "COUNT",
+    "a finished request has as many confirmed tokens as its processed steps computed",
+)
+FAILED_NOT_COUNTED = "FAIL-CLOSED", "a request counts no token of a failed load as computed"
+AHEAD_IS_UNDER_WAY = "COUNT", "tokens counted as dispatched are those of steps that are not processed"
+CURSOR_GOES_ON = "CURSOR", "the store cursor goes back only with a new generation"
+CURSOR_LEAVES_NO_GAP = "CURSOR", "the store cursor passes only blocks that are stored, queued or dropped"
+RETIRED_HAS_ENDED = "ONCE", "a generation is gone only after it has ended"
+RETIRED_HOLDS_NOTHING = "NO-LEAK", "a request that is gone holds nothing"
+RETIRED_HAS_NO_PROMISE = "NO-LEAK", "the promise to a request that is gone is consumed or withdrawn"
+RETIRED_HAS_NO_LOAD = "NO-LEAK", "a request that is gone has no open load"
+RETIRED_IS_FLUSHED = "FLUSH", "each full confirmed block of a finished request is stored, queued or dropped"
+
 
 class RequestRules(Rules):
     """Judges ``submit`` to ``retire``."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.pools = state.pools
 
     @judges(ev.Submit, "ONCE")
     def submit(self, event: ev.Submit) -> Violation | None:
@@ -38,13 +55,7 @@ class RequestRules(Rules):
         request.prompt = event.prompt
         state.note_generation(event.req, event.gen)
         if event.gen <= newest:
-            return state.fail(
-                "ONCE",
-                "a request is submitted with a greater generation each time",
-                req=event.req,
-                gen=event.gen,
-                newest=newest,
-            )
+            return self.fail(*GENERATION_GROWS, req=event.req, gen=event.gen, newest=newest)
         return None
 
     # The promise of a hit.
@@ -58,13 +69,8 @@ class RequestRules(Rules):
         found = found or self.settle_replaced(request)
         external, local = event.external, event.local
         if external < 0 or local < 0 or (request.prompt is not None and local + external > request.prompt):
-            found = found or state.fail(
-                "COUNT",
-                "local and external hit are not negative and together no longer than the request",
-                req=request.key,
-                local=local,
-                external=external,
-                prompt=request.prompt,
+            found = found or self.fail(
+                *HIT_FITS_REQUEST, req=request.key, local=local, external=external, prompt=request.prompt
             )
         state.extra.promised.pop(request.key, None)
         before = request.promise
@@ -82,7 +88,9 @@ class RequestRules(Rules):
                 listed = ints(event.slots)
                 for slot in listed:
                     found = found or self.promise_fault(pool, request, slot)
-                slots = sorted({slot for slot in listed if pool.has(slot) and pool.words[slot] & REFS})
+                slots = sorted(
+                    {slot for slot in listed if 0 <= slot < pool.total and pool.words[slot] & REFS}
+                )
             if event.counts:
                 found = found or promise_fault(state, event, pool)
             state.open_promise(request, pool, slots, external)
@@ -95,14 +103,13 @@ class RequestRules(Rules):
 
     def promise_fault(self, pool: PoolState, request: Request, slot: int) -> Violation | None:
         """What is wrong with promising ``slot``."""
-        fail = self.state.fail
-        if not pool.has(slot):
-            return fail("CONSERVE", "a promised slot exists", pool, (slot,), slot=slot, total=pool.total)
+        if not 0 <= slot < pool.total:
+            return self.fail("CONSERVE", "a promised slot exists", pool, slot, total=pool.total)
         word = pool.words[slot]
         if not word & REFS:
-            return fail("PIN", "each promised slot has a holder", pool, (slot,), slot=slot, req=request.key)
+            return self.fail("PIN", "each promised slot has a holder", pool, slot, req=request.key)
         if not word & LABEL:
-            return fail("PIN", "each promised slot is cached", pool, (slot,), slot=slot, req=request.key)
+            return self.fail("PIN", "each promised slot is cached", pool, slot, req=request.key)
         return None
 
     def pins_fault(self, request: Request, pool: PoolState, before: Promise | None) -> Violation | None:
@@ -126,13 +133,7 @@ class RequestRules(Rules):
         if before is not None and more <= before.slots:
             request.replaced = (pool.name, frozenset(more))
             return None
-        return self.state.fail(
-            "PURE",
-            "the pins of a request are the slots promised to it",
-            pool,
-            sorted(more),
-            holder=holder.name,
-        )
+        return self.fail(*PINS_ARE_PROMISED, pool, sorted(more), holder=holder.name)
 
     def settle_replaced(self, request: Request) -> Violation | None:
         """The pins of a replaced promise must be gone now."""
@@ -147,13 +148,7 @@ class RequestRules(Rules):
         left = frozenset[int]() if holder is None else holder.slots & slots - promised
         if not left:
             return None
-        return self.state.fail(
-            "PURE",
-            "pins are replaced, not added, when a lookup is repeated",
-            pool,
-            sorted(left),
-            holder=f"hit:{request.key}",
-        )
+        return self.fail(*PINS_ARE_REPLACED, pool, sorted(left), holder=f"hit:{request.key}")
 
     @judges(ev.Withdraw, "ONCE")
     def withdraw(self, event: ev.Withdraw) -> Violation | None:
@@ -175,9 +170,8 @@ class RequestRules(Rules):
         parts = (event.local, event.external, event.compute)
         promised = request.promise.external if request.promise is not None else 0
         if sum(parts) != event.total or min(parts) < 0:
-            found = found or state.fail(
-                "COUNT",
-                "local, external and computed tokens are not negative and add up to the total",
+            found = found or self.fail(
+                *TOKENS_ADD_UP,
                 req=request.key,
                 local=event.local,
                 external=event.external,
@@ -185,12 +179,8 @@ class RequestRules(Rules):
                 total=event.total,
             )
         elif event.external > promised and (state.saw_lookup or request.promise is not None):
-            found = found or state.fail(
-                "COUNT",
-                "no more external tokens are accepted than were promised",
-                req=request.key,
-                external=event.external,
-                promised=promised,
+            found = found or self.fail(
+                *ACCEPTED_WAS_PROMISED, req=request.key, external=event.external, promised=promised
             )
         if event.external <= 0:
             state.close_promise(request)
@@ -228,12 +218,8 @@ class RequestRules(Rules):
         if counted:
             state.judge("COUNT")
         if counted and confirmed != event.computed:
-            found = found or state.fail(
-                "COUNT",
-                "a finished request has as many confirmed tokens as its processed steps computed",
-                req=request.key,
-                told=event.computed,
-                counted=confirmed,
+            found = found or self.fail(
+                *FINAL_COUNT_AGREES, req=request.key, told=event.computed, counted=confirmed
             )
         self.end(request, event.why)
         request.final = event.computed
@@ -241,7 +227,7 @@ class RequestRules(Rules):
 
     def ended(self, request: Request) -> Violation:
         """A generation that has ended ends again."""
-        return self.state.fail("ONCE", "a generation ends once", req=request.key, ended=request.end)
+        return self.fail("ONCE", "a generation ends once", req=request.key, ended=request.end)
 
     def end(self, request: Request, why: str) -> None:
         """No step of this generation may be dispatched any more."""
@@ -259,12 +245,8 @@ class RequestRules(Rules):
         if request.known:
             self.state.judge("FAIL-CLOSED")
         if request.known and event.computed > most:
-            found = found or self.state.fail(
-                "FAIL-CLOSED",
-                "a request counts no token of a failed load as computed",
-                req=request.key,
-                computed=event.computed,
-                valid=most,
+            found = found or self.fail(
+                *FAILED_NOT_COUNTED, req=request.key, computed=event.computed, valid=most
             )
         if event.ahead >= 0:
             found = found or self.ahead_fault(request, event)
@@ -289,13 +271,7 @@ class RequestRules(Rules):
         under_way = self.state.unprocessed(request)
         if event.ahead == under_way:
             return None
-        return self.state.fail(
-            "COUNT",
-            "tokens counted as dispatched are those of steps that are not processed",
-            req=request.key,
-            told=event.ahead,
-            dispatched=under_way,
-        )
+        return self.fail(*AHEAD_IS_UNDER_WAY, req=request.key, told=event.ahead, dispatched=under_way)
 
     # What became of the blocks.
 
@@ -317,23 +293,13 @@ class RequestRules(Rules):
         request, found = state.request(event.req, event.gen)
         cover = request.cover(event.group)
         if event.to < cover.cursor:
-            found = found or state.fail(
-                "CURSOR",
-                "the store cursor goes back only with a new generation",
-                req=request.key,
-                group=event.group,
-                to=event.to,
-                was=cover.cursor,
+            found = found or self.fail(
+                *CURSOR_GOES_ON, req=request.key, group=event.group, to=event.to, was=cover.cursor
             )
         gap = cover.gap_below(event.to)
         if gap is not None:
-            found = found or state.fail(
-                "CURSOR",
-                "the store cursor passes only blocks that are stored, queued or dropped",
-                req=request.key,
-                group=event.group,
-                to=event.to,
-                block=gap,
+            found = found or self.fail(
+                *CURSOR_LEAVES_NO_GAP, req=request.key, group=event.group, to=event.to, block=gap
             )
             cover.add_range(gap, event.to)
         cover.cursor = event.to
@@ -348,9 +314,7 @@ class RequestRules(Rules):
         request, found = state.request(event.req, event.gen)
         found = found or self.leak(request) or self.flush_fault(request)
         if lives:
-            found = found or state.fail(
-                "ONCE", "a generation is gone only after it has ended", req=request.key
-            )
+            found = found or self.fail(*RETIRED_HAS_ENDED, req=request.key)
         state.extra.promised.pop(request.key, None)
         state.saw_retire = True
         state.close_promise(request)
@@ -359,7 +323,6 @@ class RequestRules(Rules):
 
     def leak(self, request: Request) -> Violation | None:
         """What is still held for a request that is gone."""
-        fail = self.state.fail
         found: Violation | None = None
         for kind in ("req", "hit"):
             name = f"{kind}:{request.key}"
@@ -367,23 +330,18 @@ class RequestRules(Rules):
                 holder = pool.holders.get(name)
                 if holder is not None and holder.slots and not holder.leaked:
                     holder.leaked = True
-                    found = found or fail(
-                        "NO-LEAK",
-                        "a request that is gone holds nothing",
+                    found = found or self.fail(
+                        *RETIRED_HOLDS_NOTHING,
                         pool,
                         sorted(holder.slots),
                         holder=name,
                         held=len(holder.slots),
                     )
         if request.promise is not None:
-            found = found or fail(
-                "NO-LEAK", "the promise to a request that is gone is consumed or withdrawn", req=request.key
-            )
+            found = found or self.fail(*RETIRED_HAS_NO_PROMISE, req=request.key)
         if request.loads:
             loads = [op.id for op in self.state.ops.values() if op.load and op.request is request]
-            found = found or fail(
-                "NO-LEAK", "a request that is gone has no open load", req=request.key, loads=loads
-            )
+            found = found or self.fail(*RETIRED_HAS_NO_LOAD, req=request.key, loads=loads)
         return found
 
     def flush_fault(self, request: Request) -> Violation | None:
@@ -399,9 +357,8 @@ class RequestRules(Rules):
             self.state.judge("FLUSH")
             gap = request.cover(index).gap_below(full)
             if gap is not None:
-                return self.state.fail(
-                    "FLUSH",
-                    "each full confirmed block of a finished request is stored, queued or dropped",
+                return self.fail(
+                    *RETIRED_IS_FLUSHED,
                     req=request.key,
                     group=index,
                     block=gap,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.tags import Tag, tags_of
@@ -12,13 +13,16 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+CLEARED_IS_EMPTY = "EVENTS", "a pool that is published as cleared is empty"
+PUBLISHED_AGREES = "EVENTS", "the published keys are those that can be looked up"
+
 
 class ResidencyRules(Rules):
     """Judges ``stored``, ``removed``, ``cleared`` and ``published``."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.pools = state.pools
+        super().__init__(state)
         self.published = state.extra.published
 
     @judges(ev.Stored, "EVENTS")
@@ -65,13 +69,7 @@ class ResidencyRules(Rules):
         self.published.setdefault(pool.name, set()).clear()
         if not pool.labelled:
             return None
-        return self.state.fail(
-            "EVENTS",
-            "a pool that is published as cleared is empty",
-            pool,
-            pool.labelled_slots()[:1],
-            left=pool.labelled,
-        )
+        return self.fail(*CLEARED_IS_EMPTY, pool, pool.labelled_slots()[:1], left=pool.labelled)
 
     @judges(ev.Published, "EVENTS")
     def caught_up(self, event: ev.Published) -> Violation | None:
@@ -80,11 +78,11 @@ class ResidencyRules(Rules):
 
     def fault(self, condition: str, pool: PoolState, key: int) -> Violation:
         """A key that is published wrongly."""
-        return self.state.fail("EVENTS", condition, pool, key=key)
+        return self.fail("EVENTS", condition, pool, key=key)
 
 
 def difference(state: LedgerState, pool: PoolState) -> Violation | None:
-    """Whether the published keys of ``pool`` are those of its labels. Each difference is told once."""
+    """Whether the published keys of ``pool`` are those of its labels. Each difference is reported once."""
     known = state.extra.published.setdefault(pool.name, set())
     labelled = set(pool.index().counts()[0])
     if known == labelled:
@@ -92,13 +90,7 @@ def difference(state: LedgerState, pool: PoolState) -> Violation | None:
     missing, over = len(labelled - known), len(known - labelled)
     state.extra.published[pool.name].clear()
     state.extra.published[pool.name] |= labelled
-    return state.fail(
-        "EVENTS",
-        "the published keys are those that can be looked up",
-        pool,
-        not_published=missing,
-        not_there=over,
-    )
+    return state.fail(*PUBLISHED_AGREES, pool, not_published=missing, not_there=over)
 
 
 def quiet_fault(state: LedgerState) -> Violation | None:

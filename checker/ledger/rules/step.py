@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.rules.host_memory import quiet_fault as memory_fault
 from kvfence.checker.ledger.rules.load import zeros_over
 from kvfence.checker.ledger.rules.residency import quiet_fault as residency_fault
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Step
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
+
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+STEPS_IN_ORDER = "ONCE", "steps are dispatched in order"
+DEPTH_IS_KEPT = "ONCE", "no more steps are dispatched ahead than the header says"
+ENDED_DOES_NOT_RUN = "ONCE", "a generation that has ended is not dispatched"
+LOADED_BEFORE_RUN = "USE-READY", "a request runs after the loads into its table landed"
+ROLLED_BACK_BEFORE_RUN = "FAIL-CLOSED", "a request whose load failed is rolled back before it runs"
+OLDEST_IS_PROCESSED = "ONCE", "the processed step is the oldest that is dispatched and not processed"
+RESET_CLEARS_ALL = "RESET", "no tier still serves an older key after a reset"
+QUIET_HOLDS_NOTHING = "NO-LEAK", "nothing is held when no request is left and no transfer is in flight"
+QUIET_HAS_NOTHING_OPEN = "NO-LEAK", "no transfer, promise or step is open when the connector is quiet"
+QUIET_ALL_GONE = "NO-LEAK", "each request that was submitted or has ended is gone when the connector is quiet"
 
 
 class StepRules(Rules):
     """Judges ``dispatch``, ``process``, ``reset`` and ``quiesce``."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.pools = state.pools
+        super().__init__(state)
         self.run = None if state.kernels is None else state.kernels.run
         """Judges and takes over the requests of a step, if all of them are ready."""
 
@@ -27,13 +39,10 @@ class StepRules(Rules):
         state = self.state
         found: Violation | None = None
         if state.dispatched is not None and event.step != state.dispatched + 1:
-            found = state.fail(
-                "ONCE", "steps are dispatched in order", step=event.step, before=state.dispatched
-            )
+            found = self.fail(*STEPS_IN_ORDER, step=event.step, before=state.dispatched)
         elif len(state.steps) >= state.depth:
-            found = state.fail(
-                "ONCE",
-                "no more steps are dispatched ahead than the header says",
+            found = self.fail(
+                *DEPTH_IS_KEPT,
                 step=event.step,
                 unprocessed=[step.number for step in state.steps],
                 depth=state.depth,
@@ -65,31 +74,12 @@ class StepRules(Rules):
 
     def dispatch_fault(self, event: ev.Dispatch, request: Request) -> Violation | None:
         """Why ``request`` may not run."""
-        fail = self.state.fail
         if request.end:
-            return fail(
-                "ONCE",
-                "a generation that has ended is not dispatched",
-                step=event.step,
-                req=request.key,
-                ended=request.end,
-            )
+            return self.fail(*ENDED_DOES_NOT_RUN, step=event.step, req=request.key, ended=request.end)
         if request.waits:
             loads = sorted(request.waits)
-            return fail(
-                "USE-READY",
-                "a request runs after the loads into its table landed",
-                step=event.step,
-                req=request.key,
-                loads=loads,
-            )
-        return fail(
-            "FAIL-CLOSED",
-            "a request whose load failed is rolled back before it runs",
-            step=event.step,
-            req=request.key,
-            valid=request.limit,
-        )
+            return self.fail(*LOADED_BEFORE_RUN, step=event.step, req=request.key, loads=loads)
+        return self.fail(*ROLLED_BACK_BEFORE_RUN, step=event.step, req=request.key, valid=request.limit)
 
     @judges(ev.Process, "ONCE")
     def process(self, event: ev.Process) -> Violation | None:
@@ -102,12 +92,8 @@ class StepRules(Rules):
                 state.processed = event.step
                 state.not_judged("ONCE")
                 return None
-            found = state.fail(
-                "ONCE",
-                "the processed step is the oldest that is dispatched and not processed",
-                step=event.step,
-                oldest=oldest,
-                dispatched=state.dispatched,
+            found = self.fail(
+                *OLDEST_IS_PROCESSED, step=event.step, oldest=oldest, dispatched=state.dispatched
             )
         while state.steps and state.steps[0].number <= event.step:
             step = state.steps.popleft()
@@ -128,9 +114,8 @@ class StepRules(Rules):
         found: Violation | None = None
         for pool in self.pools.values():
             if pool.name not in event.pools and pool.labelled:
-                found = found or state.fail(
-                    "RESET",
-                    "no tier still serves an older key after a reset",
+                found = found or self.fail(
+                    *RESET_CLEARS_ALL,
                     pool,
                     pool.labelled_slots()[:1],
                     left=pool.labelled,
@@ -152,9 +137,8 @@ class StepRules(Rules):
             held = [holder for holder in pool.holders.values() if holder.slots and not holder.leaked]
             for holder in held:
                 holder.leaked = True
-                found = found or state.fail(
-                    "NO-LEAK",
-                    "nothing is held when no request is left and no transfer is in flight",
+                found = found or self.fail(
+                    *QUIET_HOLDS_NOTHING,
                     pool,
                     sorted(holder.slots),
                     holder=holder.name,
@@ -164,12 +148,8 @@ class StepRules(Rules):
         promised = [request.key for request in state.requests.values() if request.promise is not None]
         steps = [step.number for step in state.steps]
         if state.ops or promised or steps:
-            found = found or state.fail(
-                "NO-LEAK",
-                "no transfer, promise or step is open when the connector is quiet",
-                transfers=sorted(state.ops)[:8],
-                promises=promised[:8],
-                steps=steps,
+            found = found or self.fail(
+                *QUIET_HAS_NOTHING_OPEN, transfers=sorted(state.ops)[:8], promises=promised[:8], steps=steps
             )
         left = [
             request.key
@@ -177,10 +157,5 @@ class StepRules(Rules):
             if state.saw_retire and request.explicit and (request.end or request.prompt is not None)
         ]
         if left:
-            found = found or state.fail(
-                "NO-LEAK",
-                "each request that was submitted or has ended is gone when the connector is quiet",
-                requests=left[:8],
-                left=len(left),
-            )
+            found = found or self.fail(*QUIET_ALL_GONE, requests=left[:8], left=len(left))
         return found or residency_fault(state) or memory_fault(state)

@@ -6,15 +6,11 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from kvfence.checker.ledger.kernels.slot_bits import BAD, BUSY, FILLING, LABEL, REFS
-from kvfence.checker.ledger.rules.load import (
-    distrust,
-    distrusted_fault,
-    load_order_fault,
-    refilled,
-)
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.rules.load import distrust, distrusted_fault, load_order_fault, refilled
 from kvfence.checker.ledger.rules.rank import end_fault
 from kvfence.checker.ledger.state.bulk import same
-from kvfence.checker.ledger.state.declared import Rules, judges
+from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import REMEMBERED, Closed, LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
@@ -26,13 +22,34 @@ from kvfence.spec.packed import WIDE, count_of, ints
 T = TypeVar("T", bound=Hashable)
 
 
+# Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
+ID_IS_FREE = "ONCE", "an id is used again only after its transfer is complete"
+ID_GROWS = "ONCE", "an id is used again with a greater generation"
+LOADED_KEY_IS_CARRIED = "PIN", "a load reads slots that carry the keys it brings"
+READ_NOT_FILLING = "USE-READY", "no open transfer still writes a slot that is read"
+READ_NOT_BAD = "FAIL-CLOSED", "a slot that a failed transfer should have filled is not copied"
+FILLED_ONCE = "UNIQUE", "at most one open transfer fills a slot"
+KEY_STORED_ONCE = "UNIQUE", "at most one store of a key to a pool is open"
+KEY_NOT_STORED_AGAIN = "UNIQUE", "a key that the pool has is not stored again"
+SLOT_STORED_ONCE = "UNIQUE", "at most one open store to a pool reads a slot"
+NO_LOAD_BESIDE_STORE = "ONCE", "a request has no load while a store is open"
+LOADED_WAS_PROMISED = "PIN", "a load reads promised slots"
+NO_STORE_BESIDE_LOAD = "ONCE", "a request has no store while a load is open"
+BLOCK_STORED_ONCE = "UNIQUE", "a block appears once in a store"
+STORED_IS_CONFIRMED = "STORE-READY", "a store reads only blocks whose tokens are all confirmed"
+REPORTING_RANK_EXISTS = "ONCE", "a report comes from a rank that exists"
+REPORTED_ONCE = "ONCE", "a rank reports a transfer once"
+EXPECTED_NOT_IGNORED = "ONCE", "a report that is still expected is not ignored"
+REPORTED_BY_ALL = "RANKS", "a transfer is complete only when every rank reported"
+SUCCEEDED_ON_ALL = "FAIL-CLOSED", "a transfer is good only if every rank succeeded"
+FAILED_NOT_LABELLED = "FAIL-CLOSED", "no destination of a failed transfer is in the prefix index"
+
+
 class TransferRules(Rules):
     """Judges ``queue``, ``issue``, ``report``, ``stale`` and ``complete``."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
-        self.pools = state.pools
-        self.all_ranks = (1 << state.header.ranks) - 1
+        super().__init__(state)
         self.two = len(self.pools) == 2 and state.header.tier in self.pools
         """There is only the device and its one tier."""
 
@@ -89,9 +106,8 @@ class TransferRules(Rules):
             state.not_judged("UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
         return found
 
-    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:  # noqa: ARG002 - for short cuts
+    def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:
         """Take a plain transfer over: how many blocks it moves. None, and nothing changed, if it is not."""
-        return None
 
     def give_back(self, op: Op, src: PoolState, dst: PoolState) -> None:
         """The end of a transfer that :meth:`take` took over."""
@@ -108,52 +124,27 @@ class TransferRules(Rules):
         op = self.state.ops.get(event.op)
         if op is not None:
             self.forget(op)
-            return self.state.fail(
-                "ONCE",
-                "an id is used again only after its transfer is complete",
-                op=event.op,
-                gen=event.gen,
-                open=op.event.gen,
-            )
+            return self.fail(*ID_IS_FREE, op=event.op, gen=event.gen, open=op.event.gen)
         closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen >= event.gen:
-            return self.state.fail(
-                "ONCE",
-                "an id is used again with a greater generation",
-                op=event.op,
-                gen=event.gen,
-                before=closed.gen,
-            )
+            return self.fail(*ID_GROWS, op=event.op, gen=event.gen, before=closed.gen)
         return None
 
     def slots_fault(self, event: ev.Queue, src: PoolState, dst: PoolState) -> Violation | None:
         """What is wrong with the slots of a new transfer."""
-        fail = self.state.fail
         sources, destinations = ints(event.src), ints(event.dst)
         for side, pool, slots in (("src", src, sources), ("dst", dst, destinations)):
             twice = _repeated(slots)
             if twice is not None:
-                return fail(
-                    "UNIQUE",
-                    f"a slot appears once in {side} of a transfer",
-                    pool,
-                    (twice,),
-                    slot=twice,
-                    op=event.op,
+                return self.fail(
+                    "UNIQUE", f"a slot appears once in {side} of a transfer", pool, twice, op=event.op
                 )
             for slot in slots:
-                if not pool.has(slot):
-                    return fail(
-                        "CONSERVE", "a transferred slot exists", pool, (slot,), slot=slot, total=pool.total
-                    )
+                if not 0 <= slot < pool.total:
+                    return self.fail("CONSERVE", "a transferred slot exists", pool, slot, total=pool.total)
                 if not pool.words[slot] & REFS:
-                    return fail(
-                        "FREEZE",
-                        f"each {side} slot of a transfer has a holder",
-                        pool,
-                        (slot,),
-                        slot=slot,
-                        op=event.op,
+                    return self.fail(
+                        "FREEZE", f"each {side} slot of a transfer has a holder", pool, slot, op=event.op
                     )
         found = self.filled_twice(event, dst, destinations)
         if found is not None:
@@ -164,34 +155,13 @@ class TransferRules(Rules):
         for slot, tag in zip(sources, tags, strict=True):
             word = src.words[slot]
             if event.kind == "load" and word & LABEL and src.label_of(slot) != tag:
-                return fail(
-                    "PIN",
-                    "a load reads slots that carry the keys it brings",
-                    src,
-                    (slot,),
-                    slot=slot,
-                    op=event.op,
-                    key=tag,
-                    labelled=src.label_of(slot),
+                return self.fail(
+                    *LOADED_KEY_IS_CARRIED, src, slot, op=event.op, key=tag, labelled=src.label_of(slot)
                 )
             if word & FILLING:
-                return fail(
-                    "USE-READY",
-                    "no open transfer still writes a slot that is read",
-                    src,
-                    (slot,),
-                    slot=slot,
-                    op=event.op,
-                )
+                return self.fail(*READ_NOT_FILLING, src, slot, op=event.op)
             if word & BAD:
-                return fail(
-                    "FAIL-CLOSED",
-                    "a slot that a failed transfer should have filled is not copied",
-                    src,
-                    (slot,),
-                    slot=slot,
-                    op=event.op,
-                )
+                return self.fail(*READ_NOT_BAD, src, slot, op=event.op)
         return None
 
     def filled_twice(self, event: ev.Queue, dst: PoolState, slots: Sequence[int]) -> Violation | None:
@@ -199,14 +169,8 @@ class TransferRules(Rules):
         for slot in slots:
             if dst.words[slot] & FILLING:
                 other = self.state.writer_of(dst, slot)
-                return self.state.fail(
-                    "UNIQUE",
-                    "at most one open transfer fills a slot",
-                    dst,
-                    (slot,),
-                    slot=slot,
-                    op=event.op,
-                    open_transfer=None if other is None else other.id,
+                return self.fail(
+                    *FILLED_ONCE, dst, slot, op=event.op, open_transfer=None if other is None else other.id
                 )
         return None
 
@@ -215,28 +179,18 @@ class TransferRules(Rules):
         tags, counts = tags_of(keys, event.group), dst.index()
         if counts.fresh(tags):
             return None
-        fail = self.state.fail
         if self.state.header.unique == "slot":
             return self.sources_fault(event, dst)
         twice = _repeated(tags)
         if twice is not None:
-            return fail("UNIQUE", "a key appears once in a store", op=event.op, key=twice)
+            return self.fail("UNIQUE", "a key appears once in a store", op=event.op, key=twice)
         for key, tag in zip(keys, tags, strict=True):
             if counts.stored(tag):
                 others = [op.id for op in self.stores_to(dst) if tag in self.tags(op)]
-                return fail(
-                    "UNIQUE",
-                    "at most one store of a key to a pool is open",
-                    dst,
-                    key=key,
-                    op=event.op,
-                    open_stores=others,
-                )
+                return self.fail(*KEY_STORED_ONCE, dst, key=key, op=event.op, open_stores=others)
             if counts.labelled(tag):
                 at = dst.labelled_slots(tag)
-                return fail(
-                    "UNIQUE", "a key that the pool has is not stored again", dst, at, key=key, op=event.op
-                )
+                return self.fail(*KEY_NOT_STORED_AGAIN, dst, at, key=key, op=event.op)
         return None
 
     def sources_fault(self, event: ev.Queue, dst: PoolState) -> Violation | None:
@@ -247,9 +201,8 @@ class TransferRules(Rules):
                 continue
             shared = sources.intersection(ints(op.event.src))
             if shared:
-                return self.state.fail(
-                    "UNIQUE",
-                    "at most one open store to a pool reads a slot",
+                return self.fail(
+                    *SLOT_STORED_ONCE,
                     self.pools[event.src_pool],
                     sorted(shared),
                     op=event.op,
@@ -269,16 +222,9 @@ class TransferRules(Rules):
         self, event: ev.Queue, request: Request, src: PoolState, blocks: Sequence[int]
     ) -> Violation | None:
         """What is wrong with this transfer for the request whose ``blocks`` it moves."""
-        fail = self.state.fail
         if event.kind == "load":
             if request.stores:
-                return fail(
-                    "ONCE",
-                    "a request has no load while a store is open",
-                    op=event.op,
-                    req=request.key,
-                    stores=request.stores,
-                )
+                return self.fail(*NO_LOAD_BESIDE_STORE, op=event.op, req=request.key, stores=request.stores)
             promise = request.promise
             if promise is None or promise.pool != src.name or same(promise.numbers, event.src):
                 return None
@@ -286,31 +232,15 @@ class TransferRules(Rules):
             if not promise.slots.issuperset(sources):
                 for slot in sources:
                     if slot not in promise.slots:
-                        return fail(
-                            "PIN",
-                            "a load reads promised slots",
-                            src,
-                            (slot,),
-                            slot=slot,
-                            req=request.key,
-                            op=event.op,
-                        )
+                        return self.fail(*LOADED_WAS_PROMISED, src, slot, req=request.key, op=event.op)
             return None
         if request.loads:
-            return fail(
-                "ONCE",
-                "a request has no store while a load is open",
-                op=event.op,
-                req=request.key,
-                loads=request.loads,
-            )
+            return self.fail(*NO_STORE_BESIDE_LOAD, op=event.op, req=request.key, loads=request.loads)
         if not blocks:
             return None
         twice = None if isinstance(blocks, range) else _repeated(blocks)
         if twice is not None:
-            return fail(
-                "UNIQUE", "a block appears once in a store", block=twice, op=event.op, req=request.key
-            )
+            return self.fail(*BLOCK_STORED_ONCE, block=twice, op=event.op, req=request.key)
         group = self.state.groups.get(event.group)
         if request.known and group is not None:
             self.state.judge("STORE-READY")
@@ -319,9 +249,8 @@ class TransferRules(Rules):
             confirmed = self.state.confirmed(request)
             if need > confirmed:
                 sources = ints(event.src)
-                return fail(
-                    "STORE-READY",
-                    "a store reads only blocks whose tokens are all confirmed",
+                return self.fail(
+                    *STORED_IS_CONFIRMED,
                     src,
                     (sources[blocks.index(last)],) if len(blocks) == len(sources) else (),
                     op=event.op,
@@ -370,7 +299,7 @@ class TransferRules(Rules):
 
     def use(self, op: Op, pool: PoolState, slot: int) -> bool:
         """``op`` uses ``slot``. One that does not exist or has no holder was reported; it is left alone."""
-        if not pool.has(slot) or not pool.words[slot] & REFS:
+        if not 0 <= slot < pool.total or not pool.words[slot] & REFS:
             op.forgiven |= {(pool.name, slot)}
             return False
         pool.words[slot] += BUSY
@@ -386,7 +315,7 @@ class TransferRules(Rules):
         if op is not None and op.event.gen == event.gen:
             return op, None
         closed = self.state.closed.get(event.op)
-        return None, self.state.fail(
+        return None, self.fail(
             "ONCE",
             f"only an open transfer of this id and generation is {verb}",
             op=event.op,
@@ -402,7 +331,7 @@ class TransferRules(Rules):
         if op is None:
             return wrong
         if op.issued:
-            return self.state.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.event.gen)
+            return self.fail("ONCE", "a transfer is issued once", op=op.id, gen=op.event.gen)
         op.issued = True
         return None
 
@@ -411,20 +340,14 @@ class TransferRules(Rules):
         """Each rank reports an issued transfer once."""
         closed = self.state.closed.get(event.op)
         if closed is not None and closed.gen == event.gen and closed.missing >> max(event.rank, 0) & 1:
-            closed.missing &= ~(1 << event.rank)  # that it ended without this report was told
+            closed.missing &= ~(1 << event.rank)  # that it ended without this report was a violation
             self.state.not_judged("ONCE")
             return None
         op, wrong = self.open_op(event, "reported")
         if op is None:
             return wrong
         if not 0 <= event.rank < self.state.header.ranks:
-            return self.state.fail(
-                "ONCE",
-                "a report comes from a rank that exists",
-                op=op.id,
-                rank=event.rank,
-                ranks=self.state.header.ranks,
-            )
+            return self.fail(*REPORTING_RANK_EXISTS, op=op.id, rank=event.rank, ranks=self.state.header.ranks)
         bit = 1 << event.rank
         before = op.reported
         op.reported |= bit
@@ -432,13 +355,9 @@ class TransferRules(Rules):
             op.failed |= bit
         if not op.issued:
             op.issued = True
-            return self.state.fail(
-                "ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.event.gen
-            )
+            return self.fail("ONCE", "a transfer is reported after it was issued", op=op.id, gen=op.event.gen)
         if before & bit:
-            return self.state.fail(
-                "ONCE", "a rank reports a transfer once", op=op.id, gen=op.event.gen, rank=event.rank
-            )
+            return self.fail(*REPORTED_ONCE, op=op.id, gen=op.event.gen, rank=event.rank)
         return None
 
     @judges(ev.Stale, "ONCE")
@@ -454,13 +373,7 @@ class TransferRules(Rules):
             return None
         if op.reported >> event.rank & 1:
             return None
-        return self.state.fail(
-            "ONCE",
-            "a report that is still expected is not ignored",
-            op=op.id,
-            gen=op.event.gen,
-            rank=event.rank,
-        )
+        return self.fail(*EXPECTED_NOT_IGNORED, op=op.id, gen=op.event.gen, rank=event.rank)
 
     @judges(ev.Complete, "ONCE", "RANKS", "FAIL-CLOSED")
     def complete(self, event: ev.Complete) -> Violation | None:
@@ -470,22 +383,10 @@ class TransferRules(Rules):
             return found
         if op.reported != self.all_ranks:
             missing = [rank for rank in range(self.state.header.ranks) if not op.reported >> rank & 1]
-            found = self.state.fail(
-                "RANKS",
-                "a transfer is complete only when every rank reported",
-                op=op.id,
-                gen=op.event.gen,
-                missing=missing,
-            )
+            found = self.fail(*REPORTED_BY_ALL, op=op.id, gen=op.event.gen, missing=missing)
         elif event.ok and op.failed:
             failed = [rank for rank in range(self.state.header.ranks) if op.failed >> rank & 1]
-            found = self.state.fail(
-                "FAIL-CLOSED",
-                "a transfer is good only if every rank succeeded",
-                op=op.id,
-                gen=op.event.gen,
-                failed=failed,
-            )
+            found = self.fail(*SUCCEEDED_ON_ALL, op=op.id, gen=op.event.gen, failed=failed)
         extra = self.state.extra
         if extra.votes:
             found = found or end_fault(self.state, op, event.ok)
@@ -495,14 +396,7 @@ class TransferRules(Rules):
             if found is None and not count_of(op.event.dst):
                 self.state.not_judged("FAIL-CLOSED")
             if labelled:
-                found = found or self.state.fail(
-                    "FAIL-CLOSED",
-                    "no destination of a failed transfer is in the prefix index",
-                    dst,
-                    labelled,
-                    op=op.id,
-                    gen=op.event.gen,
-                )
+                found = found or self.fail(*FAILED_NOT_LABELLED, dst, labelled, op=op.id, gen=op.event.gen)
             if op.load:
                 distrust(self.state, op)
             self.fail_destinations(op, dst)

@@ -8,7 +8,7 @@ from kvfence.spec import events as ev
 
 
 def kind_of(group: ev.Group) -> ev.GroupKind:
-    """The group's kind, told or by its window."""
+    """The group's kind: as the header states it, or by its window."""
     if group.kind is not None:
         return group.kind
     return "full" if group.window is None else "sliding"

@@ -6,8 +6,7 @@ The tables of checks made, in every report, are derived from these declarations;
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
@@ -31,7 +30,8 @@ class Declared(NamedTuple):
 RULES: Final[dict[type[ev.Event], Declared]] = {}
 """The declaration of the rule of each kind of event, once the modules with the rules are imported."""
 
-_DECLARED: Final[dict[Callable[..., Any], Declared]] = {}
+DECLARED: Final[dict[Callable[..., Any], Declared]] = {}
+"""The declaration of each marked function."""
 
 
 class UndeclaredError(AssertionError):
@@ -49,25 +49,7 @@ def judges(kind: type[ev.Event], *each: str, also: tuple[str, ...] = ()) -> Call
     def mark(rule: R) -> R:
         if kind in RULES:
             raise ValueError(f"{kind.__name__} has a rule already")
-        _DECLARED[rule] = RULES[kind] = Declared(kind, each, frozenset((*each, *also)))
+        DECLARED[rule] = RULES[kind] = Declared(kind, each, frozenset((*each, *also)))
         return rule
 
     return mark
-
-
-class Rules:
-    """Rules of some kinds of events: the methods that are marked with :func:`judges`.
-
-    What replaces such a method in a subclass judges by the same invariants.
-    """
-
-    _marked: ClassVar[dict[type[ev.Event], str]] = {}
-
-    def __init_subclass__(cls) -> None:
-        methods = {name: f for name, f in vars(cls).items() if isinstance(f, FunctionType)}
-        own = {_DECLARED[f].kind: name for name, f in methods.items() if f in _DECLARED}
-        cls._marked = {**cls._marked, **own}
-
-    def rules(self) -> dict[type[ev.Event], Rule]:
-        """The rule of each kind of event."""
-        return {kind: getattr(self, name) for kind, name in self._marked.items()}

@@ -49,7 +49,7 @@ class HostMemory:
 
 @dataclass(slots=True)
 class Extra:
-    """Books of the rarer events."""
+    """What the ledger remembers of the rarer events."""
 
     zeroing: dict[tuple[str, int], int] = field(default_factory=dict)
     """Pool and slot -> the dispatched step that writes zeros over it."""

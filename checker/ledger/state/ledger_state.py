@@ -1,4 +1,4 @@
-"""Everything the ledger knows, and how it words a violation; the ``*_rules`` modules read and write it."""
+"""Everything the ledger knows, and how it words a violation; the rules read and write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvfence.checker.ledger.state.extra_state import Extra
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
 from kvfence.checker.ledger.state.tags import Tag
-from kvfence.checker.ledger.state.violation import Violation, cause_of
+from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
 from kvfence.spec.packed import Numbers, ints
@@ -24,7 +24,9 @@ RING: Final = 1 << 15  # events remembered for reports
 RING_SLOTS: Final = 1 << 20  # numbers in the long ones of these events
 LONG: Final = 64  # slots that make an event a long one
 REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
-KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is told once
+TELLING_APART: Final = ("req", "op", "gen", "holder", "group")
+"""The values that tell faults of one rule apart."""
+KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is reported in full once
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
 REPORTED_EVENTS: Final = 8
@@ -127,7 +129,7 @@ class Step:
     def copy(
         self, current: dict[str, Request], copies: dict[Request, Request], pools: dict[str, PoolState]
     ) -> Step:
-        """A copy in other ledger state."""
+        """A copy for another ledger state, with the copies of its requests and pools."""
         requests = [copies[request] for request in self.requests(current)]
         other = Step(self.number, self._ids, self.tokens, requests)
         other.frozen = [(pools[pool.name], list(slots)) for pool, slots in self.frozen]
@@ -142,7 +144,7 @@ class Closed:
     def __init__(self, op: Op, ok: bool, missing: int) -> None:
         event = op.event
         self.missing = missing
-        """Bit ``r`` is set if it ended before rank ``r`` reported, which was told."""
+        """Bit ``r`` is set if it ended before rank ``r`` reported, and that was a violation."""
         self.gen = event.gen
         self.ok = ok
         self.src_pool, self.src_epoch = event.src_pool, op.src_epoch
@@ -206,7 +208,7 @@ class LedgerState:
         self.judged: dict[str, int] = dict.fromkeys(BY_ID, 0)
         """Judgements made, more or fewer than one for each event of a kind; see :meth:`judge`."""
         self.strict = True
-        """Whether it is an error if a rule raises what it does not declare; if not, the violation is told."""
+        """Whether it is an error if a rule raises what it does not declare; if not, it is a violation."""
 
     def copy(self, *, history: bool = True) -> LedgerState:
         """An independent copy, with or without the events that are remembered for reports.
@@ -243,15 +245,20 @@ class LedgerState:
     # Requests and holders.
 
     def holder(self, pool: PoolState, name: str) -> Holder:
-        """The holder ``name`` of ``pool``, created if it is new."""
+        """The holder ``name`` of ``pool``, created if it is new, with all of its slots in ``own``."""
         holder = pool.holders.get(name)
-        if holder is None:
+        if holder is not None and holder.parts:
+            holder.own.update(*map(listed, holder.parts))
+            holder.parts.clear()
+            holder.in_parts = 0
+        elif holder is None:
             if name[:3] == "op:":
                 kind, request = "op", None
             else:
                 kind, _, key = name.partition(":")
                 request = self.request_of_key(key) if kind in ("req", "hit") else None
-            holder = pool.holders[name] = Holder(name, kind, request)
+            # Given its containers, a dataclass is made as fast as by hand.
+            holder = pool.holders[name] = Holder(name, kind, request, set(), [], 0, {}, [], {})
         return holder
 
     def request_of_key(self, key: str) -> Request | None:
@@ -265,16 +272,16 @@ class LedgerState:
         return request
 
     def add_request(self, id_: str, gen: int, *, explicit: bool) -> Request:
-        """Start to keep ledger state on a generation."""
-        request = Request(id_, gen, explicit=explicit)
-        self.requests[request.key] = request
+        """Start to follow a generation."""
+        key = f"{id_}.{gen}"
+        request = self.requests[key] = Request(id_, gen, key, explicit)
         current = self.current.get(id_)
         if current is not None and current.gen < gen:
             self.not_current(current)
             current = None
         if current is None:
             self.current[id_] = request
-            self.progress[id_] = request.address
+            self.progress[id_] = request.progress.buffer_info()[0]
         return request
 
     def not_current(self, request: Request) -> None:
@@ -352,7 +359,7 @@ class LedgerState:
             self.not_current(request)
 
     def forget_request(self, request: Request) -> None:
-        """Stop to keep ledger state on a generation, but remember that there was one."""
+        """Stop following a generation, but remember that there was one."""
         self.requests.pop(request.key, None)
         self.not_current(request)
         self.retired[request.key] = None
@@ -425,10 +432,16 @@ class LedgerState:
         invariant: str,
         condition: str,
         pool: PoolState | None = None,
-        slots: Sequence[int] = (),
+        slots: Sequence[int] | int = (),
         **values: object,
     ) -> Violation:
-        """Word a violation of the event that is being judged. UndeclaredError if its rule cannot raise it."""
+        """Word a violation of the event that is being judged: ``condition`` should hold, and does not.
+
+        ``slots`` are those of ``pool`` for which it is false; a single one is also the first of the values.
+        Raises UndeclaredError if the rule of the event does not declare ``invariant``.
+        """
+        if isinstance(slots, int):
+            slots, values = (slots,), {"slot": slots, **values}
         event = self.ring[-1]
         if self.strict and invariant not in RULES[type(event)].ids:
             raise UndeclaredError(
@@ -438,15 +451,17 @@ class LedgerState:
         involved = tuple(dict.fromkeys(slots))[:REPORTED_SLOTS]
         holders: dict[int, tuple[str, ...]] = {}
         history: dict[int, tuple[tuple[int, ev.Event], ...]] = {}
-        again = self.told_before(cause_of(invariant, condition, pool.name if pool else "", involved, values))
+        again = self.is_known(
+            (invariant, condition, pool and pool.name, involved, *map(values.get, TELLING_APART))
+        )
         if pool is not None and not again:
-            holders = {slot: tuple(pool.holders_of(slot)[:REPORTED_HOLDERS]) for slot in involved}
+            holders = {slot: tuple(holders_of(pool, slot)[:REPORTED_HOLDERS]) for slot in involved}
             if self.reported <= DETAILED:
                 history = {slot: self.history(pool.name, slot) for slot in involved}
         return Violation(
             invariant=invariant,
             number=self.events - 1,
-            event=ev.listed(event),
+            event=_listed(event),
             condition=condition,
             values=values,
             pool="" if pool is None else pool.name,
@@ -456,8 +471,8 @@ class LedgerState:
             again=again,
         )
 
-    def told_before(self, cause: tuple[object, ...]) -> bool:
-        """Whether a violation with this cause was told already; from here on it was."""
+    def is_known(self, cause: tuple[object, ...]) -> bool:
+        """Whether a violation with this cause was reported already; from here on it was."""
         causes = self.causes
         again = causes.pop(cause, None) is not None
         causes[cause] = True
@@ -481,7 +496,7 @@ class LedgerState:
         found: list[tuple[int, ev.Event]] = []
         for number, event in zip(range(self.events - 2, -1, -1), last, strict=False):
             if _concerns(event, pool, slot, transfers):
-                found.append((number, ev.listed(event)))
+                found.append((number, _listed(event)))
                 if len(found) == REPORTED_EVENTS:
                     break
         return tuple(reversed(found))
@@ -489,14 +504,37 @@ class LedgerState:
 
 def queue_names(event: ev.Queue, pool: str, slot: int) -> bool:
     """Whether the transfer reads or writes ``slot`` of ``pool``."""
-    return (event.src_pool == pool and slot in ints(event.src)) or (
-        event.dst_pool == pool and slot in ints(event.dst)
+    return (event.src_pool == pool and slot in listed(event.src)) or (
+        event.dst_pool == pool and slot in listed(event.dst)
     )
+
+
+def holders_of(pool: PoolState, slot: int) -> list[str]:
+    """Names of the holders of ``slot``, found by looking at every holder: for reports."""
+    return [
+        holder.name
+        for holder in pool.holders.values()
+        if slot in holder.own or any(slot in listed(part) for part in holder.parts)
+    ]
+
+
+# Numbers from a file are lists already. One event is easier to follow from the file to its violation if
+# these do not lead through two more modules.
+
+
+def listed(numbers: Numbers) -> Sequence[int]:
+    """``numbers`` as Python integers, as ``packed.ints`` gives them."""
+    return numbers if type(numbers) is list else ints(numbers)
+
+
+def _listed(event: ev.Event) -> ev.Event:
+    packed = ev.PACKED_FIELDS[type(event)]
+    return event if all(type(getattr(event, name)) is list for name, _ in packed) else ev.listed(event)
 
 
 def _concerns(event: ev.Event, pool: str, slot: int, transfers: set[tuple[int, int]]) -> bool:
     if isinstance(event, ev.Alloc | ev.Touch | ev.Free | ev.Evict | ev.Label | ev.Unlabel | ev.Lookup):
-        return event.pool == pool and slot in ints(event.slots)
+        return event.pool == pool and slot in listed(event.slots)
     if isinstance(event, ev.Queue):
         return queue_names(event, pool, slot)
     if isinstance(event, ev.Issue | ev.Report | ev.Stale | ev.Complete):

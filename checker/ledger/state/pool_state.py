@@ -7,6 +7,8 @@ without two copies.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,56 +25,45 @@ if TYPE_CHECKING:
     from kvfence.checker.ledger.state.request_state import Request
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
     """One holder's slots in one pool."""
 
-    __slots__ = (
-        "again",
-        "in_parts",
-        "kind",
-        "leaked",
-        "name",
-        "own",
-        "parts",
-        "reach",
-        "reaching",
-        "request",
-    )
-
-    def __init__(self, name: str, kind: str, request: Request | None) -> None:
-        self.name = name
-        self.kind = kind
-        """``req``, ``hit``, ``op``, or whatever precedes the colon."""
-        self.request = request
-        """The request generation of a ``req`` or ``hit`` holder."""
-        self.own: set[int] = set()
-        self.parts: list[Numbers] = []
-        """Slots that joined together are kept as they came: most leave together, and no set is built."""
-        self.in_parts = 0
-        self.reach: dict[int, int] = {}
-        """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
-        self.reaching: list[tuple[Numbers, int, ev.Group]] = []
-        """Slots whose reach is not worked out yet, with the block index of the first, and their group."""
-        self.again: dict[int, int] = {}
-        """How often it joined the holders of a slot that it held already: told, so it may leave as often."""
-        self.leaked = False
-        """A violation has told that these slots were not given back; it is told once."""
+    name: str
+    kind: str
+    """``req``, ``hit``, ``op``, or whatever precedes the colon."""
+    request: Request | None
+    """The request generation of a ``req`` or ``hit`` holder."""
+    own: set[int] = field(default_factory=set)
+    parts: list[Numbers] = field(default_factory=list)
+    """Slots that joined together are kept as they came: most leave together, and no set is built."""
+    in_parts: int = 0
+    reach: dict[int, int] = field(default_factory=dict)
+    """Of slots in window groups: steps that begin at this many computed tokens or fewer read the slot."""
+    reaching: list[tuple[Numbers, int, ev.Group]] = field(default_factory=list)
+    """Slots whose reach is not worked out yet, with the block index of the first, and their group."""
+    again: dict[int, int] = field(default_factory=dict)
+    """How often it joined the holders of a slot that it held already: reported, so it may leave as often."""
+    leaked: bool = False
+    """A violation has reported that these slots were not given back; it is reported once."""
 
     def copy(self, request: Request | None) -> Holder:
         """A copy that belongs to ``request``."""
-        other = Holder(self.name, self.kind, request)
-        other.own = set(self.own)
-        other.parts, other.in_parts = list(self.parts), self.in_parts
-        other.reach, other.reaching = dict(self.reach), list(self.reaching)
-        other.leaked, other.again = self.leaked, dict(self.again)
-        return other
+        return replace(
+            self,
+            request=request,
+            own=set(self.own),
+            parts=list(self.parts),
+            reach=dict(self.reach),
+            reaching=list(self.reaching),
+            again=dict(self.again),
+        )
 
     @property
     def slots(self) -> set[int]:
         """All of its slots."""
         if self.parts:
-            for part in self.parts:
-                self.own.update(ints(part))
+            self.own.update(*map(ints, self.parts))
             self.parts.clear()
             self.in_parts = 0
         return self.own
@@ -139,7 +130,7 @@ class PoolState:
         """Numbers of slots from which numpy is used."""
         self.free = pool.slots - (pool.null is not None)
         self.drift = 0
-        """What the pool told minus our own count, after it was reported."""
+        """What the pool reported minus our own count, after it was reported."""
         self.holders: dict[str, Holder] = {}
         self.tags: npt.NDArray[np.uint64] = np.zeros(pool.slots, dtype=np.uint64)
         """The tag of each slot that has a label; of others, anything."""
@@ -158,7 +149,7 @@ class PoolState:
         self.marks: npt.NDArray[np.int32] = np.zeros(pool.slots, dtype=np.int32)
         """Scratch space to find a slot that appears twice."""
         self.disputed: set[int] = set()
-        """Held slots that were evicted: told, so what follows from that is not."""
+        """Held slots that were evicted: that was reported, and what follows from it is not."""
         self.frozen: dict[int, int] = {}
         """The last step that may read a slot, for slots with the FROZEN flag."""
         self.epoch = 0
@@ -167,42 +158,26 @@ class PoolState:
 
     def copy(self, requests: dict[Request, Request]) -> PoolState:
         """A copy whose holders belong to the copies of their requests."""
-        other = PoolState.__new__(PoolState)
-        other.name, other.total, other.null = self.name, self.total, self.null
-        other.array = self.array.copy()
-        other.words = other.array.data
-        other.long_from, other.kernels = self.long_from, self.kernels
-        other.free, other.drift, other.epoch = self.free, self.drift, self.epoch
+        other = copy(self)
+        other.array, other.tags, other.marks = self.array.copy(), self.tags.copy(), self.marks.copy()
+        other.words, other.tag_words = other.array.data, other.tags.data
         other.holders = {
             name: holder.copy(None if holder.request is None else requests[holder.request])
             for name, holder in self.holders.items()
         }
-        other.tags = self.tags.copy()
-        other.tag_words = other.tags.data
-        other.labelled = self.labelled
         other.layout = other.lay_out()
         other.native = other.layout.ctypes.data
         other.counts = None if self.counts is None else self.counts.copy_to(other.layout)
-        other.marks = self.marks.copy()
-        other.frozen, other.stale = dict(self.frozen), set(self.stale)
-        other.disputed = set(self.disputed)
+        other.frozen, other.stale, other.disputed = dict(self.frozen), set(self.stale), set(self.disputed)
         return other
 
     def lay_out(self) -> npt.NDArray[np.int64]:
         """Addresses and sizes in the order in which the kernels expect them; the last three: of the tags."""
         return np.array([self.array.ctypes.data, self.tags.ctypes.data, self.total, 0, 0, 0], np.int64)
 
-    def has(self, slot: int) -> bool:
-        """Whether the pool has a slot of this number."""
-        return 0 <= slot < self.total
-
     def word(self, slot: int) -> int:
         """The slot's word; 0 for a slot that does not exist."""
         return self.words[slot] if 0 <= slot < self.total else 0
-
-    def holders_of(self, slot: int) -> list[str]:
-        """Names of the holders of ``slot``, found by looking at every holder: for reports."""
-        return [holder.name for holder in self.holders.values() if slot in holder.slots]
 
     def label_of(self, slot: int) -> Tag | None:
         """The tag of ``slot``; None without a label."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from kvfence.spec.packed import Numbers, ints
@@ -12,19 +14,16 @@ LAST_STEP: Final = 2
 """Place of a request's last step in its ``progress``."""
 
 
+@dataclass(slots=True, eq=False)
 class Promise:
-    """A hit that a lookup promised: slots of ``pool`` have to stay until it is closed.
+    """A hit that a lookup promised: slots of ``pool`` have to stay until it is closed."""
 
-    ``numbers``: the slots, each once. The set of them is made when it is asked for.
-    """
-
-    __slots__ = ("_slots", "external", "numbers", "pool")
-
-    def __init__(self, pool: str, numbers: Numbers, external: int) -> None:
-        self.pool = pool
-        self.numbers = numbers
-        self.external = external
-        self._slots: frozenset[int] | None = None
+    pool: str
+    numbers: Numbers
+    """The slots, each once."""
+    external: int
+    _slots: frozenset[int] | None = None
+    """The set of them, made when it is asked for."""
 
     @property
     def slots(self) -> frozenset[int]:
@@ -34,26 +33,21 @@ class Promise:
         return self._slots
 
 
+@dataclass(slots=True)
 class Cover:
     """Which blocks of one table are accounted for (stored, queued or dropped), and the store cursor.
 
     Blocks below ``edge`` are, except ``holes``; above it, those in ``beyond`` are.
     """
 
-    __slots__ = ("beyond", "cursor", "edge", "holes")
-
-    def __init__(self) -> None:
-        self.edge = 0
-        self.holes: set[int] = set()
-        self.beyond: set[int] = set()
-        self.cursor = 0
+    edge: int = 0
+    holes: set[int] = field(default_factory=set)
+    beyond: set[int] = field(default_factory=set)
+    cursor: int = 0
 
     def copy(self) -> Cover:
         """An independent copy."""
-        other = Cover()
-        other.edge, other.cursor = self.edge, self.cursor
-        other.holes, other.beyond = set(self.holes), set(self.beyond)
-        return other
+        return replace(self, holes=set(self.holes), beyond=set(self.beyond))
 
     def add(self, blocks: Sequence[int]) -> None:
         """Account for ``blocks``."""
@@ -95,73 +89,45 @@ class Cover:
         return None if to <= self.edge else self.edge
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    """One generation of a request. Numbers of tokens mean something when ``known``: an ``Admit`` was seen."""
+    """One generation of a request. Numbers of tokens mean something when ``known``: it was admitted."""
 
-    __slots__ = (
-        "_fresh",
-        "_fresh_after",
-        "address",
-        "admitted",
-        "bad",
-        "covers",
-        "end",
-        "expects_rollback",
-        "explicit",
-        "external",
-        "final",
-        "gen",
-        "id",
-        "key",
-        "known",
-        "limit",
-        "loads",
-        "local",
-        "progress",
-        "promise",
-        "prompt",
-        "replaced",
-        "stores",
-        "suspects",
-        "waits",
-    )
-
-    def __init__(self, id_: str, gen: int, *, explicit: bool) -> None:
-        self.id = id_
-        self.gen = gen
-        self.key = f"{id_}.{gen}"
-        self.explicit = explicit
-        """An event named this generation as a request (not only as a holder)."""
-        self.end = ""
-        """Why no step of it may be dispatched any more: ``preempted`` or the reason of its ``Finish``."""
-        self.progress = array("q", (1, 0, -1))
-        """What each dispatch looks at and changes: ``ready``, ``computed``, ``last_step``, in this order."""
-        self.address = self.progress.buffer_info()[0]
-        self.prompt: int | None = None
-        self.known = False
-        self.admitted = False
-        self.local = 0
-        self.external = 0
-        """Tokens whose load has not landed yet."""
-        self.final: int | None = None
-        """Confirmed tokens when it finished."""
-        self._fresh: list[tuple[str, Numbers]] = []
-        self._fresh_after = -1
-        self.promise: Promise | None = None
-        self.replaced: tuple[str, frozenset[int]] | None = None
-        """Pool and slots that only the promise before named: their pins go before the next event."""
-        self.waits: set[int] = set()
-        """Open loads that write a slot of its table."""
-        self.loads = 0
-        self.stores = 0
-        self.expects_rollback = False
-        self.limit: int | None = None
-        """After a failed load: tokens that are valid all the same."""
-        self.bad: list[tuple[str, Numbers]] = []
-        """Slots of its table that a failed load should have filled."""
-        self.suspects: dict[tuple[str, int], int] = {}
-        """First token of each slot that it joined while a transfer was still writing it."""
-        self.covers: dict[int, Cover] = {}
+    id: str
+    gen: int
+    key: str
+    """Id and generation, as in a holder's name: ``7.0``."""
+    explicit: bool
+    """An event named this generation as a request (not only as a holder)."""
+    end: str = ""
+    """Why no step of it may be dispatched any more: ``preempted`` or the reason of its ``Finish``."""
+    progress: array[int] = field(default_factory=partial(array, "q", (1, 0, -1)))
+    """What each dispatch looks at and changes: ``ready``, ``computed``, ``last_step``, in this order."""
+    prompt: int | None = None
+    known: bool = False
+    admitted: bool = False
+    local: int = 0
+    external: int = 0
+    """Tokens whose load has not landed yet."""
+    final: int | None = None
+    """Confirmed tokens when it finished."""
+    _fresh: list[tuple[str, Numbers]] = field(default_factory=list)
+    _fresh_after: int = -1
+    promise: Promise | None = None
+    replaced: tuple[str, frozenset[int]] | None = None
+    """Pool and slots that only the promise before named: their pins go before the next event."""
+    waits: set[int] = field(default_factory=set)
+    """Open loads that write a slot of its table."""
+    loads: int = 0
+    stores: int = 0
+    expects_rollback: bool = False
+    limit: int | None = None
+    """After a failed load: tokens that are valid all the same."""
+    bad: list[tuple[str, Numbers]] = field(default_factory=list)
+    """Slots of its table that a failed load should have filled."""
+    suspects: dict[tuple[str, int], int] = field(default_factory=dict)
+    """First token of each slot that it joined while a transfer was still writing it."""
+    covers: dict[int, Cover] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -190,19 +156,22 @@ class Request:
     def last_step(self, step: int) -> None:
         self.progress[LAST_STEP] = step
 
+    @property
+    def address(self) -> int:
+        """The address of ``progress``, for the kernels."""
+        return self.progress.buffer_info()[0]
+
     def copy(self) -> Request:
         """An independent copy."""
-        other = Request.__new__(Request)
-        for name in Request.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.progress = self.progress[:]
-        other.address = other.progress.buffer_info()[0]
-        other.waits = set(self.waits)
-        other.bad = list(self.bad)
-        other._fresh = list(self._fresh)
-        other.suspects = dict(self.suspects)
-        other.covers = {group: cover.copy() for group, cover in self.covers.items()}
-        return other
+        return replace(
+            self,
+            progress=self.progress[:],
+            waits=set(self.waits),
+            bad=list(self.bad),
+            _fresh=list(self._fresh),
+            suspects=dict(self.suspects),
+            covers={group: cover.copy() for group, cover in self.covers.items()},
+        )
 
     def cover(self, group: int) -> Cover:
         """What is accounted for in ``group``."""

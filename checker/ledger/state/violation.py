@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from kvfence.spec import events as ev
-
-_SAME: Final = ("req", "op", "gen", "holder", "group")
-"""The values that tell faults of one rule apart."""
-
-
-def cause_of(
-    invariant: str, condition: str, pool: str, slots: tuple[int, ...], values: dict[str, object]
-) -> tuple[object, ...]:
-    """What two violations have in common if they are the same fault again."""
-    return (invariant, condition, pool, slots, *(values.get(name) for name in _SAME))
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +36,14 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     history: dict[int, tuple[tuple[int, ev.Event], ...]] = {}
     """The last events that concern each of ``slots``, oldest first, each with its number."""
     again: bool = False
-    """The same fault was told before: the same rule, slots, request and transfer. What is costly to find out,
-    holders and history, is left out.
+    """The same fault was reported before: the same rule, slots, request and transfer. Holders and history,
+    which are costly to find out, are left out.
     """
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.values.items())
-        told = f" ({values})" if values else ""
-        return f"{self.invariant} violated by event {self.number}: not true that {self.condition}{told}"
+        shown = f" ({values})" if values else ""
+        return f"{self.invariant} violated by event {self.number}: not true that {self.condition}{shown}"
 
 
 class InvariantViolation(Exception):  # noqa: N818 - an AssertionError in spirit: nothing to handle, something to read

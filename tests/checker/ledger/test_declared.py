@@ -11,7 +11,8 @@ import pytest
 
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.ledger import Ledger
-from kvfence.checker.ledger.state.declared import RULES, Declared, Rules, UndeclaredError, judges
+from kvfence.checker.ledger.rules.base import Rules
+from kvfence.checker.ledger.state.declared import RULES, Declared, UndeclaredError, judges
 from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
 
@@ -44,6 +45,8 @@ class Code:
         self.bases: dict[str, list[str]] = {}
         self.names: dict[str, dict[str, tuple[str, str]]] = {}
         """By class or module: the functions that its module imports, or has."""
+        self.conditions: dict[str, ast.expr] = {}
+        """Invariants with their sentences that a module names, as they are given to ``fail(*NAME, ...)``."""
         for module, source in sources.items():
             names: dict[str, tuple[str, str]] = {}
             for node in ast.parse(source).body:
@@ -54,6 +57,9 @@ class Code:
                     names[node.name] = module, node.name
                     self.functions[module, node.name] = node
                     self.names[module] = names
+                elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper():
+                    name = ast.unparse(node.targets[0])
+                    assert self.conditions.setdefault(name, node.value) is node.value or name == "T", name
                 elif isinstance(node, ast.ClassDef):
                     self.bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
                     self.names[node.name] = names
@@ -66,7 +72,8 @@ class Code:
         for (owner, name), node in self.functions.items():
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "judges":
-                    yield owner, name, ast.unparse(mark.args[0]).removeprefix("ev.")
+                    assert isinstance(mark.args[0], ast.Attribute)
+                    yield owner, name, mark.args[0].attr
 
     def ids(self, owner: str, name: str, what: str) -> set[str]:
         """Ids given to ``what`` (``fail``, ``judge``, ``not_judged``) by a method and all that it calls."""
@@ -84,6 +91,12 @@ class Code:
                     bare = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
                     if bare == what:
                         given = call.args[:1] if what == "fail" else call.args
+                        given = [
+                            self.conditions[one.value.id]
+                            if isinstance(one, ast.Starred) and isinstance(one.value, ast.Name)
+                            else one
+                            for one in given
+                        ]
                         found |= {i for one in given for i in self.constants(node, one)}
                     elif isinstance(called, ast.Name):
                         todo.append(self.names[kin[0]].get(bare, ("", "")))
@@ -282,11 +295,7 @@ PLACED = ev.Geometry("1", 0, 0, 4)
             ev.Retire("1", 0),
             once("ONCE", "NO-LEAK"),
         ),
-        (
-            [ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)],
-            ev.Retire("1", 0),
-            once("FLUSH"),
-        ),
+        ([ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)], ev.Retire("1", 0), once("FLUSH")),
         ([], ev.Preempt("1", 0, "room"), once("ONCE")),
         ([], ev.Dispatch(0, [], []), once("ONCE")),
         ([], ev.Dispatch(0, ["1"], [1]), once("ONCE", "USE-READY", "FAIL-CLOSED")),

@@ -12,42 +12,53 @@ HEADER = ev.Header(
     depth=2,
 )
 
-ALLOC = [ev.Alloc("gpu", "req:1.0", [1, 2], free=5)]
-CACHED = [*ALLOC, ev.Label("gpu", [1, 2], [11, 12]), ev.Free("gpu", "req:1.0", [2, 1], free=7)]
+
+def alloc(holder: str, slots: list[int], free: int = -1, **place: int) -> ev.Alloc:
+    """``holder`` gets ``slots`` of the GPU's pool."""
+    return ev.Alloc("gpu", holder, slots, free, **place)
+
+
+def touch(holder: str, slots: list[int], free: int = -1, **place: int) -> ev.Touch:
+    """``holder`` joins the holders of ``slots`` of the GPU's pool."""
+    return ev.Touch("gpu", holder, slots, free, **place)
+
+
+def free(holder: str, slots: list[int], free: int = -1) -> ev.Free:
+    """``holder`` leaves ``slots`` of the GPU's pool."""
+    return ev.Free("gpu", holder, slots, free)
+
+
+ALLOC = [alloc("req:1.0", [1, 2], free=5)]
+CACHED = [*ALLOC, ev.Label("gpu", [1, 2], [11, 12]), free("req:1.0", [2, 1], free=7)]
 STORING = [
     *ALLOC,
-    ev.Touch("gpu", "op:0.0", [1]),
+    touch("op:0.0", [1]),
     ev.Alloc("cpu", "op:0.0", [3]),
     ev.Queue(0, 0, "store", "gpu", [1], "cpu", [3], [11]),
 ]
 STORED = [*STORING, ev.Issue(0, 0), ev.Report(0, 0, 0), ev.Complete(0, 0)]
 FAILED_STORE = [*STORING, ev.Issue(0, 0), ev.Report(0, 0, 0, ok=False), ev.Complete(0, 0, ok=False)]
-ON_CPU = [
-    *STORED,
-    ev.Label("cpu", [3], [11], op=0),
-    ev.Free("cpu", "op:0.0", [3]),
-    ev.Free("gpu", "op:0.0", [1]),
-]
+ON_CPU = [*STORED, ev.Label("cpu", [3], [11], op=0), ev.Free("cpu", "op:0.0", [3]), free("op:0.0", [1])]
 PINNED = [*ON_CPU, ev.Touch("cpu", "hit:2.0", [3])]
 PROMISED = [*PINNED, ev.Lookup("2", 0, 0, 4, "cpu", [3])]
 RUNNING = [
     ev.Submit("1", 0, 8),
     ev.Admit("1", 0, 0, 0, 8, 8),
-    ev.Alloc("gpu", "req:1.0", [1, 2]),
+    alloc("req:1.0", [1, 2]),
     ev.Dispatch(0, ["1"], [8]),
 ]
 SHARED = [
     *RUNNING,
     ev.Process(0),
     ev.Label("gpu", [1], [11]),
-    ev.Touch("gpu", "req:2.0", [1]),
+    touch("req:2.0", [1]),
     ev.Dispatch(1, ["1"], [1]),
 ]
 # Window of 6 tokens, blocks of 4: token 12 reads tokens 7 to 12, which are in blocks 1 to 3.
 SLIDING = [
     ev.Submit("1", 0, 12),
     ev.Admit("1", 0, 0, 0, 12, 12),
-    ev.Alloc("gpu", "req:1.0", [1, 2, 3, 4], group=1),
+    alloc("req:1.0", [1, 2, 3, 4], group=1),
     ev.Dispatch(0, ["1"], [12]),
     ev.Process(0),
     ev.Dispatch(1, ["1"], [1]),
@@ -55,49 +66,13 @@ SLIDING = [
 
 TWINS = [
     # Alloc.
-    (
-        "a slot is given away once",
-        [],
-        ev.Alloc("gpu", "req:1.0", [1, 2]),
-        ev.Alloc("gpu", "req:1.0", [1, 1]),
-        "CONSERVE",
-    ),
-    (
-        "a held slot is not given away",
-        ALLOC,
-        ev.Alloc("gpu", "x:1", [3]),
-        ev.Alloc("gpu", "x:1", [2]),
-        "CONSERVE",
-    ),
-    (
-        "the null block stays",
-        [],
-        ev.Alloc("gpu", "req:1.0", [1]),
-        ev.Alloc("gpu", "req:1.0", [0]),
-        "CONSERVE",
-    ),
-    ("a slot exists", [], ev.Alloc("gpu", "req:1.0", [7]), ev.Alloc("gpu", "req:1.0", [8]), "CONSERVE"),
-    (
-        "a slot is not negative",
-        [],
-        ev.Alloc("gpu", "req:1.0", [7]),
-        ev.Alloc("gpu", "req:1.0", [-1]),
-        "CONSERVE",
-    ),
-    (
-        "a cached slot is evicted first",
-        CACHED,
-        ev.Alloc("gpu", "x:1", [3]),
-        ev.Alloc("gpu", "x:1", [1]),
-        "CONSERVE",
-    ),
-    (
-        "free slots are counted",
-        [],
-        ev.Alloc("gpu", "x:1", [1], free=6),
-        ev.Alloc("gpu", "x:1", [1], free=7),
-        "CONSERVE",
-    ),
+    ("a slot is given away once", [], alloc("req:1.0", [1, 2]), alloc("req:1.0", [1, 1]), "CONSERVE"),
+    ("a held slot is not given away", ALLOC, alloc("x:1", [3]), alloc("x:1", [2]), "CONSERVE"),
+    ("the null block stays", [], alloc("req:1.0", [1]), alloc("req:1.0", [0]), "CONSERVE"),
+    ("a slot exists", [], alloc("req:1.0", [7]), alloc("req:1.0", [8]), "CONSERVE"),
+    ("a slot is not negative", [], alloc("req:1.0", [7]), alloc("req:1.0", [-1]), "CONSERVE"),
+    ("a cached slot is evicted first", CACHED, alloc("x:1", [3]), alloc("x:1", [1]), "CONSERVE"),
+    ("free slots are counted", [], alloc("x:1", [1], free=6), alloc("x:1", [1], free=7), "CONSERVE"),
     (
         "a slot in transfer is not given away",
         STORING,
@@ -109,86 +84,20 @@ TWINS = [
     ("only a short pool refuses", [], ev.Deny("gpu", "x:1", 8), ev.Deny("gpu", "x:1", 7), "CONSERVE"),
     ("a refusal counts free slots", [], ev.Deny("gpu", "x:1", 8, 7), ev.Deny("gpu", "x:1", 8, 8), "CONSERVE"),
     # Touch.
-    (
-        "a holder joins once",
-        ALLOC,
-        ev.Touch("gpu", "req:2.0", [1, 2]),
-        ev.Touch("gpu", "req:2.0", [1, 1]),
-        "CONSERVE",
-    ),
-    (
-        "a holder is not there yet",
-        ALLOC,
-        ev.Touch("gpu", "req:2.0", [1]),
-        ev.Touch("gpu", "req:1.0", [1]),
-        "CONSERVE",
-    ),
-    (
-        "a transfer names a slot once",
-        ALLOC,
-        ev.Touch("gpu", "op:1.0", [1]),
-        ev.Touch("gpu", "op:1.0", [1, 1]),
-        "UNIQUE",
-    ),
+    ("a holder joins once", ALLOC, touch("req:2.0", [1, 2]), touch("req:2.0", [1, 1]), "CONSERVE"),
+    ("a holder is not there yet", ALLOC, touch("req:2.0", [1]), touch("req:1.0", [1]), "CONSERVE"),
+    ("a transfer names a slot once", ALLOC, touch("op:1.0", [1]), touch("op:1.0", [1, 1]), "UNIQUE"),
     ("pins are not added", PINNED, ev.Touch("cpu", "hit:3.0", [3]), ev.Touch("cpu", "hit:2.0", [3]), "PURE"),
-    (
-        "there is something to share",
-        CACHED,
-        ev.Touch("gpu", "x:1", [1]),
-        ev.Touch("gpu", "x:1", [3]),
-        "CONSERVE",
-    ),
-    (
-        "a cached slot is counted",
-        CACHED,
-        ev.Touch("gpu", "x:1", [1], 6),
-        ev.Touch("gpu", "x:1", [1], 7),
-        "CONSERVE",
-    ),
-    (
-        "a held slot is counted once",
-        ALLOC,
-        ev.Touch("gpu", "x:1", [1], 5),
-        ev.Touch("gpu", "x:1", [1], 4),
-        "CONSERVE",
-    ),
-    (
-        "nobody shares the null block",
-        ALLOC,
-        ev.Touch("gpu", "x:1", [1]),
-        ev.Touch("gpu", "x:1", [0]),
-        "CONSERVE",
-    ),
+    ("there is something to share", CACHED, touch("x:1", [1]), touch("x:1", [3]), "CONSERVE"),
+    ("a cached slot is counted", CACHED, touch("x:1", [1], 6), touch("x:1", [1], 7), "CONSERVE"),
+    ("a held slot is counted once", ALLOC, touch("x:1", [1], 5), touch("x:1", [1], 4), "CONSERVE"),
+    ("nobody shares the null block", ALLOC, touch("x:1", [1]), touch("x:1", [0]), "CONSERVE"),
     # Free.
-    (
-        "a holder leaves what it holds",
-        ALLOC,
-        ev.Free("gpu", "req:1.0", [1]),
-        ev.Free("gpu", "req:1.0", [3]),
-        "CONSERVE",
-    ),
-    (
-        "a holder leaves once",
-        ALLOC,
-        ev.Free("gpu", "req:1.0", [1, 2]),
-        ev.Free("gpu", "req:1.0", [1, 1]),
-        "CONSERVE",
-    ),
-    (
-        "a stranger does not leave",
-        ALLOC,
-        ev.Free("gpu", "req:1.0", [1]),
-        ev.Free("gpu", "req:2.0", [1]),
-        "CONSERVE",
-    ),
-    (
-        "freed slots are counted",
-        ALLOC,
-        ev.Free("gpu", "req:1.0", [1], 6),
-        ev.Free("gpu", "req:1.0", [1], 7),
-        "CONSERVE",
-    ),
-    ("a source stays held", STORING, ev.Free("gpu", "req:1.0", [1]), ev.Free("cpu", "op:0.0", [3]), "FREEZE"),
+    ("a holder leaves what it holds", ALLOC, free("req:1.0", [1]), free("req:1.0", [3]), "CONSERVE"),
+    ("a holder leaves once", ALLOC, free("req:1.0", [1, 2]), free("req:1.0", [1, 1]), "CONSERVE"),
+    ("a stranger does not leave", ALLOC, free("req:1.0", [1]), free("req:2.0", [1]), "CONSERVE"),
+    ("freed slots are counted", ALLOC, free("req:1.0", [1], 6), free("req:1.0", [1], 7), "CONSERVE"),
+    ("a source stays held", STORING, free("req:1.0", [1]), ev.Free("cpu", "op:0.0", [3]), "FREEZE"),
     ("a promised pin stays", [*PROMISED, ev.Withdraw("2", 0)], ev.Free("cpu", "hit:2.0", [3]), None, ""),
     ("a promised pin stays until then", PROMISED, None, ev.Free("cpu", "hit:2.0", [3]), "PIN"),
     # Evict.
@@ -197,7 +106,7 @@ TWINS = [
     ("the null block is not evicted", CACHED, ev.Evict("gpu", [1]), ev.Evict("gpu", [0]), "CONSERVE"),
     (
         "a held slot is not evicted either",
-        [*CACHED, ev.Touch("gpu", "x:1", [2])],
+        [*CACHED, touch("x:1", [2])],
         ev.Evict("gpu", [1]),
         ev.Evict("gpu", [2]),
         "PIN",
@@ -243,7 +152,7 @@ TWINS = [
     ),
     (
         "a table from before a reset is not published",
-        [*ALLOC, ev.Reset(ok=True, pools=["gpu"]), ev.Alloc("gpu", "req:2.0", [3])],
+        [*ALLOC, ev.Reset(ok=True, pools=["gpu"]), alloc("req:2.0", [3])],
         ev.Label("gpu", [3], [13]),
         ev.Label("gpu", [1], [11]),
         "RESET",
@@ -256,47 +165,35 @@ TWINS = [
         "CONSERVE",
     ),
     # Steps that may still read.
-    (
-        "a processed step reads no more",
-        [*RUNNING, ev.Process(0)],
-        ev.Free("gpu", "req:1.0", [2, 1]),
-        None,
-        "",
-    ),
-    ("a dispatched step reads", RUNNING, None, ev.Free("gpu", "req:1.0", [2]), "FREEZE"),
+    ("a processed step reads no more", [*RUNNING, ev.Process(0)], free("req:1.0", [2, 1]), None, ""),
+    ("a dispatched step reads", RUNNING, None, free("req:1.0", [2]), "FREEZE"),
     (
         "a slot that joined after the dispatch is not read",
-        [*RUNNING, ev.Alloc("gpu", "req:1.0", [3], at=2)],
-        ev.Free("gpu", "req:1.0", [3]),
-        ev.Free("gpu", "req:1.0", [3, 2]),
+        [*RUNNING, alloc("req:1.0", [3], at=2)],
+        free("req:1.0", [3]),
+        free("req:1.0", [3, 2]),
         "FREEZE",
     ),
-    (
-        "a shared slot may be left",
-        SHARED,
-        ev.Free("gpu", "req:1.0", [1]),
-        ev.Free("gpu", "req:1.0", [2]),
-        "FREEZE",
-    ),
+    ("a shared slot may be left", SHARED, free("req:1.0", [1]), free("req:1.0", [2]), "FREEZE"),
     (
         "a slot left too early is frozen for the others",
-        [*SHARED, ev.Free("gpu", "req:1.0", [1])],
+        [*SHARED, free("req:1.0", [1])],
         ev.Dispatch(2, ["1"], [1]),
-        ev.Free("gpu", "req:2.0", [1]),
+        free("req:2.0", [1]),
         "FREEZE",
     ),
     (
         "and no longer than until the step is over",
-        [*SHARED, ev.Free("gpu", "req:1.0", [1]), ev.Process(1)],
-        ev.Free("gpu", "req:2.0", [1]),
+        [*SHARED, free("req:1.0", [1]), ev.Process(1)],
+        free("req:2.0", [1]),
         None,
         "",
     ),
     (
         "and the others hold it when the step is over",
-        [*SHARED, ev.Free("gpu", "req:1.0", [1]), ev.Process(1)],
+        [*SHARED, free("req:1.0", [1]), ev.Process(1)],
         None,
-        ev.Alloc("gpu", "req:3.0", [1]),
+        alloc("req:3.0", [1]),
         "CONSERVE",
     ),
     (
@@ -305,35 +202,29 @@ TWINS = [
             *PINNED,
             ev.Submit("2", 0, 8),
             ev.Admit("2", 0, 0, 0, 8, 8),
-            ev.Alloc("gpu", "req:2.0", [3, 4]),
+            alloc("req:2.0", [3, 4]),
             ev.Dispatch(0, ["2"], [8]),
         ],
         ev.Free("cpu", "hit:2.0", [3]),
-        ev.Free("gpu", "req:2.0", [4]),
+        free("req:2.0", [4]),
         "FREEZE",
     ),
-    (
-        "a window leaves blocks behind",
-        SLIDING,
-        ev.Free("gpu", "req:1.0", [1]),
-        ev.Free("gpu", "req:1.0", [2]),
-        "FREEZE",
-    ),
+    ("a window leaves blocks behind", SLIDING, free("req:1.0", [1]), free("req:1.0", [2]), "FREEZE"),
     (
         "a window slides by processed steps only",
         [*SLIDING[:3], ev.Dispatch(0, ["1"], [12]), ev.Dispatch(1, ["1"], [1])],
         None,
-        ev.Free("gpu", "req:1.0", [1]),
+        free("req:1.0", [1]),
         "FREEZE",
     ),
 ]
 
 
 def judge(events: list[ev.Event]) -> list[str]:
-    """The invariants that ``events`` violate, in order; the same whether shortcuts are taken or not."""
+    """The invariants that ``events`` violate, in order; the same whether fast paths are taken or not."""
     found, slowly = (
         [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
-        for ledger in (Ledger(HEADER), Ledger(HEADER, shortcuts=False))
+        for ledger in (Ledger(HEADER), Ledger(HEADER, fast_paths=False))
     )
     assert found == slowly
     return found
@@ -355,6 +246,6 @@ def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> N
 
 
 def test_a_refusal_is_judged_by_what_the_pool_told_is_free() -> None:
-    miscounted = ev.Alloc("gpu", "req:1.0", [1, 2], free=6)
+    miscounted = alloc("req:1.0", [1, 2], free=6)
     assert judge([miscounted, ev.Deny("gpu", "req:2.0", 7, free=6)]) == ["CONSERVE"]
     assert judge([miscounted, ev.Deny("gpu", "req:2.0", 6, free=6)]) == ["CONSERVE", "CONSERVE"]

@@ -341,13 +341,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "FAIL-CLOSED",
     ),
     # Zeros.
-    (
-        "zeros are of a step under way",
-        STEP,
-        ev.Zero(0, "gpu", [2]),
-        ev.Zero(1, "gpu", [2]),
-        "ONCE",
-    ),
+    ("zeros are of a step under way", STEP, ev.Zero(0, "gpu", [2]), ev.Zero(1, "gpu", [2]), "ONCE"),
     (
         "a load comes after them",
         [
@@ -406,16 +400,16 @@ FAILING = [
 ]
 
 
-@pytest.mark.parametrize("shortcuts", [True, False])
+@pytest.mark.parametrize("fast_paths", [True, False])
 @pytest.mark.parametrize(("before", "sound"), PASSING)
-def test_accepted(before: list[ev.Event], sound: ev.Event, shortcuts: bool) -> None:
-    assert judge([*before, sound], shortcuts=shortcuts) == []
+def test_accepted(before: list[ev.Event], sound: ev.Event, fast_paths: bool) -> None:
+    assert judge([*before, sound], fast_paths=fast_paths) == []
 
 
-@pytest.mark.parametrize("shortcuts", [True, False])
+@pytest.mark.parametrize("fast_paths", [True, False])
 @pytest.mark.parametrize(("before", "faulty", "invariant"), FAILING)
-def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str, shortcuts: bool) -> None:
-    assert judge([*before, faulty], shortcuts=shortcuts) == [invariant]
+def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str, fast_paths: bool) -> None:
+    assert judge([*before, faulty], fast_paths=fast_paths) == [invariant]
 
 
 def test_a_difference_between_what_is_published_and_what_is_there_is_told_once() -> None:

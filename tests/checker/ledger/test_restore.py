@@ -112,7 +112,7 @@ def test_a_snapshot_that_makes_no_sense_is_one_clear_error(
 
 
 DERIVED = {
-    Request: {"id", "key", "progress", "address", "loads", "stores", "_fresh", "_fresh_after"},
+    Request: {"id", "key", "progress", "loads", "stores", "_fresh", "_fresh_after"},
     Op: {"id", "event", "request", "load", "destinations", "named_src", "named_dst", "stored", "plain"},
     Holder: {"kind", "request", "own", "parts", "in_parts", "reaching"},
     PoolState: {"words", "free", "array", "layout", "counts", "null", "total", "tag_words", "native"}
@@ -136,7 +136,7 @@ FORGOTTEN = {
         (Extra, Rarer),
     ],
 )
-def test_whatever_the_books_have_is_in_a_snapshot_or_follows_from_it(
+def test_whatever_the_ledger_state_has_is_in_a_snapshot_or_follows_from_it(
     state: type, known: type[msgspec.Struct]
 ) -> None:
     has = set(state.__slots__)  # type: ignore[attr-defined]

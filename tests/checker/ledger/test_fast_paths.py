@@ -1,4 +1,4 @@
-"""Short cuts, compiled or in numpy, and packed numbers change how fast an event is judged: nothing else."""
+"""Fast paths, compiled or in numpy, and packed numbers change how fast an event is judged: nothing else."""
 
 import importlib.util
 import random
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kvfence.checker.ledger.kernels.kernels import kernels
 from kvfence.checker.ledger.ledger import Ledger
+from kvfence.checker.ledger.state.ledger_state import holders_of
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import ints, pack
@@ -115,9 +116,9 @@ def state(ledger: Ledger) -> object:
 
 
 def all_ledgers(header: ev.Header) -> list[Ledger]:
-    """One that judges slot by slot, and those with short cuts: slot by slot, by numpy, by compiled code."""
+    """One that judges slot by slot, and those with fast paths: slot by slot, by numpy, by compiled code."""
     return [
-        Ledger(header, shortcuts=False, long_from=NEVER),
+        Ledger(header, fast_paths=False, long_from=NEVER),
         Ledger(header, compiled=False, long_from=NEVER),
         Ledger(header, compiled=False, long_from=0),
         Ledger(header, compiled=True),
@@ -202,7 +203,7 @@ def plausible(chance: random.Random, ledger: Ledger) -> ev.Event:
     op = chance.choice(sorted(state.ops)) if state.ops else 0
     gen = state.ops[op].event.gen if op in state.ops else 0
     gpu, cpu = (
-        [slot for slot in range(state.pools[side].total) if state.pools[side].holders_of(slot)] or [1]
+        [slot for slot in range(state.pools[side].total) if holders_of(state.pools[side], slot)] or [1]
         for side in ("gpu", "cpu")
     )
     count = chance.randrange(1, 3)
@@ -214,7 +215,7 @@ def plausible(chance: random.Random, ledger: Ledger) -> ev.Event:
     owner = chance.choice(["1", "2"])
     new_op, new_gen = chance.randrange(2, 6), chance.randrange(9)
     moved = [chance.randrange(10, 20) for _ in src]
-    unheld = [slot for slot in some if not pool.holders_of(slot)] or some
+    unheld = [slot for slot in some if not holders_of(pool, slot)] or some
     cached = [slot for slot in pool.labelled_slots() if chance.random() < 0.5] or some
     return chance.choice(
         [

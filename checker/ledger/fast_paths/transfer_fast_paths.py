@@ -1,4 +1,4 @@
-"""Short cuts for transfers: with no slot and no key out of the ordinary, none needs to be looked at alone."""
+"""Fast paths for transfers: with no slot and no key out of the ordinary, none needs to be looked at alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.tags import Tag
 
 
-class TransferShortcuts(TransferRules):
-    """The rules of transfers with short cuts in front."""
+class TransferFastPaths(TransferRules):
+    """The rules of transfers with fast paths in front."""
 
     def take(self, op: Op, src: PoolState, dst: PoolState) -> int | None:
         """Plain: held slots with content, each once, and keys that are new to the destination of a store."""

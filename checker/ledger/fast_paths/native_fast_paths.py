@@ -1,16 +1,15 @@
-"""The short cuts as compiled code: one pass over the slots of an event, however many.
+"""The fast paths as compiled code: one pass over the slots of an event, however many.
 
-They accept what ``pool_shortcuts`` and ``transfer_shortcuts`` accept, and leave the rest to the same rules.
+They accept what ``pool_fast_paths`` and ``transfer_fast_paths`` accept, and leave the rest to the same rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfence.checker.ledger.fast_paths.pool_shortcuts import trusted
+from kvfence.checker.ledger.fast_paths.pool_fast_paths import PoolFastPathsBase, trusted
 from kvfence.checker.ledger.kernels.kernels import FEWER, LOW, ROOM, Kernels
 from kvfence.checker.ledger.kernels.slot_bits import LABEL, REF
-from kvfence.checker.ledger.rules.pool import PoolRules
 from kvfence.checker.ledger.rules.transfer import TransferRules
 from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
@@ -22,12 +21,12 @@ from kvfence.spec.packed import WIDE, ints
 
 
 def _kernels(state: LedgerState) -> Kernels:
-    assert state.kernels is not None, "the short cuts were compiled"
+    assert state.kernels is not None, "the fast paths were compiled"
     return state.kernels
 
 
-class NativePoolShortcuts(PoolRules):
-    """The rules of pools with compiled short cuts in front."""
+class NativePoolFastPaths(PoolFastPathsBase):
+    """The rules of pools with compiled fast paths in front."""
 
     def __init__(self, state: LedgerState) -> None:
         super().__init__(state)
@@ -44,7 +43,9 @@ class NativePoolShortcuts(PoolRules):
         if count <= 0:
             return super().alloc(event)
         pool.free -= count
-        return self._joined(pool, holder, event, count)
+        holder.parts.append(event.slots)
+        holder.in_parts += count
+        return self.joined(pool, holder, event, count)
 
     def touch(self, event: ev.Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
@@ -61,35 +62,25 @@ class NativePoolShortcuts(PoolRules):
             self._judged["UNIQUE"] += 1
         elif kind == "hit":
             self._judged["PURE"] += 1
-        return self._joined(pool, holder, event, count & LOW)
-
-    def _joined(
-        self, pool: PoolState, holder: Holder, event: ev.Alloc | ev.Touch, count: int
-    ) -> Violation | None:
-        """The slots, ``count`` of them, have the holder; now the ledger state."""
-        state, slots = self.state, event.slots
-        holder.parts.append(slots)
+        count &= LOW
+        holder.parts.append(event.slots)
         holder.in_parts += count
-        if holder.kind == "req":
-            self.join(holder, slots, event)
-        state.slots += count
-        if count >= LONG:
-            state.count_long(count)
-        if event.free == pool.free and not pool.drift:
-            return None
-        return self.told(pool, event.free)
+        return self.joined(pool, holder, event, count)
 
     def free(self, event: ev.Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
-        state = self.state
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder)
         if holder is None:
             return super().free(event)
         request = holder.request
-        if request is not None:
-            table = holder.kind == "req"
-            if request.progress[LAST_STEP] > state.processed if table else request.promise is not None:
+        if request is not None:  # as may_protect does
+            needed = (
+                request.progress[LAST_STEP] > self.state.processed
+                if holder.kind == "req"
+                else request.promise is not None
+            )
+            if needed:
                 return super().free(event)
         own, parts = holder.own, holder.parts
         left = self._leave(pool.native, event.slots, len(own) + holder.in_parts, parts, own)
@@ -99,21 +90,7 @@ class NativePoolShortcuts(PoolRules):
             left = self._leave_some(pool, holder, ints(event.slots))
         if left <= 0:
             return super().free(event)
-        count = left & LOW
-        gone = left >> 32
-        pool.free += gone
-        state.slots += count
-        if count >= LONG:
-            state.count_long(count)
-        if event.free != pool.free or pool.drift:
-            found = self.told(pool, event.free)
-            if found is not None:
-                return found
-        if not gone:  # as all_stay does
-            judged = self._judged
-            judged["FREEZE"] -= 1
-            judged["PIN"] -= 1
-        return None
+        return self.freed(pool, event, left & LOW, left >> 32)
 
     def _leave_some(self, pool: PoolState, holder: Holder, slots: Sequence[int]) -> int:
         """``holder`` leaves only some of its slots; answers as the kernel does."""
@@ -165,8 +142,8 @@ class NativePoolShortcuts(PoolRules):
         return None
 
 
-class NativeTransferShortcuts(TransferRules):
-    """The rules of transfers with compiled short cuts in front."""
+class NativeTransferFastPaths(TransferRules):
+    """The rules of transfers with compiled fast paths in front."""
 
     def __init__(self, state: LedgerState) -> None:
         super().__init__(state)

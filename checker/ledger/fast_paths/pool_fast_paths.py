@@ -1,8 +1,7 @@
-"""Short cuts for the events of pools, which are most of a trace.
+"""Fast paths for the events of pools, which are most of a trace.
 
-A short cut only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If
-so, it
-takes the event over; if not, it leaves the ledger state untouched, and the full rule judges slot by slot.
+A fast path only accepts: it looks whether everything is ordinary, by a comparison or two for each slot. If
+so, it takes the event over; if not, it leaves the ledger state untouched, and the rule judges slot by slot.
 """
 
 from __future__ import annotations
@@ -28,26 +27,19 @@ from kvfence.checker.ledger.state.bulk import (
 )
 from kvfence.checker.ledger.state.ledger_state import LONG, LedgerState
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
+from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
-from kvfence.spec.packed import ints
+from kvfence.spec.packed import Numbers, ints
 
 
-class PoolShortcuts(PoolRules):
-    """The rules of pools with short cuts in front."""
+class PoolFastPathsBase(PoolRules):
+    """What the fast paths of pools have in common, whether compiled or not: the end of each."""
 
-    def alloc(self, event: ev.Alloc) -> Violation | None:
-        """Ordinary: nothing at all is known about the slots."""
-        pool = self.pools[event.pool]
-        which = named(pool, event.slots)
-        if which is None or not len(which) or not all_are(pool, which, 0):
-            return super().alloc(event)
-        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
-        if not _join(pool, holder, which):
-            return super().alloc(event)
-        count = len(which)
-        put(pool, which, REF)
-        pool.free -= count
+    def joined(
+        self, pool: PoolState, holder: Holder, event: ev.Alloc | ev.Touch, count: int
+    ) -> Violation | None:
+        """The slots of ``event``, ``count`` of them, have the holder; now the rest of the ledger state."""
         if holder.kind == "req":
             self.join(holder, event.slots, event)
         state = self.state
@@ -56,7 +48,49 @@ class PoolShortcuts(PoolRules):
             state.count_long(count)
         if event.free == pool.free and not pool.drift:
             return None
-        return self.told(pool, event.free)
+        return self.count_fault(pool, event.free)
+
+    def may_protect(self, holder: Holder) -> bool:
+        """Whether slots may not be freed because a step, or a promise to the request, needs ``holder``."""
+        request = holder.request
+        if request is None:
+            return False
+        if holder.kind == "req":
+            return request.progress[LAST_STEP] > self.state.processed
+        return request.promise is not None
+
+    def freed(self, pool: PoolState, event: ev.Free, count: int, gone: int) -> Violation | None:
+        """The holder left ``count`` slots, of which ``gone`` have none any more."""
+        pool.free += gone
+        state = self.state
+        state.slots += count
+        if count >= LONG:
+            state.count_long(count)
+        if event.free != pool.free or pool.drift:
+            found = self.count_fault(pool, event.free)
+            if found is not None:
+                return found
+        if not gone:
+            self.all_stay()
+        return None
+
+
+class PoolFastPaths(PoolFastPathsBase):
+    """The rules of pools with fast paths in front."""
+
+    def alloc(self, event: ev.Alloc) -> Violation | None:
+        """Ordinary: nothing at all is known about the slots."""
+        pool = self.pools[event.pool]
+        which = _unknown(pool, event.slots)
+        if which is None:
+            return super().alloc(event)
+        holder = pool.holders.get(event.holder) or self.state.holder(pool, event.holder)
+        if not _join(pool, holder, which):
+            return super().alloc(event)
+        count = len(which)
+        put(pool, which, REF)
+        pool.free -= count
+        return self.joined(pool, holder, event, count)
 
     def touch(self, event: ev.Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""
@@ -72,29 +106,14 @@ class PoolShortcuts(PoolRules):
             return super().touch(event)
         count = len(which)
         pool.free -= add_holder(pool, which)
-        if holder.kind == "req":
-            self.join(holder, event.slots, event)
-        else:
-            self.joins_once(holder)
-        state = self.state
-        state.slots += count
-        if count >= LONG:
-            state.count_long(count)
-        if event.free == pool.free and not pool.drift:
-            return None
-        return self.told(pool, event.free)
+        self.joins_once(holder)
+        return self.joined(pool, holder, event, count)
 
     def free(self, event: ev.Free) -> Violation | None:
         """Ordinary: slots that the holder holds, and that nothing expects or uses once nobody holds them."""
-        state = self.state
         pool = self.pools[event.pool]
         holder = pool.holders.get(event.holder)
-        if holder is None:
-            return super().free(event)
-        request = holder.request
-        if request is not None and (
-            request.last_step > state.processed if holder.kind == "req" else request.promise is not None
-        ):
+        if holder is None or self.may_protect(holder):
             return super().free(event)
         which = named(pool, event.slots)
         if which is None or not len(which) or not _holds(pool, holder, which):
@@ -104,21 +123,11 @@ class PoolShortcuts(PoolRules):
             return super().free(event)
         count = len(which)
         add(pool, which, -REF)
-        pool.free += gone
         if holder.reaching or holder.reach:
             holder.forget_reach(ints(event.slots))
         if not holder.own and not holder.parts:
             self.left(pool, holder)
-        state.slots += count
-        if count >= LONG:
-            state.count_long(count)
-        if event.free != pool.free or pool.drift:
-            found = self.told(pool, event.free)
-            if found is not None:
-                return found
-        if not gone:
-            self.all_stay()
-        return None
+        return self.freed(pool, event, count, gone)
 
     def evict(self, event: ev.Evict) -> Violation | None:
         """Ordinary: the label is all that is known about the slots."""
@@ -163,6 +172,18 @@ def filled(state: LedgerState, pool: PoolState) -> None:
     state.judge("ONCE")
     if pool.epoch:
         state.judge("RESET")
+
+
+def _unknown(pool: PoolState, slots: Numbers) -> Named | None:
+    """``slots`` if there are some, all of them exist, and nothing is known about any; otherwise None."""
+    if type(slots) is not list or len(slots) >= pool.long_from:
+        which = named(pool, slots)
+        return which if which is not None and len(which) and all_are(pool, which, 0) else None
+    try:
+        ordinary = slots and min(slots) >= 0 and not any(map(pool.words.__getitem__, slots))
+    except IndexError:
+        return None
+    return slots if ordinary else None
 
 
 def _join(pool: PoolState, holder: Holder, which: Named) -> bool:

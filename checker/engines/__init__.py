@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any, Final
 
 _HOMES: Final = {
-    "Explore": "explicit.explore",
+    "Explore": "explicit.numpy_search",
     "Interpret": "explicit.interpret",
     "Interpreter": "explicit.interpret",
     "Liveness": "liveness.liveness",

@@ -127,8 +127,11 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     import judging
 
     monkeypatch.setattr(judging, "HANGS", 1.0)
-    line = "interpreter = Interpreter(machine, sizes)"
-    plant(Plant("", "checker.engines.explicit.explore:Explore.run", line, f"{how}\n    {line}"), monkeypatch)
+    line = "log = Log(interpreter.grounded)"
+    plant(
+        Plant("", "checker.engines.explicit.numpy_search:Explore.explore", line, f"{how}\n    {line}"),
+        monkeypatch,
+    )
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)
     (found,) = tally.findings
     assert (found.question[:7], found.difference.kind) == ("explore", kind)

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.engines.base import (
     FIRST,
-    REPORT_EVERY,
-    Bounds,
-    Engine,
+    CellBounds,
     Log,
-    Path,
     Progress,
-    Report,
     Result,
+    RunOptions,
     Sighting,
     Stop,
     Until,
+    bounds_left,
 )
 from kvfence.checker.engines.explicit import expand as kernels
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.explicit.pack import WORD, WORD_BITS, Packing, Words
 from kvfence.checker.engines.explicit.state_set import Seen, seen
-from kvfence.checker.engines.word_size import TooWide, fits, refused, word_bounds
-from kvfence.spec.language import Grounded, Instance, Machine
+from kvfence.checker.engines.explicit.word_engine import WordEngine
+from kvfence.checker.engines.word_size import fits, word_bounds
+from kvfence.spec.language import Grounded, Instance
 from kvfence.spec.language.nodes import Node
 
 CHUNK = 1 << 15  # states expanded at a time: their columns stay in the second-level cache
 BATCH = 4  # successors entered at a time, in chunks
 
 
-class Explore(Engine):
+class Explore(WordEngine):
     """Breadth-first exploration in numpy. States are exact: nothing is lost to hashing.
 
     ``chunk`` is the number of states expanded at a time; it bounds the temporary memory.
@@ -46,40 +44,14 @@ class Explore(Engine):
     def __init__(self, chunk: int = CHUNK) -> None:
         self.chunk = chunk
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
-        """See ``Engine.run``. Every unbounded Int needs ``bounds``."""
-        start = time.perf_counter()
-        interpreter = Interpreter(machine, sizes)
-        try:
-            limits = word_bounds(interpreter.grounded, bounds)
-        except TooWide as why:
-            return refused(self.name, interpreter.grounded, why)
+    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+        """See ``WordEngine.explore``."""
         log = Log(interpreter.grounded)
-        search = _Search(
-            log, limits, chunk=self.chunk, max_states=max_states, memory=memory, progress=progress
-        )
-        try:
-            search.explore(until)
-        except Stop as stop:
-            log.stopped = str(stop)
-        except KeyboardInterrupt:
-            log.stopped = "interrupted"
-        steps = search.finish()
-
-        def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
-            return interpreter.path(steps[id(sighting)], id_, name, text)
-
-        return log.result(self.name, time.perf_counter() - start, path)
+        search = _Search(log, limits, self.chunk, options)
+        with log.stopping():
+            search.explore(options.until)
+        paths = interpreter.path_to(search.finish())
+        return log.result(self.name, options.report.seconds(), paths)
 
 
 class _Batch:
@@ -97,28 +69,18 @@ class _Batch:
 class _Search:
     """The states seen, in order of discovery, and where each level of them begins."""
 
-    def __init__(
-        self,
-        log: Log,
-        limits: dict[int, tuple[int, int]],
-        *,
-        chunk: int,
-        max_states: int | None,
-        memory: int | None,
-        progress: Report | None,
-    ) -> None:
+    def __init__(self, log: Log, limits: CellBounds, chunk: int, options: RunOptions) -> None:
         self.grounded, self.log, self.limits, self.chunk = log.grounded, log, limits, chunk
-        self.max_states, self.progress = max_states, progress
+        self.max_states, self.report = options.max_states, options.report
         self.memory: int | None = None
         self.packing = Packing(self.grounded, limits)
         self.batch = _Batch(self.packing.words, BATCH * chunk)
         self.seen: Seen = seen(self.packing, self._reserve)
         self.seen.add(self.packing.pack(self.grounded.initial))
-        self.memory = memory  # from here on: the smallest tables are always taken
+        self.memory = options.memory  # from here on: the smallest tables are always taken
         self.levels = [0]  # number of the first state of each level; the last may still be empty
         self.judged = 0  # states below this number
         self.left_bounds: str | None = None
-        self.start = self.reported = time.perf_counter()
         self.judge = self._open()
         g = self.grounded
         self.is_terminal = kernels.look(self.packing, [(0, g.terminal)])
@@ -129,14 +91,14 @@ class _Search:
         self._reserve(self.seen.nbytes)
         while True:
             self._look()
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(until)
             first, end = self.levels[-1], self.seen.count
             self.levels.append(end)
             for a in range(first, end, self.chunk):
                 self._expand(a, min(a + self.chunk, end))
-                self._report(end - first)
+                self.report(self._progress)
             self._enter()
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(until)
             if self.seen.count == end:
                 break
         if self.left_bounds:
@@ -158,20 +120,13 @@ class _Search:
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)
 
-    def _stop_if_enough(self, until: Until) -> None:
-        if (why := self.log.enough(until)) is not None:
-            raise Stop(why)
-
     def _reserve(self, nbytes: int) -> None:
         if self.memory is not None and nbytes + self.batch.words.nbytes > self.memory:
             raise Stop(f"the memory limit of {self.memory} bytes was reached")
 
-    def _report(self, frontier: int) -> None:
-        now = time.perf_counter()
-        if self.progress is not None and now - self.reported >= REPORT_EVERY:
-            self.reported = now
-            n = self.seen.count
-            self.progress(Progress(n, frontier, len(self.levels) - 2, n / (now - self.start)))
+    def _progress(self) -> Progress:
+        n, (first, end) = self.seen.count, self.levels[-2:]
+        return Progress(n, end - first, len(self.levels) - 2, self.report.rate(n))
 
     def _open(self) -> Callable[..., None]:
         """The judgement of the properties that are still open."""
@@ -207,9 +162,7 @@ class _Search:
                 log.failed[c.name] = Sighting(a + state, depth, instance, c.text)
 
         def outside(cell: int) -> None:
-            lo, hi = self.limits[cell]
-            label = self.grounded.cells[cell].label
-            self.left_bounds = self.left_bounds or f"{label} leaves its bounds {lo} to {hi}"
+            self.left_bounds = self.left_bounds or bounds_left(self.grounded, cell, self.limits)
 
         batch = self.batch
         self.expand(words, batch.words, batch.lanes, self._room, log.taken, fail, outside, None, live)
@@ -272,16 +225,9 @@ class _Back:
             chunk = words[:, a : min(a + self.search.chunk, end)]
             self.batch.count, self.marks, self.came = 0, [], {}
             taken, live = [0] * len(instances), np.zeros(chunk.shape[1], np.bool_)
+            batch = self.batch
             self.expand(
-                chunk,
-                self.batch.words,
-                self.batch.lanes,
-                self._room,
-                taken,
-                _ignore,
-                _ignore,
-                self._mark,
-                live,
+                chunk, batch.words, batch.lanes, self._room, taken, _ignore, _ignore, self._mark, live
             )
             self._match()
             for t, (state, instance) in self.came.items():
@@ -330,7 +276,8 @@ class Reachable:
     ) -> None:
         self.log = Log(grounded)
         self._limits = limits = word_bounds(grounded, None)
-        search = _Search(self.log, limits, chunk=chunk, max_states=max_states, memory=memory, progress=None)
+        options = RunOptions(max_states=max_states, memory=memory)
+        search = _Search(self.log, limits, chunk, options)
         try:
             search.explore("end")
         except Stop as stop:

@@ -11,24 +11,12 @@ States are not reduced by symmetry here: a run that treats two elements unequall
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from kvfence.checker.engines.base import (
-    Bounds,
-    Engine,
-    Finding,
-    Log,
-    Path,
-    Report,
-    Result,
-    Stop,
-    Until,
-    Verdict,
-)
+from kvfence.checker.engines.base import Engine, Finding, Log, Path, Result, RunOptions, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.liveness.components import components
 from kvfence.checker.engines.liveness.state_graph import Explored, Numbers, StateGraph, Truths, explored
@@ -52,45 +40,32 @@ class Liveness(Engine):
     def __init__(self, *, fair: bool = True, explored: Explored = explored) -> None:
         self.fair, self.explored = fair, explored
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
+    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
         """See ``Engine.run``. More than a million states (or ``max_states``) are undetermined.
 
-        CannotRun for a machine that promises nothing.
+        CannotRun for a machine without liveness properties.
         """
         if not machine.liveness:
             raise CannotRun(f"machine {machine.name} promises nothing about whole runs: use another engine")
-        start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
         log = Log(interpreter.grounded)
         findings = {
             p.name: Finding(p.id, p.name, "promise", Verdict.undetermined) for p in machine.liveness.values()
         }
         premises: dict[str, int | None] = {}
-        most = min(max_states or MOST_STATES, *([memory // 200] if memory else []), MOST_STATES)
-        try:
-            graph = self.explored(interpreter, bounds, most, progress)
+        most = min(
+            options.max_states or MOST_STATES, (options.memory or MOST_STATES * 200) // 200, MOST_STATES
+        )
+        with log.stopping():
+            graph = self.explored(interpreter, options.bounds, most, options.report)
             search = _Search(interpreter, graph, self.fair)
             log.states, log.transitions, log.depth = graph.count, len(graph.source), search.depth
             log.taken = np.bincount(graph.instance, minlength=len(interpreter.instances)).tolist()
             for name, finding in findings.items():
                 findings[name], premises[name] = search.decide(finding)
-                if until == "first" and findings[name].path is not None:
+                if options.until == "first" and findings[name].path is not None:
                     break
-        except Stop as stop:
-            log.stopped = str(stop)
-        except KeyboardInterrupt:
-            log.stopped = "interrupted"
-        found = log.result(self.name, time.perf_counter() - start, _no_path)
+        found = log.result(self.name, options.report.seconds())
         taken = {} if log.stopped else found.coverage  # nothing is known of it before the graph is whole
         unmet = {
             name: spell(p.when)
@@ -99,10 +74,6 @@ class Liveness(Engine):
         }
         found = replace(found, goals={}, witnesses={}, premises=premises, unmet=unmet, unjudged=())
         return replace(found, findings=findings, coverage=taken)
-
-
-def _no_path(*_: object) -> Path:
-    raise AssertionError("only promises are judged here")
 
 
 class _Search:

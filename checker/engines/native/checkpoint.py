@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,11 +71,14 @@ class LevelDigests:
 class Checkpoint:
     """The folder of one search, locked while it is open. CannotRun where it cannot be used.
 
-    ``notes`` are lines about what was found damaged and done without.
+    ``notes`` are lines about what was found damaged and done without; ``note`` gets them.
     """
 
-    def __init__(self, folder: Path, subject: Subject, every: float) -> None:
+    def __init__(
+        self, folder: Path, subject: Subject, every: float, note: Callable[[str], None] | None = None
+    ) -> None:
         self.folder, self.subject, self.every = folder, subject, every
+        self._note = note or (lambda _: None)
         self.written = time.monotonic()
         self.notes: list[str] = []
         self.whole: list[Whole] = []
@@ -225,6 +228,13 @@ class Checkpoint:
                 f"{self.folder} cannot take the checkpoint ({error.strerror}): the search goes on, and the "
                 f"last checkpoint that was written stays"
             )
+            self.emit_notes()
+
+    def emit_notes(self) -> None:
+        """Give each line to ``note``, once."""
+        for line in self.notes:
+            self._note(line)
+        self.notes.clear()
 
     def write(self, saved: Saved) -> None:
         """Replace the checkpoint; the states must have been saved to ``file``. OSError."""

@@ -305,7 +305,7 @@ def drawn(seed: int) -> Machine:
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.usefixtures("compiled_without_optimisation")
 def test_random_machines_are_explored_alike(seed: int) -> None:
     m = drawn(seed)
     engines = (Interpret(), Explore(), Native(), Native(threads=2))

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvfence.checker.engines import base
 from kvfence.checker.engines.base import Engine, Progress, Result
+from kvfence.checker.engines.explicit import word_engine
 from kvfence.checker.engines.gpu import Gpu, gpu
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
@@ -42,7 +44,7 @@ class Case:
         self.notes: list[str] = []
         self.kept = {kind: folder / kind for kind in ("half", "finished")}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exploration, "REPORT_EVERY", 0.0)
+            patch.setattr(base, "REPORT_EVERY", 0.0)
             patch.setattr(exploration, "SLICE", 0.0)
             expand = Search.expand_level
 
@@ -109,9 +111,8 @@ def case(
     """Both engines. For hundreds of runs, the machine is printed once, and no disk is waited for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _: None)
-        for module, names in ((native, ("Interpreter", "Model")), (gpu, ("Interpreter", "GpuModel"))):
-            for name in names:
-                patch.setattr(module, name, once(getattr(module, name)))
+        for module, name in ((word_engine, "Interpreter"), (native, "Model"), (gpu, "GpuModel")):
+            patch.setattr(module, name, once(getattr(module, name)))
         yield Case(request.param, kvlife(FAULTY), tmp_path_factory.mktemp(request.param))
 
 

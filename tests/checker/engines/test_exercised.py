@@ -92,7 +92,7 @@ def test_a_search_that_ends_early_leaves_open_what_it_did_not_come_by_and_says_s
 
 
 def test_a_search_in_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvfence.checker.engines.explicit.numpy_search.REPORT_EVERY", 0.0)
+    monkeypatch.setattr("kvfence.checker.engines.base.REPORT_EVERY", 0.0)
     late = Exercised(Believer(), seconds=0.0).run(M.goal(), {"Block": 8})
     assert late.searched is not None
     assert late.searched.stopped == "the 0 s for it were over"

@@ -299,7 +299,7 @@ def can_break(m: Machine) -> bool:
     return any(may_stay(s, steps, fair) for s in sets)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.usefixtures("compiled_without_optimisation")
 def test_random_machines_are_judged_as_by_trying_every_set_of_states() -> None:
     answers = []
     for seed in range(300):

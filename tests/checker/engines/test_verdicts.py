@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvfence.checker.engines import base
 from kvfence.checker.engines.base import Engine, Progress, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
 from kvfence.checker.engines.explicit.numpy_search import Explore
@@ -182,8 +183,7 @@ def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) ->
 
 @each_engine
 def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explicit.explore", "explicit.interpret", "native.exploration"):
-        monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
 
     def interrupt(now: Progress) -> None:
         if now.states > 100:
@@ -198,8 +198,7 @@ def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.M
 
 @each_engine
 def test_progress_says_how_far_the_search_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explicit.explore", "explicit.interpret", "native.exploration"):
-        monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     seen: list[Progress] = []
     r = engine.run(crowd(), {"Person": 8}, progress=seen.append)
     assert seen

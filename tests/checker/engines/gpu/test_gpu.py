@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.cli.commands.progress_line import room_left
+from kvfence.checker.engines import base
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.gpu import Gpu, expansion
 from kvfence.checker.engines.gpu.device.host import HostDevice
@@ -50,7 +51,7 @@ def test_the_benchmark_machine_has_its_known_states(
 def test_progress_tells_how_full_the_table_is_and_how_many_states_still_fit(
     gpu: Made, kvlife: Kvlife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     seen: list[Progress] = []
     gpu().run(kvlife(), {"Block": 3, "Request": 2}, memory=64 << 20, progress=seen.append)
     assert len(seen) > 3

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvfence.checker.engines import base
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.checkpoint import LevelDigests
@@ -32,6 +33,7 @@ SIZES = {"Block": 3, "Request": 3}
 
 KILLED = """
     import os, runpy, signal, sys
+    from kvfence.checker.engines import base
     from kvfence.checker.engines.native.native import Native
     from kvfence.checker.engines.native import exploration as engine
     build = runpy.run_path(sys.argv[1])["build"]
@@ -40,7 +42,7 @@ KILLED = """
     def kill(now):
         if now.states > 60_000:
             os.kill(os.getpid(), signal.SIGKILL)
-    engine.REPORT_EVERY = 0.0
+    base.REPORT_EVERY = 0.0
     run.run(build(frozenset({"evict_referenced"})), {"Block": 3, "Request": 3}, progress=kill)
 """
 
@@ -90,7 +92,7 @@ def test_a_run_killed_at_any_moment_again_and_again_comes_to_the_same_answer(
 def interrupted(kvlife: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> Result:
     """A run stopped by Ctrl-C once it has found so many states, in the middle of a level if slices allow."""
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "REPORT_EVERY", 0.0)
+        patch.setattr(base, "REPORT_EVERY", 0.0)
         patch.setattr(engine, "SLICE", 0.0)
 
         def stop(now: Progress) -> None:
@@ -200,7 +202,7 @@ def test_states_written_after_the_last_checkpoint_are_forgotten(kvlife: Build, t
 
 
 def test_a_folder_in_use_is_refused(kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     refused: list[str] = []
 
     def second(_: Progress) -> None:

@@ -25,7 +25,7 @@ SIZES = {
     "host_memory": {"Rank": 2, "Piece": 1, "Buffer": 1, "Operation": 2},
 }
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = pytest.mark.usefixtures("compiled_without_optimisation")
 
 
 # Of these machines the sound design and one other are enough for every run; the rest is slow.

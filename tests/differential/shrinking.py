@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, lit, nodes, roots
+from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, nodes, roots
 
 
 def shrunk(r: Recipe, shows: Callable[[Recipe], bool], seconds: float) -> Recipe:
@@ -134,7 +134,7 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
     value = next((n for n in nodes(f.init) if n.op == "lit" and n.type.same(f.value)), None)
     if value is None:
         return None
-    stand_in = lit(INT if f.value.kind == "int" else f.value, int(str(value.data)))
+    stand_in = (INT if f.value.kind == "int" else f.value).lit(int(str(value.data)))
 
     def go(e: Node) -> Node:
         if e.op in ("read", "get") and e.data == name:
@@ -195,9 +195,9 @@ def _simpler(e: Node) -> Iterator[Node]:
         yield TRUE
         yield FALSE
     if e.type.kind == "int" and e.op != "lit":
-        yield from (lit(INT, v) for v in (0, 1))
+        yield from (INT.lit(v) for v in (0, 1))
     if e.type.kind == "enum" and e.op != "lit":
-        yield lit(e.type, 0)
+        yield e.type.lit(0)
     for n in nodes(e):
         if n is not e and n.type.same(e.type):
             yield n

@@ -1,26 +1,17 @@
 """A proof borrows what was taken, reached and met from a search, and never claims more than that saw."""
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import verdicts as M  # noqa: N812
 
 from kvfence.checker.analysis.verify import machine_facts
 from kvfence.checker.core.c_build import CannotCompile
-from kvfence.checker.engines import native
-from kvfence.checker.engines.base import Engine, Finding, Result, Verdict
+from kvfence.checker.engines import Engine, Finding, Result, Verdict, native
 from kvfence.checker.engines.smt.exercised import Exercised
 from kvfence.spec.language import Int, Machine, State
-
-FILE = Path(__file__).parents[2] / "machines" / "verdicts.py"
-SPEC = importlib.util.spec_from_file_location("verdicts_again", FILE)
-assert SPEC is not None
-assert SPEC.loader is not None
-M = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(M)
 
 
 class Believer(Engine):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.explicit.numpy_search import Explore
+from kvfence.checker.engines import Explore, Interpreter
 from kvfence.spec.language import Bool, Elem, Enum, Expr, Int, Machine, State, View, changes
 
 Phase = Enum("Phase", "waiting running")

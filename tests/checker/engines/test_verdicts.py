@@ -5,11 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.engines import base
-from kvfence.checker.engines.base import Engine, Progress, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines import Engine, Explore, Interpret, Native, Progress, Verdict, base
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
 
 ENGINES = [Explore(), Interpret(), Native(), Native(threads=2)]

@@ -1,12 +1,11 @@
 """Random walks find faults, repeat exactly, and prove nothing."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
+import shapes
 
-from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines import Interpreter, Result, Verdict
 from kvfence.checker.engines.gpu import Swarm
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
@@ -64,9 +63,7 @@ def test_the_same_seed_walks_the_same_ways(swarm: Callable[..., Swarm], kvlife: 
     assert one != told(swarm(walks=200, steps=40, seed=8).run(faulty, SIZES))
 
 
-def test_walks_see_failing_checks_and_states_of_several_words(
-    swarm: Callable[..., Swarm], shapes: ModuleType
-) -> None:
+def test_walks_see_failing_checks_and_states_of_several_words(swarm: Callable[..., Swarm]) -> None:
     r = swarm(walks=200, steps=100).run(shapes.tokens(40))
     assert {p.name: len(p) for p in r.violated} == {"nobody_reaches_place_five": 5}
     checked = swarm(walks=50, steps=30).run(shapes.numbers())

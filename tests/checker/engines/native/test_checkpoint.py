@@ -16,12 +16,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shapes import plain
 
-from kvfence.checker.engines import base
-from kvfence.checker.engines.base import Progress, Result, Verdict
+from kvfence.checker.engines import Native, Progress, Result, Verdict, base
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.checkpoint import LevelDigests
-from kvfence.checker.engines.native.native import Native
 from kvfence.checker.engines.native.saved import Saved
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Int, Machine, State
@@ -45,11 +44,6 @@ KILLED = """
     base.REPORT_EVERY = 0.0
     run.run(build(frozenset({"evict_referenced"})), {"Block": 3, "Request": 3}, progress=kill)
 """
-
-
-def plain(r: Result) -> dict[str, object]:
-    """Everything in a result that does not depend on the clock."""
-    return {**r.to_dict(), "seconds": 0}
 
 
 def test_a_run_killed_at_once_goes_on_to_the_same_answer(kvlife: Build, tmp_path: Path) -> None:

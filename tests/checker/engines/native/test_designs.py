@@ -3,10 +3,7 @@
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from kvfence.checker.engines.base import Result
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines import Explore, Interpret, Native, Result
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 

@@ -57,8 +57,8 @@ class Path:
     """A run of the machine from its initial state, and what is wrong (or reached) at its end.
 
     ``id`` is an invariant of the catalogue, ``DEADLOCK``, ``RANGE``, or empty for a goal. With ``RANGE`` the
-    last state holds the value out of range. A run that breaks a promise goes on for ever: the steps from
-    ``loop`` on (counted from 0) are taken again and again, and if there are none, nothing more happens.
+    last state holds the value out of range. A run that violates a liveness property goes on for ever:
+    the steps from ``loop`` on (counted from 0) are repeated, and if there are none, nothing more happens.
     """
 
     initial: View
@@ -150,11 +150,11 @@ class Result:
     ``findings`` and ``goals`` are by name; a goal maps to the depth at which it was first reached, or None,
     and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
     ``premises`` says of each condition with premises ("if a then b", however it is written) at which depth
-    the last of them was first met, or None; ``unmet`` tells of the latter in words what no state met. A
-    condition with an unmet premise is undetermined, and so is one of ``unjudged``, which no step came by.
+    the last of them was first met, or None; ``unmet`` says in words what no state met. A
+    condition with an unmet premise is undetermined, and so is one of ``unjudged``, which no step evaluated.
     ``stopped`` says why not all reachable states were seen; None when they were. ``symmetry`` names the sorts
-    up to whose renaming states were counted. ``searched``: who looked for taken actions, goals and premises,
-    if somebody else did.
+    up to whose renaming states were counted. ``searched``: which other search looked for taken actions,
+    goals and premises, if one did.
     ``overflow``: the expression for which the engine's 64 bits are too few, so that it did not begin.
     """
 
@@ -274,7 +274,7 @@ class Progress(NamedTuple):
     """How far an exploration is.
 
     ``load``: how full the table of states is, from 0 to 1; ``room``: for how many more states there is
-    memory. None where the engine does not tell. ``unit``: what is counted where it is not states.
+    memory. None where the engine does not know. ``unit``: what is counted where it is not states.
     """
 
     states: int

@@ -1,4 +1,4 @@
-"""Draws machines whose conditions count elements, for what proofs of any size are told about counts.
+"""Draws machines whose conditions count elements, for what proofs of any size assume about counts.
 
 A step changes the set that is counted at some named elements, or as a whole; a number beside it is kept up to
 date, or is not. Drawn at random, conditions rarely count what a step has just changed.

@@ -96,13 +96,13 @@ PLANTS = [
     ),
     Plant(
         "numpy does not know states again",
-        f"{E}.explicit.state_set:SeenRows._enter",
+        f"{E}.explicit.state_set:SetOfRows._enter",
         "(found & ~_LOW) == tag",
         "(found & ~_LOW) < tag",
     ),
     Plant(
         "numpy gives up at a full slot",
-        f"{E}.explicit.state_set:SeenWords._enter",
+        f"{E}.explicit.state_set:SetOfWords._enter",
         "keys, at = keys.take(other), at.take(other)",
         "keys, at = keys[:0], at[:0]",
     ),

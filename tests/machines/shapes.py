@@ -206,3 +206,16 @@ def named(name: str) -> tuple[Machine, dict[str, int] | None]:
         return tokens(int(name[6:])), None
     faults = frozenset({"evict_referenced"}) if name == "faulty" else frozenset()
     return kvlife.build(faults), {"Block": 3, "Request": 2}
+
+
+def counter(name: str = "unbounded", start: int = 0) -> Machine:
+    """Counts up for ever."""
+    m = Machine(name)
+    m.function("n", value=Int(), init=start)
+
+    @m.action()
+    def up(s: State) -> None:
+        """One more."""
+        s.n = s.n + 1
+
+    return m

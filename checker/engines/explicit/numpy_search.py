@@ -23,7 +23,7 @@ from kvfence.checker.engines.base import (
 from kvfence.checker.engines.explicit import expand as kernels
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.explicit.pack import WORD, WORD_BITS, Packing, Words
-from kvfence.checker.engines.explicit.state_set import Seen, seen
+from kvfence.checker.engines.explicit.state_set import StateSet, state_set
 from kvfence.checker.engines.explicit.word_engine import WordEngine
 from kvfence.checker.engines.word_size import fits, word_bounds
 from kvfence.spec.language import Grounded, Instance
@@ -55,15 +55,25 @@ class Explore(WordEngine):
 
 
 class _Batch:
-    """Successors waiting to be entered: ``words[:, :count]``, shown by lane (bits per lane) in ``lanes``."""
+    """Successors waiting: ``words[:, :count]``, shown by lane (bits per lane) in ``lanes``.
 
-    def __init__(self, words: int, size: int) -> None:
+    ``flush`` empties it when it is full.
+    """
+
+    def __init__(self, words: int, size: int, flush: Callable[[], None]) -> None:
         self.words: Words = np.empty((words, size), WORD)
         self.lanes = {
             bits: self.words.view(f"u{bits // 8}").reshape(words, size, WORD_BITS // bits)
             for bits in (8, 16, 32, 64)
         }
-        self.size, self.count = size, 0
+        self.size, self.count, self.flush = size, 0, flush
+
+    def room(self, more: int) -> int:
+        """The place of ``more`` successors."""
+        if self.count + more > self.size:
+            self.flush()
+        self.count += more
+        return self.count - more
 
 
 class _Search:
@@ -74,8 +84,8 @@ class _Search:
         self.max_states, self.report = options.max_states, options.report
         self.memory: int | None = None
         self.packing = Packing(self.grounded, limits)
-        self.batch = _Batch(self.packing.words, BATCH * chunk)
-        self.seen: Seen = seen(self.packing, self._reserve)
+        self.batch = _Batch(self.packing.words, BATCH * chunk, self._enter)
+        self.seen: StateSet = state_set(self.packing, self._reserve)
         self.seen.add(self.packing.pack(self.grounded.initial))
         self.memory = options.memory  # from here on: the smallest tables are always taken
         self.levels = [0]  # number of the first state of each level; the last may still be empty
@@ -165,22 +175,13 @@ class _Search:
             self.left_bounds = self.left_bounds or bounds_left(self.grounded, cell, self.limits)
 
         batch = self.batch
-        self.expand(words, batch.words, batch.lanes, self._room, log.taken, fail, outside, None, live)
+        self.expand(words, batch.words, batch.lanes, batch.room, log.taken, fail, outside, None, live)
         if log.dead is None and not live.all():
             stuck = np.flatnonzero(~live)
             found: dict[int, int] = {}
             self.is_terminal(words.take(stuck, axis=1), found.__setitem__)
             if found:
                 log.dead = Sighting(a + int(stuck[found[0]]), depth)
-
-    def _room(self, more: int) -> int:
-        """The place of ``more`` successors in the batch."""
-        batch = self.batch
-        if batch.count + more > batch.size:
-            self._enter()
-        place = batch.count
-        batch.count += more
-        return place
 
     def _enter(self) -> None:
         """Enter the batch into the states seen."""
@@ -211,6 +212,7 @@ class _Back:
     def __init__(self, search: _Search) -> None:
         self.search = search
         self.batch = search.batch
+        self.batch.flush = self._match
         self.expand = kernels.expand(search.grounded, search.packing, search.limits, traced=True)
         self.marks: list[tuple[int, int, NDArray[np.int64]]] = []  # place, instance, states of the chunk
         self.missing: dict[int, Words] = {}
@@ -227,7 +229,7 @@ class _Back:
             taken, live = [0] * len(instances), np.zeros(chunk.shape[1], np.bool_)
             batch = self.batch
             self.expand(
-                chunk, batch.words, batch.lanes, self._room, taken, _ignore, _ignore, self._mark, live
+                chunk, batch.words, batch.lanes, batch.room, taken, _ignore, _ignore, self._mark, live
             )
             self._match()
             for t, (state, instance) in self.came.items():
@@ -239,13 +241,6 @@ class _Back:
 
     def _mark(self, instance: int, states: NDArray[np.int64], place: int) -> None:
         self.marks.append((place, instance, states))
-
-    def _room(self, more: int) -> int:
-        if self.batch.count + more > self.batch.size:
-            self._match()
-        place = self.batch.count
-        self.batch.count += more
-        return place
 
     def _match(self) -> None:
         """Look for the targets among the successors in the batch, and empty it."""

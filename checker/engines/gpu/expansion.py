@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from kvfence.checker.engines.base import Progress, Reporter, Stop
 from kvfence.checker.engines.gpu import checksums as sums
-from kvfence.checker.engines.gpu.device.ranks import Alone, Ranks, Transfer
+from kvfence.checker.engines.gpu.device.ranks import Ranks, Transfer
 from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.device.source import MOST_RANKS, SENT_LOG2, GpuSource
 from kvfence.checker.engines.gpu.host_levels import MakeStore, PlainStore
@@ -61,7 +62,7 @@ class Expansion:
         report: Reporter | None = None,
         store: MakeStore = PlainStore,
     ) -> None:
-        self.source, self.device, self.ranks = source, device, ranks or Alone()
+        self.source, self.device, self.ranks = source, device, ranks or Ranks()
         self.limits, self.report = limits or Limits(), report or Reporter()
         self.before = 0.0  # seconds of the runs that this one goes on from
         device.compile(source, "search")
@@ -76,8 +77,7 @@ class Expansion:
         self._box_counts = [0] * self.ranks.count
         budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
-        self.store = store(device, self.limits.host_memory)
-        self.levels = Levels(self.memory, self.key_words, self.store)
+        self.levels = Levels(self.memory, self.key_words, partial(store, device, self.limits.host_memory))
         self.table = StateTable(device, self.memory, source, self.limits.narrow)
         self.states = 0
         self.taken = [0] * source.instances

@@ -25,7 +25,7 @@ from kvfence.checker.engines.base import (
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.word_engine import CompiledEngine, Note
 from kvfence.checker.engines.gpu.checksums import DamagedStates
-from kvfence.checker.engines.gpu.device.ranks import Alone, Lost, Ranks
+from kvfence.checker.engines.gpu.device.ranks import Lost, Ranks
 from kvfence.checker.engines.gpu.device.search_device import Device, NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
@@ -75,7 +75,7 @@ class Gpu(CompiledEngine):
         self.store = store
         self._saving: Saving | None = None
         self.device, self.instead = device or first_gpu, instead
-        self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
+        self.ranks, self.limits, self.queue = ranks or Ranks(), limits or Limits(), queue
 
     def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
         """See ``WordEngine.explore``. ``memory`` is of the device: all that is free if None."""
@@ -93,7 +93,7 @@ class Gpu(CompiledEngine):
                 device = self.device()
                 stack.callback(device.close)
                 search = Search(model.printed, device, allowed, self.ranks, options.report, self.store)
-                stack.callback(search.store.close)
+                stack.callback(search.levels.close)
                 self.ranks.last_words = self._words_of(search)
                 self._begin(model, search, stack)
                 search.explore(options.until)
@@ -184,7 +184,7 @@ class Gpu(CompiledEngine):
         return words
 
     def _untraced(self, why: str, log: Log, search: Search | None) -> Result:
-        """What was found, without the ways there: a condition that is violated stays undetermined."""
+        """What was found, without the paths there: a condition that is violated stays undetermined."""
         log.stopped = why
         if search is None:
             return log.result(self.name, 0.0)

@@ -43,7 +43,7 @@ _STEP, _INSTANCE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 class Swarm(WordEngine):
     """So many random walks of at most so many steps. The same ``seed`` walks the same ways everywhere.
 
-    ``states`` of the result counts states as often as walks came by, and ``depth`` is the length of the
+    ``states`` of the result counts states as often as walks visited them, and ``depth`` is the length of the
     longest walk permitted. Counterexamples are shortened, but need not be shortest. What holds in all walks
     stays undetermined.
     """
@@ -156,7 +156,7 @@ class _Walks:
         self.device.read(self.counters, 1)
 
     def states(self, walks: int) -> int:
-        """States that so many walks came by."""
+        """States that so many walks visited."""
         return walks + int(self.device.read(self.counters, C_STEPS + 1)[C_STEPS])
 
     def taken(self) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from kvfence.checker.engines.gpu.levels import Piece
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.checkpoint import Checkpoint
-from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.checker.engines.native.saved import Form, Saved, SavedSight, Subject, Whole
 from kvfence.spec.errors import CannotRun
 
 _CHUNK = 1 << 22  # states read or written at a time
@@ -129,19 +129,15 @@ class Saving(Checkpoint):
         try:
             self.append(search, search.complete)
             self.write(
-                Saved(
-                    format=FORMAT,
-                    subject=self.subject,
+                self.record(
                     levels=tuple(search.levels.count(d) for d in range(search.complete)),
-                    digests=(),
                     expanded=0,
                     bytes=self.bytes,
                     seconds=search.elapsed(),
                     taken=tuple(search.complete_taken),
-                    seen={what: tuple(Seen.of(s) for s in sights) for what, sights in seen.items()},
+                    seen={what: tuple(SavedSight.of(s) for s in sights) for what, sights in seen.items()},
                     outside=tuple(search.outside),
                     finished=search.finished,
-                    whole=(),
                 )
             )
         except OSError as error:

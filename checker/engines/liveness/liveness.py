@@ -1,6 +1,6 @@
-"""Promises about whole runs: a fair run that never keeps one, or the certainty that there is none.
+"""Liveness properties: a fair run that violates one, or the certainty that there is none.
 
-A run breaks "``when`` leads to ``then``" if it reaches a state with ``when`` and stays for ever where
+A run violates "``when`` leads to ``then``" if it reaches a state with ``when`` and stays for ever where
 ``then`` is false. In a finite graph such a run ends up in one strongly connected component. It may also
 stop: every state can be followed by itself. Fairness rules runs out, for each instance of an action on its
 own: a weakly fair one that is enabled from some time on is taken, and so is a strongly fair one that is
@@ -28,11 +28,11 @@ MOST_STATES = 1_000_000  # the graph is kept in memory, with all its steps
 
 
 class Liveness(Engine):
-    """Decides the promises of a machine on its explored graph.
+    """Decides the liveness properties of a machine on its explored graph.
 
     ``fair=False`` takes no notice of the fairness marks, and ``explored`` finds the graph. The findings of
-    the result are the promises; a violated one has a run as its path, whose last steps repeat for ever. A
-    promise whose ``when`` never holds counts as an invariant whose premise is never met does.
+    the result are those properties; a violated one has a run as its path, whose last steps repeat for ever. A
+    property whose ``when`` never holds counts as an invariant whose premise is never met does.
     """
 
     name = "liveness"
@@ -103,7 +103,7 @@ class _Search:
         return found
 
     def decide(self, finding: Finding) -> tuple[Finding, int | None]:
-        """The verdict on a promise, and the depth at which its ``when`` first holds."""
+        """The verdict on a liveness property, and the depth at which its ``when`` first holds."""
         shortest: Path | None = None
         first: int | None = None
         for p in self.liveness.get(finding.name, []):
@@ -209,33 +209,35 @@ class _Search:
         return int(states[came["depth"][states].argmin()])
 
     def _stem(self, end: int, begin: Truths, came: dict[str, Numbers]) -> list[int]:
-        """Steps from the initial state, by way of a state where the promise is owed, to ``end``."""
+        """Steps from the initial state, by way of a state where ``when`` holds, to ``end``."""
         out: list[int] = []
         at = end
         while came["by"][at] >= 0:
             out.insert(0, int(came["by"][at]))
             at = int(self.graph.source[out[0]])
         if not begin[at]:
-            raise AssertionError("the way back does not lead to where the promise is owed")
+            raise AssertionError("the way back does not lead to a state where ``when`` holds")
         everything = np.ones(self.graph.count, np.bool_)
-        here = np.zeros(self.graph.count, np.bool_)
-        here[at] = True
-        return [*self._way(0, here, everything), *out]
+        return [*self._way(0, self._only(at), everything), *out]
+
+    def _only(self, state: int) -> Truths:
+        """The set of one state."""
+        only: Truths = np.arange(self.graph.count) == state
+        return only
 
     def _way(self, start: int, goal: Truths, inside: Truths) -> list[int]:
         """A shortest list of steps from ``start`` into ``goal``, through states of ``inside``."""
         g = self.graph
         by = np.full(g.count, -1)
-        seen = np.zeros(g.count, np.bool_)
-        seen[start] = True
+        visited = self._only(start)
         frontier = np.array([start])
         while not goal[frontier].any():
             steps = g.steps_from(frontier)
-            steps = steps[inside[g.target[steps]] & ~seen[g.target[steps]]]
+            steps = steps[inside[g.target[steps]] & ~visited[g.target[steps]]]
             frontier, first = np.unique(g.target[steps], return_index=True)
             if not frontier.size:
-                raise AssertionError("the states do not hang together")
-            seen[frontier] = True
+                raise AssertionError("the states are not connected")
+            visited[frontier] = True
             by[frontier] = steps[first]
         at = int(frontier[goal[frontier]][0])
         out: list[int] = []
@@ -268,10 +270,8 @@ class _Search:
                 steps = np.flatnonzero(mine & (g.source == at))
                 out.append(int(steps[0]))
                 at = int(g.target[steps[0]])
-        home = np.zeros(g.count, np.bool_)
-        home[start] = True
         if not out:  # a step, any step, so that there is something to repeat
             steps = np.flatnonzero(within & (g.source == start))
             out = [int(steps[0])]
             at = int(g.target[steps[0]])
-        return [*out, *self._way(at, home, inside)]
+        return [*out, *self._way(at, self._only(start), inside)]

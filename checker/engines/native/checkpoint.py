@@ -128,7 +128,8 @@ class Checkpoint:
         self.digests, self.whole = LevelDigests(self.file, form.entry), []
         try:
             os.ftruncate(self.file, 0)
-            self._replace(self._nothing())
+            counts = {"levels": (), "expanded": 0, "bytes": 0, "seconds": 0.0, "taken": (), "outside": ()}
+            self._replace(self.record(**counts, seen={}, finished=False))
         except OSError as error:
             raise CannotRun(f"{self.folder} cannot take a checkpoint: {error.strerror}") from None
 
@@ -236,6 +237,10 @@ class Checkpoint:
             self._note(line)
         self.notes.clear()
 
+    def record(self, **facts: Any) -> Saved:
+        """A record of this search: the fields of ``Saved`` but for those that ``write`` fills in."""
+        return Saved(format=FORMAT, subject=self.subject, digests=(), whole=(), **facts)
+
     def write(self, saved: Saved) -> None:
         """Replace the checkpoint; the states must have been saved to ``file``. OSError."""
         self.written = time.monotonic()
@@ -243,22 +248,6 @@ class Checkpoint:
         digests = self.digests.extend(saved.levels)
         whole = tuple(w for w in self.whole if w.levels <= len(saved.levels))
         self._replace(msgspec.structs.replace(saved, digests=digests, whole=whole))
-
-    def _nothing(self) -> Saved:
-        return Saved(
-            format=FORMAT,
-            subject=self.subject,
-            levels=(),
-            digests=(),
-            expanded=0,
-            bytes=0,
-            seconds=0.0,
-            taken=(),
-            seen={},
-            outside=(),
-            finished=False,
-            whole=(),
-        )
 
     def _replace(self, saved: Saved) -> None:
         path, new, before = (self.folder / f"{INDEX}{end}" for end in ("", ".new", ".before"))

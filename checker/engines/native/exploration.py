@@ -27,7 +27,7 @@ from kvfence.checker.engines.native.c_source import NativeSource
 from kvfence.checker.engines.native.checkpoint import Checkpoint
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Search, Sight, bound
-from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.checker.engines.native.saved import Form, Saved, SavedSight, Subject, Whole
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance
 
@@ -91,7 +91,7 @@ class Model:
         )
 
     def _is_true(self, what: str, k: int, sight: Sight) -> bool:
-        """Whether a sight that a file tells of is one: the ``k``-th property, check or deadlock."""
+        """Whether a sight of a file is one: the ``k``-th property, check or deadlock."""
         run, g = self.interpreter, self.grounded
         state = self.packing.unpack(sight.words)
         if self.pack(state) != sight.words or not in_ranges(g, state, self.limits):
@@ -325,19 +325,15 @@ class Exploration:
         search, g = self._search(), self.model.grounded
         state = search.status()
         kept = dict(zip(("looked", "failed", "dead"), self._sights(), strict=True))
-        return Saved(
-            format=FORMAT,
-            subject=checkpoint.subject,
+        return checkpoint.record(
             levels=tuple(search.levels()),
-            digests=(),
             expanded=state.expanded,
             bytes=state.file_bytes,
             seconds=self.elapsed(),
             taken=tuple(search.taken(len(g.instances))),
-            seen={what: tuple(Seen.of(s) for s in sights) for what, sights in kept.items()},
+            seen={what: tuple(SavedSight.of(s) for s in sights) for what, sights in kept.items()},
             outside=tuple(search.outside(len(g.cells))),
             finished=self.finished,
-            whole=(),
         )
 
     def _whole(self) -> Whole:

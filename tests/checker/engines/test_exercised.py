@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import verdicts as M  # noqa: N812
+from shapes import counter
 
 from kvfence.checker.analysis.verify import machine_facts
 from kvfence.checker.core.c_build import CannotCompile
 from kvfence.checker.engines import Engine, Finding, Result, Verdict, native
+from kvfence.checker.engines.base import Log
 from kvfence.checker.engines.smt.exercised import Exercised
-from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language import Int, Machine, State, ground
 
 
 class Believer(Engine):
@@ -32,20 +34,9 @@ class Believer(Engine):
             for a in machine.actions.values()
             for c in a.checks
         }
-        return Result(
-            machine=machine.name,
-            faults=(),
-            sizes=dict(sizes or {}),
-            engine=self.name,
-            states=0,
-            transitions=0,
-            depth=0,
-            seconds=0.0,
-            findings=found,
-            coverage={},
-            goals={},
-            stopped=self.stopped,
-        )
+        nothing = Log(ground(machine, sizes)).result(self.name, 0.0)
+        known = {"coverage": {}, "goals": {}, "premises": {}, "unmet": {}, "unjudged": ()}
+        return replace(nothing, findings=found, stopped=self.stopped, **known)
 
 
 @pytest.fixture(autouse=True)
@@ -102,13 +93,7 @@ def test_what_the_search_finds_violated_is_violated_whatever_was_proved() -> Non
 
 
 def test_a_machine_with_endless_numbers_is_searched_by_the_interpreter_up_to_a_bound() -> None:
-    m = Machine("endless", doc="Counts for ever.")
-    m.function("n", value=Int(), init=0)
-
-    @m.action()
-    def more(s: State) -> None:
-        """One more."""
-        s.n = s.n + 1
+    m = counter("endless")
 
     @m.invariant("COUNT")
     def up(s: State) -> Any:

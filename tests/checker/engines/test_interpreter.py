@@ -14,10 +14,10 @@ def machine() -> Machine:
     m.function("phase", request, value=Phase, init=Phase.waiting)
     m.function("count", value=Int(0, 1), init=0)
 
-    def told(pre: View, post: View, r: int, ok: bool) -> list[object]:
+    def emitted(pre: View, post: View, r: int, ok: bool) -> list[object]:
         return [("start", r, ok, pre.phase[r], post.phase[r], post.count)]
 
-    @m.action(r=request, ok=Bool, event=told)
+    @m.action(r=request, ok=Bool, event=emitted)
     def start(s: State, r: Elem, ok: Expr) -> None:
         """Start a request."""
         s.require(s.phase[r] == Phase.waiting)

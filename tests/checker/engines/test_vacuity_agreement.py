@@ -1,4 +1,4 @@
-"""What is vacuous, and what is broken at once, is told alike by every engine that explores."""
+"""What is vacuous, and what is broken at once, is reported alike by every engine that explores."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def test_what_is_no_premise_need_not_vary(name: str) -> None:
     assert found.verdict is Verdict.holds
 
 
-def seen(r: Result) -> dict[str, object]:
+def facts(r: Result) -> dict[str, object]:
     """What every explorer must say alike."""
     return {
         "verdict": r.verdict,
@@ -51,7 +51,7 @@ def seen(r: Result) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def expected() -> dict[str, dict[str, object]]:
     """What the interpreter says of each machine."""
-    return {name: seen(Interpret().run(make())) for name, make in _each().items()}
+    return {name: facts(Interpret().run(make())) for name, make in _each().items()}
 
 
 def _each() -> dict[str, Callable[[], object]]:
@@ -66,7 +66,7 @@ def test_all_explorers_tell_the_same_of_what_is_vacuous_and_of_what_is_broken_at
     engine: str, expected: dict[str, dict[str, object]]
 ) -> None:
     for name, make in _each().items():
-        assert seen(EXPLORERS[engine]().run(make())) == expected[name], name
+        assert facts(EXPLORERS[engine]().run(make())) == expected[name], name
 
 
 def test_the_interpreter_tells_what_is_meant(expected: dict[str, dict[str, object]]) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from shapes import counter
 
 from kvfence.checker.engines import Engine, Explore, Interpret, Native, Progress, Verdict, base
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
@@ -238,13 +239,7 @@ def test_bounds_that_fit_nothing_are_refused(
 
 
 def test_the_explorer_asks_for_bounds_of_an_unbounded_number() -> None:
-    m = Machine("endless")
-    m.function("n", value=Int(), init=5)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
+    m = counter("endless", start=5)
     with pytest.raises(SpecError, match="give bounds="):
         Explore().run(m)
     with pytest.raises(SpecError, match="initial value 5"):

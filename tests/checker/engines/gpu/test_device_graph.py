@@ -10,7 +10,7 @@ from kvfence.checker.engines import Gpu, Interpreter, Liveness
 from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.liveness.state_graph import explored
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 Made = Callable[..., Gpu]
@@ -63,13 +63,7 @@ def test_more_states_than_fit_are_undetermined(gpu: Made) -> None:
 
 
 def test_a_step_out_of_bounds_stops_the_search_for_the_graph(gpu: Made) -> None:
-    m = Machine("unbounded")
-    m.function("n", value=Int(), init=0)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
+    m = shapes.counter()
     m.eventually("large", lambda s: s.n > 2000)
     r = Liveness(explored=gpu().graph).run(m, bounds={"n": (-2, 1000)})
     assert "n leaves its bounds -2 to 1000" in str(r.stopped)

@@ -14,7 +14,7 @@ from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Int, Machine, State, ground
+from kvfence.spec.language import Machine, ground
 from kvfence.spec.machines import MACHINES
 
 Made = Callable[..., Gpu]
@@ -56,8 +56,8 @@ def test_progress_tells_how_full_the_table_is_and_how_many_states_still_fit(
     rooms = [state.room for state in seen if state.room is not None]
     assert len(rooms) == len(seen)
     assert rooms == sorted(rooms, reverse=True)
-    told = room_left(seen[-1])
-    assert f"room for {rooms[-1]:,} more" in told
+    line = room_left(seen[-1])
+    assert f"room for {rooms[-1]:,} more" in line
     assert room_left(Progress(1, 1, 1, 1.0)) == ""
 
 
@@ -122,14 +122,7 @@ def test_symmetry_reduces_alike(gpu: Made, kvlife: Kvlife) -> None:
 
 
 def test_a_step_out_of_given_bounds_leaves_the_answer_undetermined(gpu: Made) -> None:
-    m = Machine("unbounded")
-    m.function("n", value=Int(), init=0)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
-    r = gpu().run(m, bounds={"n": (-2, 1000)})
+    r = gpu().run(shapes.counter(), bounds={"n": (-2, 1000)})
     assert (r.states, r.verdict) == (1001, Verdict.undetermined)
     assert "n leaves its bounds -2 to 1000" in str(r.stopped)
 

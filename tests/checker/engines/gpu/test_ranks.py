@@ -17,7 +17,7 @@ from kvfence.checker.engines import Gpu, Native, Result, Verdict
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
-from kvfence.checker.engines.gpu.device.ranks import Alone
+from kvfence.checker.engines.gpu.device.ranks import Ranks
 from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.native.layout import Dense
@@ -189,5 +189,5 @@ def test_every_state_belongs_to_one_rank_and_none_to_too_many(kvlife: object) ->
 
 
 def test_one_process_alone_asks_nobody() -> None:
-    alone = Alone()
+    alone = Ranks()
     assert (alone.total([1, 2]), alone.largest(3), alone.count) == ([1, 2], 3, 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -24,6 +26,8 @@ from kvfence.spec.language import (
 Until = Literal["first", "seen", "end"]
 Kind = Literal["invariant", "lemma", "check", "range", "promise"]
 Bounds = Mapping[str, tuple[int, int]]
+CellBounds = Mapping[int, tuple[int, int]]
+"""Bounds of the cells of unbounded Ints, by number."""
 Shown = bool | int | str
 
 
@@ -53,8 +57,8 @@ class Path:
     """A run of the machine from its initial state, and what is wrong (or reached) at its end.
 
     ``id`` is an invariant of the catalogue, ``DEADLOCK``, ``RANGE``, or empty for a goal. With ``RANGE`` the
-    last state holds the value out of range. A run that breaks a promise goes on for ever: the steps from
-    ``loop`` on (counted from 0) are taken again and again, and if there are none, nothing more happens.
+    last state holds the value out of range. A run that violates a liveness property goes on for ever:
+    the steps from ``loop`` on (counted from 0) are repeated, and if there are none, nothing more happens.
     """
 
     initial: View
@@ -146,11 +150,11 @@ class Result:
     ``findings`` and ``goals`` are by name; a goal maps to the depth at which it was first reached, or None,
     and ``witnesses`` to a shortest path there. ``coverage`` counts how often each action was taken.
     ``premises`` says of each condition with premises ("if a then b", however it is written) at which depth
-    the last of them was first met, or None; ``unmet`` tells of the latter in words what no state met. A
-    condition with an unmet premise is undetermined, and so is one of ``unjudged``, which no step came by.
+    the last of them was first met, or None; ``unmet`` says in words what no state met. A
+    condition with an unmet premise is undetermined, and so is one of ``unjudged``, which no step evaluated.
     ``stopped`` says why not all reachable states were seen; None when they were. ``symmetry`` names the sorts
-    up to whose renaming states were counted. ``searched``: who looked for taken actions, goals and premises,
-    if somebody else did.
+    up to whose renaming states were counted. ``searched``: which other search looked for taken actions,
+    goals and premises, if one did.
     ``overflow``: the expression for which the engine's 64 bits are too few, so that it did not begin.
     """
 
@@ -270,7 +274,7 @@ class Progress(NamedTuple):
     """How far an exploration is.
 
     ``load``: how full the table of states is, from 0 to 1; ``room``: for how many more states there is
-    memory. None where the engine does not tell. ``unit``: what is counted where it is not states.
+    memory. None where the engine does not know. ``unit``: what is counted where it is not states.
     """
 
     states: int
@@ -286,12 +290,47 @@ Report = Callable[[Progress], None]
 REPORT_EVERY = 0.2  # seconds
 
 
+class Reporter:
+    """Tells the caller of a run how far it is, at most every ``REPORT_EVERY`` seconds.
+
+    ``start`` is when it was made, in seconds of ``time.perf_counter``.
+    """
+
+    def __init__(self, progress: Report | None = None) -> None:
+        self._progress = progress
+        self.start = self._last = time.perf_counter()
+
+    def __call__(self, now: Callable[[], Progress]) -> None:
+        """Report ``now()`` if it is time to; it is not asked otherwise."""
+        if self._progress is not None and time.perf_counter() - self._last >= REPORT_EVERY:
+            self._last = time.perf_counter()
+            self._progress(now())
+
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.start
+
+    def rate(self, states: int) -> float:
+        """States per second since the start."""
+        return states / self.seconds()
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of ``Engine.run``; ``report`` passes on its ``progress``, and knows when the run began."""
+
+    until: Until = "end"
+    bounds: Bounds | None = None
+    max_states: int | None = None
+    memory: int | None = None
+    report: Reporter = field(default_factory=Reporter)
+
+
 class Engine(ABC):
-    """Decides a machine at given sizes."""
+    """Decides a machine at given sizes. An engine defines ``decide``, or ``run`` itself."""
 
     name: str
 
-    @abstractmethod
     def run(
         self,
         machine: Machine,
@@ -312,8 +351,14 @@ class Engine(ABC):
         found is kept. ``progress`` is called at most every 0.2 s. SpecError for a machine that cannot be
         grounded, or bounds that do not fit it.
         """
+        return self.decide(machine, sizes, RunOptions(until, bounds, max_states, memory, Reporter(progress)))
+
+    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
+        """What ``run`` answers, its options gathered."""
+        raise NotImplementedError
 
 
+INTERRUPTED = "interrupted"
 FIRST = "the first violation was found"
 SEEN = "everything was seen"
 SEARCH = "the search for taken actions, goals and premises"
@@ -333,8 +378,17 @@ class Sighting:
     text: str = ""
 
 
+PathTo = Callable[[Sighting, str, str, str], Path]
+"""Retraces a sighting: ``path(sighting, id, name, text)``."""
+
+
+def no_path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
+    """The ``PathTo`` of a search that has no sightings to retrace."""
+    raise AssertionError((sighting, id_, name, text))
+
+
 class Log:
-    """What an exploration has seen so far; both engines fill one and turn it into a ``Result``."""
+    """What an exploration has found so far; every explorer fills one and turns it into a ``Result``."""
 
     def __init__(self, grounded: Grounded) -> None:
         self.grounded = grounded
@@ -350,26 +404,38 @@ class Log:
         """Whether anything is violated."""
         return bool(self.failed) or self.dead is not None
 
-    def enough(self, until: Until) -> str | None:
-        """Why the search may end here: what ``until`` asks for was found."""
-        if until != "end" and self.bad:
-            return FIRST
-        return SEEN if until == "seen" and self.seen(self.taken, self.reached) else None
+    def places(self) -> list[tuple[str, dict[str, Sighting]]]:
+        """Each property's name with where its sighting goes: the invariants, then the goals."""
+        g = self.grounded
+        return [(p.name, self.failed) for p, _ in g.invariants] + [(p.name, self.reached) for p, _ in g.goals]
 
-    def seen(self, taken: Sequence[int], reached: Iterable[str]) -> bool:
+    def stop_if_enough(self, until: Until) -> None:
+        """Stop where what ``until`` asks for was found."""
+        if until != "end" and self.bad:
+            raise Stop(FIRST)
+        if until == "seen" and self.covers(self.taken, self.reached):
+            raise Stop(SEEN)
+
+    def covers(self, taken: Sequence[int], reached: Iterable[str]) -> bool:
         """Whether every action was taken, by instance, and every goal and premise reached, by name."""
         g = self.grounded
         done = {i.name for i, n in zip(g.instances, taken, strict=True) if n}
         return len(done) == len(g.machine.actions) and len({*reached}) == len(g.goals)
 
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Keeps the reason why a search ends early: ``Stop``, or Ctrl-C."""
+        try:
+            yield
+        except Stop as stop:
+            self.stopped = str(stop)
+        except KeyboardInterrupt:
+            self.stopped = INTERRUPTED
+
     def result(
-        self,
-        engine: str,
-        seconds: float,
-        path: Callable[[Sighting, str, str, str], Path],
-        symmetry: tuple[str, ...] = (),
+        self, engine: str, seconds: float, path: PathTo = no_path, symmetry: tuple[str, ...] = ()
     ) -> Result:
-        """The result; ``path(sighting, id, name, text)`` retraces a sighting."""
+        """The result; ``path`` retraces a sighting."""
         g = self.grounded
         complete = self.stopped is None
         depths = {p.name: self.reached[p.name].depth if p.name in self.reached else None for p, _ in g.goals}
@@ -383,11 +449,11 @@ class Log:
         findings: dict[str, Finding] = {}
 
         def settle(id_: str, name: str, kind: Kind, text: str) -> None:
-            seen = self.failed.get(name)
+            sighting = self.failed.get(name)
             if name in findings:
                 return
-            if seen is not None:
-                found = path(seen, id_, name, seen.text or text)
+            if sighting is not None:
+                found = path(sighting, id_, name, sighting.text or text)
                 findings[name] = Finding(id_, name, kind, Verdict.violated, found)
             else:
                 sure = complete and name not in unmet and (name in judged or kind not in ("check", "range"))
@@ -398,12 +464,11 @@ class Log:
         for i in g.instances:
             for c in i.checks:
                 settle(c.id, c.name, "check", c.text)
-        for a in g.machine.actions.values():
-            for check in a.checks:  # of actions none of whose instances can be taken
-                settle(check.id, check.name, "check", check.text)
-        for i in g.instances:
-            for c in i.ranges:
-                settle(c.id, c.name, "range", c.text)
+        for check in (c for a in g.machine.actions.values() for c in a.checks):
+            settle(check.id, check.name, "check", check.text)  # of actions without instances, too
+        for c in (c for i in g.instances for c in i.ranges):
+            settle(c.id, c.name, "range", c.text)
+        dead = "no action is enabled in a state that is not terminal"
         return Result(
             machine=g.machine.name,
             faults=tuple(sorted(g.machine.faults)),
@@ -424,11 +489,7 @@ class Log:
                 for p, _ in g.goals
                 if p.name in self.reached and p.id != PREMISE
             },
-            deadlock=path(
-                self.dead, "DEADLOCK", "deadlock", "no action is enabled in a state that is not terminal"
-            )
-            if self.dead is not None
-            else None,
+            deadlock=path(self.dead, "DEADLOCK", "deadlock", dead) if self.dead else None,
             stopped=self.stopped,
             symmetry=symmetry,
         )
@@ -448,7 +509,7 @@ def _premises(
     return met, {name: "; ".join(dict.fromkeys(texts)) for name, texts in unmet.items()}
 
 
-def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> dict[int, tuple[int, int]]:
+def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> CellBounds:
     """Bounds of the cells of unbounded Ints; SpecError for a wrong name, or for a missing one if required."""
     given = dict(bounds or {})
     for name, (lo, hi) in given.items():
@@ -460,9 +521,7 @@ def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> dict[int,
         if lo > hi:
             raise SpecError(f"bounds of {name} are {lo} to {hi}; the lower comes first")
     out = {}
-    for c in g.cells:
-        if c.lo is not None:
-            continue
+    for c in (c for c in g.cells if c.lo is None):
         name = c.function.name
         if name in given:
             out[c.number] = given[name]
@@ -474,3 +533,18 @@ def cell_bounds(g: Grounded, bounds: Bounds | None, required: bool) -> dict[int,
                 "or interpret the machine"
             )
     return out
+
+
+def bounds_left(g: Grounded, cell: int, limits: CellBounds) -> str:
+    """Why a search is incomplete: a step would have taken an unbounded Int out of its bounds."""
+    lo, hi = limits[cell]
+    return f"{g.cells[cell].label} leaves its bounds {lo} to {hi}"
+
+
+def in_ranges(g: Grounded, state: Sequence[int], limits: CellBounds) -> bool:
+    """Whether every value of a state is in its range, or in the bounds given for it."""
+    ends = (limits.get(cell.number, (cell.lo, cell.hi)) for cell in g.cells)
+    return all(
+        (lo is None or lo <= value) and (hi is None or value <= hi)
+        for value, (lo, hi) in zip(state, ends, strict=True)
+    )

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kvfence.checker.engines.base import Bounds, Log, Path, Result, Sighting, Stop, cell_bounds
+from kvfence.checker.engines.base import Bounds, CellBounds, Log, Result, Stop, cell_bounds
 from kvfence.spec.language import Grounded
 from kvfence.spec.language.nodes import INF, WORD, Ends, Node
 
 _LONGEST = 120  # characters of an expression in a message
 _SIGNS = {"and": "and", "or": "or", "eq": "==", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
-Limits = Mapping[int, tuple[int, int]]
 
 
 class TooWide(Stop):
     """A value that 64-bit engines cannot compute; the text names the expression, its place and its range."""
 
 
-def word_bounds(g: Grounded, bounds: Bounds | None) -> dict[int, tuple[int, int]]:
+def word_bounds(g: Grounded, bounds: Bounds | None) -> CellBounds:
     """Bounds of the cells of unbounded Ints, for an engine that computes in 64-bit words.
 
     TooWide when that is not enough for the machine, SpecError as ``cell_bounds`` raises it.
@@ -32,7 +31,7 @@ def word_bounds(g: Grounded, bounds: Bounds | None) -> dict[int, tuple[int, int]
     return limits
 
 
-def fits(g: Grounded, under: Iterable[tuple[str, Node]], limits: Limits, most: Ends = WORD) -> None:
+def fits(g: Grounded, under: Iterable[tuple[str, Node]], limits: CellBounds, most: Ends = WORD) -> None:
     """TooWide when a cell, or an expression ``under`` the named ones, can be outside ``most``."""
     for cell in g.cells:
         lo, hi = limits.get(cell.number, (cell.lo, cell.hi))
@@ -63,7 +62,7 @@ def _inside(ends: Ends, most: Ends) -> bool:
     return most[0] <= ends[0] and ends[1] <= most[1]
 
 
-def _ends(n: Node, known: Mapping[int, Ends], limits: Limits) -> Ends:
+def _ends(n: Node, known: Mapping[int, Ends], limits: CellBounds) -> Ends:
     lo, hi = n.lo, n.hi
     if lo > -INF and hi < INF:
         return lo, hi
@@ -117,9 +116,5 @@ def refused(engine: str, g: Grounded, why: TooWide) -> Result:
         f"{why}, and engine {engine} computes in 64 bits, of which 62 may be used: give --engine interpret, "
         "which has no limit, or smt"
     )
-    nothing = log.result(engine, 0.0, _no_path)
+    nothing = log.result(engine, 0.0)
     return replace(nothing, coverage={}, goals={}, premises={}, overflow=str(why))
-
-
-def _no_path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
-    raise AssertionError((sighting, id_, name, text))

@@ -76,12 +76,12 @@ class _Progress:
 
     def __init__(self) -> None:
         self.last = self.start = time.perf_counter()
-        self.told = 0
+        self.printed = 0
 
     def __call__(self, t: Tally) -> None:
-        for f in t.findings[self.told :]:
+        for f in t.findings[self.printed :]:
             print(f"case {f.case}, {f.question}: {f.difference.kind}: {f.difference.text}", file=sys.stderr)
-        self.told = len(t.findings)
+        self.printed = len(t.findings)
         now = time.perf_counter()
         if now - self.last > 10:
             self.last = now

@@ -8,31 +8,26 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
+from unittest.mock import patch
 
 from direct import Answer, Direct, State, Taken, judged
 from liveness_judge import Judge, follow
 from recipes import Recipe, build, nodes, roots
 
 from kvfence.checker.core import c_build as compiling
-from kvfence.checker.engines.base import Path, Result, Verdict, cell_bounds
-from kvfence.checker.engines.explicit.interpret import Interpret, Interpreter
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines import Gpu, Interpret, Interpreter, Liveness, Native
+from kvfence.checker.engines.base import Engine, Path, Result, Verdict, cell_bounds
 from kvfence.checker.engines.gpu.device import host as gpu_host
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.liveness import state_graph as graph_module
-from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.native import exploration
 from kvfence.checker.engines.native.exploration import Model
-from kvfence.checker.engines.native.native import Native
-from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.checker.engines.smt.exercised import Exercised
 from kvfence.checker.engines.smt.kinduction import KInduction
-from kvfence.checker.engines.smt.spacer import Spacer
 from kvfence.checker.engines.smt.unbounded import Unbounded
-from kvfence.spec.language import Machine, SpecError, flat
+from kvfence.spec.language import Machine, SpecError, flat, ground
 from kvfence.spec.language.evaluate import Evaluator
 
 SMALL = 3000  # states at most for what takes long for each
@@ -93,6 +88,7 @@ class Case:
 
 
 Compared = list[Difference]
+Question = Callable[[Case], Compared]
 
 
 def quietly(_: str) -> None:
@@ -102,68 +98,45 @@ def quietly(_: str) -> None:
 @contextmanager
 def compiled_without_optimisation(one_lane: bool) -> Iterator[None]:
     """Compiles without optimizing; with one lane also without the headers of vector instructions."""
-    old, old_host = compiling.FLAGS, gpu_host.FLAGS
-    compiling.FLAGS = (*old, "-O0", *(["-DONE_LANE"] if one_lane else []))  # type: ignore[assignment]
-    gpu_host.FLAGS = (*old_host, "-O0")  # type: ignore[assignment]
-    try:
+    flags = (*compiling.FLAGS, "-O0", *(["-DONE_LANE"] if one_lane else []))
+    with replaced(compiling, "FLAGS", flags), replaced(gpu_host, "FLAGS", (*gpu_host.FLAGS, "-O0")):
         yield
-    finally:
-        compiling.FLAGS, gpu_host.FLAGS = old, old_host
 
 
 @contextmanager
 def own_cache() -> Iterator[None]:
     """A cache of compiled machines that is gone afterwards."""
-    before = os.environ.get("XDG_CACHE_HOME")
     # a compiler that outlives its killed worker may still write there
-    with tempfile.TemporaryDirectory(prefix="kvfence-differential-", ignore_cleanup_errors=True) as folder:
-        os.environ["XDG_CACHE_HOME"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["XDG_CACHE_HOME"]
-            else:
-                os.environ["XDG_CACHE_HOME"] = before
+    with (
+        tempfile.TemporaryDirectory(prefix="kvfence-differential-", ignore_cleanup_errors=True) as folder,
+        patch.dict(os.environ, XDG_CACHE_HOME=folder),
+    ):
+        yield
 
 
 # What is asked. Each question takes a case and gives the differences.
 
 
-def interpreted(c: Case) -> Compared:
-    """The interpreter."""
-    return explored(c, Interpret().run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
+def asking(
+    make: Callable[[], Engine],
+    judge: Callable[[Case, Result], Compared],
+    *,
+    until: str = "end",
+    one_lane: bool = True,
+    name: str | None = None,
+    limited: bool = True,
+) -> Question:
+    """A question: run an engine on the machine, and judge its result.
 
-
-def in_numpy(chunk: int) -> Callable[[Case], Compared]:
-    """The explorer, expanding ``chunk`` states at a time."""
-
-    def ask(c: Case) -> Compared:
-        return explored(c, Explore(chunk).run(c.machine, bounds=c.recipe.limits, max_states=c.enough))
-
-    return ask
-
-
-def in_c(threads: int, one_lane: bool) -> Callable[[Case], Compared]:
-    """The native engine."""
+    ``name`` is what the result must call the engine. Without ``limited`` it gets no bounds and no limit of
+    states, which solvers do not need.
+    """
 
     def ask(c: Case) -> Compared:
+        limits: dict[str, Any] = {"bounds": c.recipe.limits, "max_states": c.enough} if limited else {}
         with compiled_without_optimisation(one_lane):
-            r = Native(threads=threads, note=quietly).run(
-                c.machine, bounds=c.recipe.limits, max_states=c.enough
-            )
-        return [*expect("engine", "native", r.engine), *explored(c, r)]
-
-    return ask
-
-
-def first_of(make: Callable[[], Any], one_lane: bool = True) -> Callable[[Case], Compared]:
-    """An engine that stops at the first violation."""
-
-    def ask(c: Case) -> Compared:
-        with compiled_without_optimisation(one_lane):
-            r = make().run(c.machine, bounds=c.recipe.limits, max_states=c.enough, until="first")
-        return first(c, r)
+            r = make().run(c.machine, until=until, **limits)
+        return [*(expect("engine", name, r.engine) if name else ()), *judge(c, r)]
 
     return ask
 
@@ -175,9 +148,8 @@ def resumed(c: Case) -> Compared:
         tempfile.TemporaryDirectory(prefix="kvfence-differential-") as folder,
     ):
         for most in (max(1, c.answer.states // 2), c.enough):
-            r = Native(checkpoint=folder + "/kept", note=quietly).run(
-                c.machine, bounds=c.recipe.limits, max_states=most
-            )
+            engine = Native(checkpoint=folder + "/kept", note=quietly)
+            r = engine.run(c.machine, bounds=c.recipe.limits, max_states=most)
     return explored(c, r)
 
 
@@ -193,35 +165,22 @@ def short_of_memory(c: Case) -> Compared:
             slots *= 2
         room = 1 << 16
         with replaced(exploration, "SMALLEST_BLOCKS", room):
-            r = Native(note=quietly).run(
-                c.machine, bounds=c.recipe.limits, memory=entry * slots + buffers + room
-            )
+            memory = entry * slots + buffers + room
+            r = Native(note=quietly).run(c.machine, bounds=c.recipe.limits, memory=memory)
     return explored(c, r)
 
 
-def up_to_renaming(c: Case) -> Compared:
-    """The native engine with symmetry."""
-    with compiled_without_optimisation(True):
-        r = Native(symmetry=True, note=quietly).run(c.machine, bounds=c.recipe.limits, max_states=c.enough)
-    return reduced(c, r)
-
-
-def on_gpu(threads: int, symmetry: bool, card: bool) -> Callable[[Case], Compared]:
+def on_gpu(threads: int, symmetry: bool, card: bool) -> Question:
     """The GPU engine: its kernels as C++, or on a card."""
-
-    def ask(c: Case) -> Compared:
-        device = None if card else lambda: HostDevice(threads)
-        with compiled_without_optimisation(True):
-            r = Gpu(device=device, symmetry=symmetry, note=quietly).run(
-                c.machine, bounds=c.recipe.limits, max_states=c.enough
-            )
-        wrong = expect("engine", "gpu", r.engine)
-        return [*wrong, *(reduced(c, r) if symmetry else explored(c, r))]
-
-    return ask
+    device = None if card else lambda: HostDevice(threads)
+    return asking(
+        lambda: Gpu(device=device, symmetry=symmetry, note=quietly),
+        reduced if symmetry else explored,
+        name="gpu",
+    )
 
 
-def promised(python: bool) -> Callable[[Case], Compared]:
+def promised(python: bool) -> Question:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
@@ -251,18 +210,9 @@ def replaced(module: Any, name: str, value: object | None) -> Iterator[None]:
         setattr(module, name, old)
 
 
-def bounded(depth: int) -> Callable[[Case], Compared]:
-    """Bounded model checking."""
-
-    def ask(c: Case) -> Compared:
-        return searched(c, BMC(depth, seconds=4.0).run(c.machine), complete=True)
-
-    return ask
-
-
-def by_induction(c: Case) -> Compared:
-    """k-induction."""
-    return searched(c, KInduction(4, seconds=4.0).run(c.machine), complete=False)
+def bounded(make: Callable[[], Engine], complete: bool = False) -> Question:
+    """A solver: what it says of runs of some length, all of which it judges if ``complete``."""
+    return asking(make, partial(searched, complete=complete), limited=False)
 
 
 def exercised(c: Case) -> Compared:
@@ -273,11 +223,6 @@ def exercised(c: Case) -> Compared:
     if r.verdict is Verdict.holds:
         out += expect("overall verdict", c.overall, "holds")
     return out
-
-
-def by_spacer(c: Case) -> Compared:
-    """Spacer."""
-    return searched(c, Spacer(seconds=4.0, depth=3).run(c.machine), complete=False)
 
 
 def for_any_size(c: Case) -> Compared:
@@ -307,10 +252,8 @@ def for_any_size(c: Case) -> Compared:
 
 def evaluated(c: Case) -> Compared:
     """The evaluator, which explains and replays single steps."""
-    e = Evaluator(_layout(c.machine), c.recipe.sizes)
+    e = Evaluator(ground(c.machine).layout, c.recipe.sizes)
     out: Compared = []
-    core, _ = c.recipe.parts()
-    del core
     _, number, steps = c.direct.explore(40)
     for state, taken in list(zip(number, steps, strict=False))[:40]:
         by_step = {(t.action, t.args): t for t in taken}
@@ -332,20 +275,13 @@ def evaluated(c: Case) -> Compared:
     return out
 
 
-def _layout(machine: Machine) -> Any:
-    from kvfence.spec.language import ground
-
-    return ground(machine).layout
-
-
 # Holding results against answers.
 
 
 def expect(kind: str, wanted: object, found: object, of: str = "") -> Compared:
     """A difference if two things are not equal."""
-    return (
-        [] if wanted == found else [Difference(kind, f"{of or kind} should be {wanted!r} and is {found!r}")]
-    )
+    text = f"{of or kind} should be {wanted!r} and is {found!r}"
+    return [] if wanted == found else [Difference(kind, text)]
 
 
 def explored(c: Case, r: Result) -> Compared:
@@ -379,10 +315,8 @@ def conditions(c: Case, r: Result) -> Compared:
 
 def first(c: Case, r: Result) -> Compared:
     """A result of a search up to the first violation."""
-    lengths = {
-        **c.answer.violated,
-        **({"deadlock": c.answer.deadlock} if c.answer.deadlock is not None else {}),
-    }
+    a = c.answer
+    lengths = a.violated | ({} if a.deadlock is None else {"deadlock": a.deadlock})
     found = {p.name: len(p) for p in r.violated}
     out = expect("first violation", bool(lengths), bool(found), "whether something is violated")
     if lengths and found:
@@ -411,9 +345,8 @@ def reduced(c: Case, r: Result) -> Compared:
         least.setdefault(min(rename(state) for rename in group), k)
     out += expect("symmetry", len(least) * beside, r.states, "the number of classes of states")
     if not noise:
-        out += expect(
-            "symmetry", sum(len(steps[k]) for k in least.values()), r.transitions, "steps of classes"
-        )
+        each = sum(len(steps[k]) for k in least.values())
+        out += expect("symmetry", each, r.transitions, "steps of classes")
     return out
 
 
@@ -466,16 +399,12 @@ def searched(c: Case, r: Result, *, complete: bool) -> Compared:
         if path is not None:
             out += length(name, wanted, path, a.cut) + replayed(c, path, name)
         elif wanted is not None and not late and complete and wanted - extra <= depth:
-            out.append(
-                Difference("missed", f"{name} is violated after {wanted} steps, searched to depth {depth}")
-            )
+            text = f"{name} is violated after {wanted} steps, searched to depth {depth}"
+            out.append(Difference("missed", text))
     for f in r.findings.values():
         if f.verdict is Verdict.holds and f.name in a.violated:
-            out.append(
-                Difference(
-                    "holds", f"{f.name} is said to hold, and is violated after {a.violated[f.name]} steps"
-                )
-            )
+            text = f"{f.name} is said to hold, and is violated after {a.violated[f.name]} steps"
+            out.append(Difference("holds", text))
         out += expect("verdict", f.path is not None, f.verdict is Verdict.violated, f"{f.name} violated")
     if r.verdict is Verdict.holds and (a.violated or a.deadlock is not None):
         out.append(Difference("holds", "the machine is said to hold, and something is violated"))
@@ -504,29 +433,23 @@ def replayed(c: Case, path: Path | None, name: str) -> Compared:
         return []
     run = c.direct
     out = expect("path", run.shown(run.initial), flat(path.initial), f"the start of the path to {name}")
-    state, last, before = run.initial, None, run.initial
+    state, last = run.initial, None
     for k, step in enumerate(path.steps):
-        last = next(
-            (t for t in run.successors(state) if t.action == step.action and run.shown_args(t) == step.args),
-            None,
-        )
+        last = run.taken(state, step.action, step.args)
         if last is None:
             return [*out, Difference("path", f"step {k + 1} of the path to {name}, {step}, cannot be taken")]
-        out += expect(
-            "path", run.shown(last.after), flat(step.after), f"the state after step {k + 1} to {name}"
-        )
-        if (last.out_of_range) and k + 1 < len(path.steps):
+        what = f"the state after step {k + 1} to {name}"
+        out += expect("path", run.shown(last.after), flat(step.after), what)
+        if last.out_of_range and k + 1 < len(path.steps):
             out.append(Difference("path", f"step {k + 1} of the path to {name} leaves a range"))
-        before, state = state, last.after
-    del before
+        state = last.after
     return out if path.loop is not None else out + _shows(c, state, last, name)
 
 
 def _shows(c: Case, state: State, last: Taken | None, name: str) -> Compared:
     run, r = c.direct, c.recipe
-    known = {p.name: (p.expr, False) for p in (*r.invariants, *r.lemmas)} | {
-        g.name: (g.expr, True) for g in r.goals
-    }
+    known = {p.name: (p.expr, False) for p in (*r.invariants, *r.lemmas)}
+    known |= {g.name: (g.expr, True) for g in r.goals}
     if name == "deadlock":
         stuck = not run.successors(state) and (r.terminal is None or not run.holds(r.terminal, state))
         return expect("path", True, stuck, "a deadlock at the end of its path")
@@ -555,8 +478,6 @@ def liveness(c: Case, r: Result) -> Compared:
 
 
 # Asking.
-
-Question = Callable[[Case], Compared]
 
 
 def ask(question: Question, c: Case) -> Compared:

@@ -226,6 +226,11 @@ class Direct:
         """Every step that can be taken, whether or not it may be followed."""
         return list(self._successors(state))
 
+    def taken(self, state: State, action: str, args: dict[str, Shown]) -> Taken | None:
+        """The step of an action with these arguments, as paths show them; None where it cannot be taken."""
+        every = (t for t in self.successors(state) if t.action == action)
+        return next((t for t in every if self.shown_args(t) == args), None)
+
     def holds(self, e: Node, state: State) -> bool:
         """Whether a condition without free variables holds."""
         return bool(self.function(e)(state))

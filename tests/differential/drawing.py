@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from counting import counting
 from direct import Direct, State
-from recipes import BOOL, FALSE, INT, TRUE, Action, Field, Node, Pledge, Prop, Recipe, Stmt, T, lit, nodes
+from recipes import BOOL, FALSE, INT, TRUE, Action, Field, Node, Pledge, Prop, Recipe, Stmt, T, nodes
 
 Env = tuple[tuple[str, T], ...]
 
@@ -189,11 +189,8 @@ class _Drawer:
         """A new name of a parameter or bound variable."""
         self.serial += 1
         if self.words and self.rng.random() < 0.3:
-            return (
-                f"{self.rng.choice(LIKE_VARIABLES)}_{self.serial}"
-                if self.rng.random() < 0.3
-                else f"c{self.serial}"
-            )
+            like_one = self.rng.random() < 0.3
+            return f"{self.rng.choice(LIKE_VARIABLES)}_{self.serial}" if like_one else f"c{self.serial}"
         return f"x{self.serial}"
 
     def number_type(self) -> T:
@@ -202,24 +199,11 @@ class _Drawer:
         x = r.random()
         if self.features.size_functions and self.sorts and x < 0.18:
             of = r.choice(self.sorts).name
-            return r.choice(
-                [
-                    T("int", "", 0, (of, 0)),
-                    T("int", "", 0, (of, -1)),
-                    T("int", "", 1, (of, 1)),
-                    T("int", "", -1, (of, 0)),
-                ]
-            )
+            lo, more = r.choice([(0, 0), (0, -1), (1, 1), (-1, 0)])
+            return T("int", "", lo, (of, more))
         if self.features.wide and x < 0.34:
-            return r.choice(
-                [
-                    T("int", "", -300, 40_000),
-                    T("int", "", -128, 127),
-                    T("int", "", 0, 1 << 40),
-                    T("int", "", 250, 260),
-                    T("int", "", -(1 << 33), 5),
-                ]
-            )
+            wide = [(-300, 40_000), (-128, 127), (0, 1 << 40), (250, 260), (-(1 << 33), 5)]
+            return T("int", "", *r.choice(wide))
         lo = r.choice([0, 0, 0, -1, -2, 1, 7])
         return T("int", "", lo, lo + r.choice([0, 1, 1, 2, 2, 3, 4, 6]))
 
@@ -288,12 +272,12 @@ class _Drawer:
         name = self.name("f")
         if over and r.random() < 0.3:
             t = r.choice(over)
-            self.fields.append(Field(name, domain, t, Node("var", t, (), f"i{domain.index(t)}")))
+            self.fields.append(Field(name, domain, t, t.var(f"i{domain.index(t)}")))
             return None
         value = self.value_type()
         if self.features.unbounded and len(domain) < 2 and r.random() < 0.06:
             start = r.randint(-2, 2)
-            self.fields.append(Field(name, domain, INT, lit(INT, start)))
+            self.fields.append(Field(name, domain, INT, INT.lit(start)))
             return name, start - r.randint(0, 2), start + r.randint(1, 4)
         self.fields.append(Field(name, domain, value, self.init(domain, value)))
         return None
@@ -304,16 +288,16 @@ class _Drawer:
         lo, hi = value.ends(self.sizes)
         if value.kind == "int" and (isinstance(value.lo, tuple) or isinstance(value.hi, tuple)):
             hi = lo  # it is within the range at every size
-        one, other = (lit(value, self.near(lo, hi)) for _ in range(2))
+        one, other = (value.lit(self.near(lo, hi)) for _ in range(2))
         if not domain or r.random() < 0.7:
             return one
         k = r.randrange(len(domain))
-        t, i = domain[k], Node("var", domain[k], (), f"i{k}")
+        t, i = domain[k], domain[k].var(f"i{k}")
         if t.kind == "sort" and not self.index:
             return one
         number = Node("index", INT, (i,)) if t.kind == "sort" else i
-        first = lit(t if t.kind in ("enum", "bool") else INT, t.ends(self.sizes)[0])
-        return Node("if", value, (Node("eq", BOOL, (number, first)), one, other))
+        first = (t if t.kind in ("enum", "bool") else INT).lit(t.ends(self.sizes)[0])
+        return value.ite(number.compared("eq", first), one, other)
 
     def near(self, lo: int, hi: int) -> int:
         """A number between two ends, often an end."""
@@ -322,7 +306,7 @@ class _Drawer:
     def action(self) -> Action:
         """An action that does something to one or two fields."""
         r = self.rng
-        params = tuple((self.variable(), self.param_type()) for _ in range(r.choice([0, 0, 1, 1, 1, 2])))
+        params = tuple((self.variable(), self.index_type()) for _ in range(r.choice([0, 0, 1, 1, 1, 2])))
         body: list[Stmt] = []
         for _ in range(r.choice([0, 1, 1, 1, 2])):
             body.append(Stmt("require", self.truth(params, r.choice([0, 1, 1, 2]))))
@@ -339,63 +323,48 @@ class _Drawer:
         fair = r.choice([None, None, "weak", "weak", "strong", "strong"])
         return Action(self.name("act"), fair, params, tuple(body))
 
-    def param_type(self) -> T:
-        """A type of parameters."""
-        return self.index_type()
-
     def assignment(self, f: Field, env: Env) -> tuple[Node | None, Stmt] | None:
         """A statement that assigns to a field, with a guard that it may need."""
         r = self.rng
         if f.domain and r.random() < 0.25:
-            over = tuple(self.variable() for _ in f.domain)
-            inner = (*env, *zip(over, f.domain, strict=True))
-            return None, Stmt("update", self.fitting(f, inner, 1), f.name, (), over)
+            return None, self.update(f, env)
         index = tuple(i for t in f.domain if (i := self.index_of(t, env, 1)) is not None)
         if len(index) < len(f.domain):
-            if not f.domain:
-                return None
-            over = tuple(self.variable() for _ in f.domain)
-            inner = (*env, *zip(over, f.domain, strict=True))
-            return None, Stmt("update", self.fitting(f, inner, 1), f.name, (), over)
+            return (None, self.update(f, env)) if f.domain else None
         now = Node("read", f.value, index, f.name)
         if f.value.kind == "int" and r.random() < 0.5:
             by = r.choice([1, 1, 1, -1, 2, 2, -2, 3]) * (self.stride(f.value))
-            own = [Node("var", INT, (), n) for n, ty in env if ty.kind == "int"]
+            own = [INT.var(n) for n, ty in env if ty.kind == "int"]
             base = r.choice(own) if own and r.random() < 0.5 else now
-            moved = Node("add", INT, (base, lit(INT, by)))
+            moved = base + by
             if not f.value.bounded:
                 return None, Stmt("set", moved, f.name, index)
             edge = self.end(f.value, by > 0)
             if r.random() < 0.6:
                 guard = self.guard(base, moved, edge, by > 0) if r.random() < 0.85 else None
                 return guard, Stmt("set", moved, f.name, index)
-            wrapped = Node(
-                "if",
-                INT,
-                (Node("gt" if by > 0 else "lt", BOOL, (moved, edge)), self.end(f.value, by < 0), moved),
-            )
+            beyond = moved.compared("gt" if by > 0 else "lt", edge)
+            wrapped = INT.ite(beyond, self.end(f.value, by < 0), moved)
             return None, Stmt("set", wrapped, f.name, index)
         if f.value.kind == "bool" and r.random() < 0.4:
-            return None, Stmt("set", r.choice([Node("not", BOOL, (now,)), TRUE, FALSE]), f.name, index)
+            return None, Stmt("set", r.choice([~now, TRUE, FALSE]), f.name, index)
         if f.value.kind == "enum" and r.random() < 0.5:
-            return None, Stmt("set", lit(f.value, r.randrange(len(f.value.labels))), f.name, index)
+            return None, Stmt("set", f.value.lit(r.randrange(len(f.value.labels))), f.name, index)
         return None, Stmt("set", self.fitting(f, env, 2), f.name, index)
+
+    def update(self, f: Field, env: Env) -> Stmt:
+        """A statement that assigns to a field everywhere."""
+        over = tuple(self.variable() for _ in f.domain)
+        inner = (*env, *zip(over, f.domain, strict=True))
+        return Stmt("update", self.fitting(f, inner, 1), f.name, (), over)
 
     def guard(self, now: Node, moved: Node, edge: Node, up: bool) -> Node:
         """A condition that keeps a number in its range, or would if a step were smaller."""
         r = self.rng
-        before, strictly = ("le", "lt") if up else ("ge", "gt")
-        guards = [
-            Node(before, BOOL, (moved, edge)),
-            Node(before, BOOL, (now, edge)),
-            Node(strictly, BOOL, (now, edge)),
-            Node(strictly, BOOL, (now, edge)),
-            Node(strictly, BOOL, (moved, edge)),
-            Node("ne", BOOL, (now, edge)),
-            Node("not", BOOL, (Node("ge" if up else "le", BOOL, (now, edge)),)),
-            Node("not", BOOL, (Node("eq", BOOL, (edge, now)),)),
-        ]
-        return r.choice(guards)
+        before, strictly, after = ("le", "lt", "ge") if up else ("ge", "gt", "le")
+        guards = [x.compared(op, edge) for op, x in ((before, moved), (before, now), (strictly, now))]
+        guards += [x.compared(op, edge) for op, x in ((strictly, now), (strictly, moved), ("ne", now))]
+        return r.choice([*guards, ~now.compared(after, edge), ~edge.compared("eq", now)])
 
     def stride(self, t: T) -> int:
         """A step through a range that does not visit too many values."""
@@ -408,10 +377,10 @@ class _Drawer:
         """The largest or smallest value of an integer type, as an expression."""
         b = t.hi if upper else t.lo
         if isinstance(b, tuple):
-            size = Node("count", INT, (TRUE,), ((self.variable(), T("sort", b[0])),))
-            return Node("add", INT, (size, lit(INT, b[1]))) if b[1] else size
+            size = T("sort", b[0]).count(self.variable(), TRUE)
+            return size + b[1] if b[1] else size
         assert b is not None
-        return lit(INT, b)
+        return INT.lit(b)
 
     def fitting(self, f: Field, env: Env, depth: int) -> Node:
         """A value for a field, mostly within its range."""
@@ -419,16 +388,14 @@ class _Drawer:
         if f.value.kind != "int" or not f.value.bounded or self.rng.random() < 0.15:
             return e
         lo, hi = self.end(f.value, upper=False), self.end(f.value, upper=True)
-        return Node(
-            "if", INT, (Node("lt", BOOL, (e, lo)), lo, Node("if", INT, (Node("gt", BOOL, (e, hi)), hi, e)))
-        )
+        return INT.ite(e < lo, lo, INT.ite(e > hi, hi, e))
 
     # Expressions.
 
     def index_of(self, t: T, env: Env, depth: int) -> Node | None:
         """Something to index by that is certainly inside; None where there is nothing."""
         r = self.rng
-        own = [Node("var", t, (), n) for n, ty in env if ty == t]
+        own = [t.var(n) for n, ty in env if ty == t]
         if t.kind == "sort":
             if depth > 0 and r.random() < 0.3:
                 found = self.read(lambda v: v == t, env, depth - 1)
@@ -442,7 +409,7 @@ class _Drawer:
         if t.kind == "int" and (isinstance(t.lo, tuple) or isinstance(t.hi, tuple)):
             return r.choice(own) if own else None
         lo, hi = t.ends(self.sizes)
-        return lit(INT if t.kind == "int" else t, r.randint(lo, hi))
+        return (INT if t.kind == "int" else t).lit(r.randint(lo, hi))
 
     def read(self, wanted: Callable[[T], bool], env: Env, depth: int) -> Node | None:
         """A read of a field whose value is of a wanted type."""
@@ -450,12 +417,8 @@ class _Drawer:
         fields = [f for f in self.fields if wanted(f.value)]
         r.shuffle(fields)
         for f in fields:
-            if (
-                f.domain
-                and all(t.kind == "int" for t in f.domain)
-                and f.value.kind != "sort"
-                and r.random() < 0.5
-            ):
+            numbered = f.domain and all(t.kind == "int" for t in f.domain) and f.value.kind != "sort"
+            if numbered and r.random() < 0.5:
                 index = tuple(self.number(env, depth - 1) for _ in f.domain)
                 return Node("get", f.value, (*index, self.constant(f.value)), f.name)
             index = tuple(i for t in f.domain if (i := self.index_of(t, env, depth - 1)) is not None)
@@ -467,8 +430,8 @@ class _Drawer:
         """A constant of a type that is no sort."""
         if t.kind == "int":
             lo, hi = t.ends(self.sizes) if t.bounded else (-2, 3)
-            return lit(INT, self.near(lo, hi))
-        return lit(t, self.rng.randint(*t.ends(self.sizes)))
+            return INT.lit(self.near(lo, hi))
+        return t.lit(self.rng.randint(*t.ends(self.sizes)))
 
     def value(self, t: T, env: Env, depth: int) -> Node:
         """A value of a type."""
@@ -478,12 +441,9 @@ class _Drawer:
             return self.number(env, depth, t)
         r = self.rng
         if depth > 0 and r.random() < 0.4:
-            return Node(
-                "if",
-                t,
-                (self.truth(env, depth - 1), self.value(t, env, depth - 1), self.value(t, env, depth - 1)),
-            )
-        own = [Node("var", t, (), n) for n, ty in env if ty == t]
+            condition = self.truth(env, depth - 1)
+            return t.ite(condition, self.value(t, env, depth - 1), self.value(t, env, depth - 1))
+        own = [t.var(n) for n, ty in env if ty == t]
         if own and r.random() < 0.5:
             return r.choice(own)
         found = self.read(lambda v: v == t, env, depth)
@@ -498,23 +458,22 @@ class _Drawer:
         """An integer."""
         r, x = self.rng, self.rng.random()
         if depth <= 0 or x < 0.4:
-            own = [Node("var", INT, (), n) for n, ty in env if ty.kind == "int"]
+            own = [INT.var(n) for n, ty in env if ty.kind == "int"]
             if self.index:
-                own += [Node("index", INT, (Node("var", ty, (), n),)) for n, ty in env if ty.kind == "sort"]
+                own += [Node("index", INT, (ty.var(n),)) for n, ty in env if ty.kind == "sort"]
             if own and r.random() < 0.4:
                 return r.choice(own)
             found = self.read(lambda v: v.kind == "int", env, depth) if r.random() < 0.7 else None
             return found or self.constant(like or T("int", "", -1, 3))
         if x < 0.55:
-            return Node("add", INT, (self.number(env, depth - 1), self.number(env, depth - 1)))
+            return self.number(env, depth - 1) + self.number(env, depth - 1)
         if x < 0.66:
-            return Node("sub", INT, (self.number(env, depth - 1), self.number(env, depth - 1)))
+            return self.number(env, depth - 1) - self.number(env, depth - 1)
         if x < 0.85:
             over = self.over(r.choice([1, 1, 1, 2]))
             return Node("count", INT, (self.truth((*env, *over), depth - 1),), over)
-        return Node(
-            "if", INT, (self.truth(env, depth - 1), self.number(env, depth - 1), self.number(env, depth - 1))
-        )
+        condition = self.truth(env, depth - 1)
+        return INT.ite(condition, self.number(env, depth - 1), self.number(env, depth - 1))
 
     def over(self, many: int) -> Env:
         """Variables to quantify."""
@@ -527,20 +486,19 @@ class _Drawer:
             return self.atom(env, depth)
         if x < 0.35:
             return self.pair(env) or self.atom(env, depth)
-        if x < 0.42:
-            return Node("and", BOOL, tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3]))))
         if x < 0.54:
-            return Node("or", BOOL, tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3]))))
+            parts = tuple(self.truth(env, depth - 1) for _ in range(r.choice([2, 2, 3])))
+            return Node("and" if x < 0.42 else "or", BOOL, parts)
         if x < 0.64:
             return Node("implies", BOOL, (self.truth(env, depth - 1), self.truth(env, depth - 1)))
         if x < 0.70:
-            return Node("not", BOOL, (self.truth(env, depth - 1),))
+            return ~self.truth(env, depth - 1)
         if x < 0.74:
             other = self.truth(env, depth - 1) if r.random() < 0.8 else r.choice([TRUE, FALSE])
             return Node(r.choice(["iff", "eq", "ne"]), BOOL, (self.truth(env, depth - 1), other))
         if x < 0.78:
             arms = [r.choice([self.truth(env, depth - 1), TRUE, FALSE]) for _ in range(2)]
-            return Node("if", BOOL, (self.truth(env, depth - 1), *arms))
+            return BOOL.ite(self.truth(env, depth - 1), *arms)
         over = self.over(r.choice([1, 1, 1, 2]))
         return Node(r.choice(["forall", "exists"]), BOOL, (self.truth((*env, *over), depth - 1),), over)
 
@@ -565,7 +523,7 @@ class _Drawer:
         if x < 0.4:
             found = self.read(lambda v: v.kind == "bool", env, depth)
             if found is not None:
-                return found if r.random() < 0.6 else Node("not", BOOL, (found,))
+                return found if r.random() < 0.6 else ~found
         if x < 0.6:
             found = self.read(lambda v: v.kind in ("enum", "sort"), env, depth)
             if found is not None and found.type.kind == "enum":
@@ -579,11 +537,11 @@ class _Drawer:
             pairs = [(a, b) for k, a in enumerate(env) for b in env[k + 1 :] if a[1] == b[1]]
             if pairs:
                 (m, t), (n, _) = r.choice(pairs)
-                return Node(r.choice(["eq", "ne"]), BOOL, (Node("var", t, (), m), Node("var", t, (), n)))
+                return Node(r.choice(["eq", "ne"]), BOOL, (t.var(m), t.var(n)))
             own = [(n, t) for n, t in env if t.kind in ("bool", "enum")]
             if own:
                 n, t = r.choice(own)
-                v = Node("var", t, (), n)
+                v = t.var(n)
                 return v if t.kind == "bool" else Node("eq", BOOL, (v, self.constant(t)))
         left = self.read(lambda v: v.kind == "int", env, depth)
         if left is None:
@@ -624,9 +582,8 @@ class _Mender:
         states = list(number)
         if self.holds or self.rng.random() < 0.5:
             r = replace(r, actions=tuple(a for a in r.actions if answer.coverage[a.name]) or r.actions)
-            r = replace(
-                r, terminal=self._terminal(run, [s for s, out in zip(states, steps, strict=False) if not out])
-            )
+            stuck = [s for s, out in zip(states, steps, strict=False) if not out]
+            r = replace(r, terminal=self._terminal(run, stuck))
         elif self.rng.random() < 0.4:
             r = replace(r, terminal=self.rng.choice([TRUE, self.drawer.truth((), 2)]))
         r = self._with_properties(r, run, states)
@@ -649,8 +606,8 @@ class _Mender:
                 f = run.fields.get(s.name) if s.kind in ("set", "update") else None
                 if f is not None and f"range of {f.name}" in wrong:
                     lo, hi = self.drawer.end(f.value, upper=False), self.drawer.end(f.value, upper=True)
-                    e = Node("if", INT, (Node("gt", BOOL, (s.expr, hi)), hi, s.expr))
-                    s = replace(s, expr=Node("if", INT, (Node("lt", BOOL, (s.expr, lo)), lo, e)))
+                    e = INT.ite(s.expr > hi, hi, s.expr)
+                    s = replace(s, expr=INT.ite(s.expr < lo, lo, e))
                 body.append(s)
             actions.append(replace(a, body=tuple(body)))
         return replace(r, actions=tuple(actions))
@@ -698,7 +655,7 @@ class _Mender:
             if rng.random() < 0.3:
                 chosen.append(self.drawer.truth((), 3))
             if rng.random() < 0.1:
-                goals.append(Node("not", BOOL, (always[0],)) if always else FALSE)
+                goals.append(~always[0] if always else FALSE)
         rng.shuffle(chosen)
         lemmas = chosen[2:3] if rng.random() < 0.3 else []
         kept = [e for e in chosen if e not in lemmas] or [TRUE]
@@ -719,33 +676,17 @@ class _Mender:
         rng = self.rng
         factor = -(-(MANY + 1) // states) * rng.choice([1, 1, 1.3])
         rings = rng.choice([2, 3]) if factor < 3000 else 3
-        fields, actions, names = [], [], set()
+        fields, actions = [], []
         for k in range(rings):
             size = max(2, round(factor ** (1 / (rings - k)) + 0.5))
             factor /= size
             lo = rng.choice([0, 0, -3, 100])
             step = rng.choice([1, 1, 5, 9001]) if self.features.wide else 1
             hi = lo + (size - 1) * step
-            f = Field(f"ring{k}", (), T("int", "", lo, hi), lit(INT, lo))
+            f = Field(f"ring{k}", (), T("int", "", lo, hi), INT.lit(lo))
             now = Node("read", f.value, (), f.name)
-            on = Node(
-                "if",
-                INT,
-                (
-                    Node("ge", BOOL, (now, lit(INT, hi))),
-                    lit(INT, lo),
-                    Node("add", INT, (now, lit(INT, step))),
-                ),
-            )
-            back = Node(
-                "if",
-                INT,
-                (
-                    Node("le", BOOL, (now, lit(INT, lo))),
-                    lit(INT, hi),
-                    Node("sub", INT, (now, lit(INT, step))),
-                ),
-            )
+            on = INT.ite(now >= hi, INT.lit(lo), now + step)
+            back = INT.ite(now <= lo, INT.lit(hi), now - step)
             fields.append(f)
             actions.append(Action(f"turn{k}", None, (), (Stmt("set", on, f.name),)))
             if rng.random() < 0.4:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -18,6 +19,11 @@ from comparing import Case, Difference, Question
 from drawing import MANY, Drawn, Features, draw
 from recipes import Recipe
 
+from kvfence.checker.engines import Explore, Interpret, Native
+from kvfence.checker.engines.smt.bmc import BMC
+from kvfence.checker.engines.smt.kinduction import KInduction
+from kvfence.checker.engines.smt.spacer import Spacer
+
 HANGS = 45.0  # seconds after which a question of a drawn machine is never going to be answered
 MEMORY = 4 << 30  # bytes that a worker may map
 _fork = multiprocessing.get_context("fork")
@@ -25,19 +31,26 @@ _fork = multiprocessing.get_context("fork")
 # Every question by name. One and two threads use the same compiled library.
 QUESTIONS: dict[str, Question] = {
     "build": lambda _: [],
-    "interpret": say.interpreted,
-    "explore": say.in_numpy(1 << 15),
-    "explore-chunks-of-7": say.in_numpy(7),
-    "explore-chunks-of-64": say.in_numpy(64),
-    "explore-first": say.first_of(say.Explore),
-    "native": say.in_c(1, True),
-    "native-2-threads": say.in_c(2, True),
-    "native-all-lanes": say.in_c(1, False),
-    "native-all-lanes-2-threads": say.in_c(2, False),
-    "native-first": say.first_of(lambda: say.Native(note=say.quietly)),
+    "interpret": say.asking(Interpret, say.explored),
+    **{
+        name: say.asking(partial(Explore, chunk), say.explored)
+        for name, chunk in (("explore", 1 << 15), ("explore-chunks-of-7", 7), ("explore-chunks-of-64", 64))
+    },
+    "explore-first": say.asking(Explore, say.first, until="first"),
+    **{
+        f"native{lanes}{threads}": say.asking(
+            partial(Native, threads=2 if threads else 1, note=say.quietly),
+            say.explored,
+            one_lane=not lanes,
+            name="native",
+        )
+        for lanes in ("", "-all-lanes")
+        for threads in ("", "-2-threads")
+    },
+    "native-first": say.asking(lambda: Native(note=say.quietly), say.first, until="first"),
     "native-resumed": say.resumed,
     "native-little-memory": say.short_of_memory,
-    "native-symmetry": say.up_to_renaming,
+    "native-symmetry": say.asking(lambda: Native(symmetry=True, note=say.quietly), say.reduced),
     "gpu-kernels": say.on_gpu(1, False, False),
     "gpu-kernels-2-threads": say.on_gpu(2, False, False),
     "gpu-kernels-symmetry": say.on_gpu(1, True, False),
@@ -45,10 +58,10 @@ QUESTIONS: dict[str, Question] = {
     "gpu-symmetry": say.on_gpu(1, True, True),
     "liveness": say.promised(True),
     "liveness-in-c": say.promised(False),
-    "bmc": say.bounded(7),
-    "kinduction": say.by_induction,
+    "bmc": say.bounded(lambda: BMC(7, seconds=4.0), complete=True),
+    "kinduction": say.bounded(lambda: KInduction(4, seconds=4.0)),
     "kinduction-exercised": say.exercised,
-    "spacer": say.by_spacer,
+    "spacer": say.bounded(lambda: Spacer(seconds=4.0, depth=3)),
     "smt": say.for_any_size,
     "evaluate": say.evaluated,
 }
@@ -122,7 +135,7 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
 
 
 def judge(wanted: Wanted, case: int, asking: Callable[[str], None]) -> Report:
-    """Draw a case and ask everything; ``asking`` is told each question before it is asked."""
+    """Draw a case and ask everything; ``asking`` gets each question before it is asked."""
     out = Report(case)
     asking("build")
     started = time.perf_counter()
@@ -241,13 +254,13 @@ class _Worker:
     def look(self) -> Report | None:
         """A report if there is one; the end of the process is one, too."""
         try:
-            told = self.pipe.recv()
+            received = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
             return self._lost("crash", f"the process ended with {self.process.exitcode}")
-        if isinstance(told, Report):
-            return told
-        self.question, self.since = told, time.perf_counter()
+        if isinstance(received, Report):
+            return received
+        self.question, self.since = received, time.perf_counter()
         return None
 
     def overdue(self) -> Report | None:

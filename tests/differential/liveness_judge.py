@@ -122,20 +122,12 @@ def follow(judge: Judge, q: Pledge, path: Path) -> list[str]:
     at = [0]
     instances = []
     for step in path.steps:
-        t = next(
-            (
-                t
-                for t in run.successors(judge.states[at[-1]])
-                if t.action == step.action and run.shown_args(t) == step.args
-            ),
-            None,
-        )
+        t = run.taken(judge.states[at[-1]], step.action, step.args)
         if t is None:
             return []
         at.append(judge.number[t.after])
-        instances.append(
-            next(k for k, (a, x) in enumerate(run.instances) if a.name == t.action and x == t.args)
-        )
+        same = (k for k, (a, x) in enumerate(run.instances) if (a.name, x) == (t.action, t.args))
+        instances.append(next(same))
     if path.loop is None or at[-1] != at[path.loop]:
         return [f"the run that breaks {q.name} does not repeat"]
     around = at[path.loop :]

@@ -56,5 +56,5 @@ def _in_packaged(p: Plant, patch: pytest.MonkeyPatch) -> None:
         assert text.count(p.old) == 1, f"{p.where} has no such piece, or several: {p.old}"
         return text.replace(p.old, p.new)
 
-    packaged(p.where)  # tells at once that the source has changed
+    packaged(p.where)  # fails at once where the source has changed
     patch.setattr(module, "_packaged", packaged)

@@ -39,6 +39,22 @@ class T:
         """Whether values of the two may be compared and assigned."""
         return self.kind == other.kind and (self.kind == "int" or self.name == other.name)
 
+    def lit(self, value: int) -> Node:
+        """A constant."""
+        return Node("lit", self, (), value)
+
+    def var(self, name: str) -> Node:
+        """A parameter or bound variable."""
+        return Node("var", self, (), name)
+
+    def ite(self, condition: Node, then: Node, otherwise: Node) -> Node:
+        """The one value if a condition holds, else the other."""
+        return Node("if", self, (condition, then, otherwise))
+
+    def count(self, variable: str, condition: Node) -> Node:
+        """How many values of the type meet a condition."""
+        return Node("count", INT, (condition,), ((variable, self),))
+
     def shown(self, value: int) -> bool | int | str:
         """A value the way views show it."""
         return bool(value) if self.kind == "bool" else self.labels[value] if self.kind == "enum" else value
@@ -64,13 +80,37 @@ class Node:
     args: tuple[Node, ...] = ()
     data: object = None
 
+    def __add__(self, other: Node | int) -> Node:
+        return Node("add", INT, (self, _number(other)))
 
-def lit(t: T, value: int) -> Node:
-    """A constant."""
-    return Node("lit", t, (), value)
+    def __sub__(self, other: Node | int) -> Node:
+        return Node("sub", INT, (self, _number(other)))
+
+    def __lt__(self, other: Node | int) -> Node:
+        return self.compared("lt", other)
+
+    def __le__(self, other: Node | int) -> Node:
+        return self.compared("le", other)
+
+    def __gt__(self, other: Node | int) -> Node:
+        return self.compared("gt", other)
+
+    def __ge__(self, other: Node | int) -> Node:
+        return self.compared("ge", other)
+
+    def compared(self, op: str, other: Node | int) -> Node:
+        """A comparison with ``other``: eq, ne, lt, le, gt or ge."""
+        return Node(op, BOOL, (self, _number(other)))
+
+    def __invert__(self) -> Node:
+        return Node("not", BOOL, (self,))
 
 
-TRUE, FALSE = lit(BOOL, 1), lit(BOOL, 0)
+def _number(x: Node | int) -> Node:
+    return INT.lit(x) if isinstance(x, int) else x
+
+
+TRUE, FALSE = BOOL.lit(1), BOOL.lit(0)
 
 
 @dataclass(frozen=True)

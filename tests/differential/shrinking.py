@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, lit, nodes, roots
+from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, nodes, roots
 
 
 def shrunk(r: Recipe, shows: Callable[[Recipe], bool], seconds: float) -> Recipe:
@@ -75,17 +76,17 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
             yield replace(r, enums=tuple(x for x in r.enums if x is not t))
     for k, a in enumerate(r.actions):
         for smaller in _actions(a):
-            yield replace(r, actions=(*r.actions[:k], smaller, *r.actions[k + 1 :]))
+            yield replace(r, actions=_put(r.actions, k, smaller))
     for k, f in enumerate(r.fields):
         for e in _simpler(f.init):
-            yield replace(r, fields=(*r.fields[:k], replace(f, init=e), *r.fields[k + 1 :]))
+            yield replace(r, fields=_put(r.fields, k, replace(f, init=e)))
         for t in _narrower(f.value):
-            yield replace(r, fields=(*r.fields[:k], replace(f, value=t), *r.fields[k + 1 :]))
+            yield replace(r, fields=_put(r.fields, k, replace(f, value=t)))
     for what in ("invariants", "lemmas", "goals"):
         parts = getattr(r, what)
         for k, p in enumerate(parts):
             for e in _simpler(p.expr):
-                yield replace(r, **{what: (*parts[:k], replace(p, expr=e), *parts[k + 1 :])})
+                yield replace(r, **{what: _put(parts, k, replace(p, expr=e))})
     if r.terminal is not None:
         for e in _simpler(r.terminal):
             yield replace(r, terminal=e)
@@ -93,12 +94,10 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
         for part in ("when", "then"):
             e = getattr(q, part)
             for simpler in _simpler(e) if e is not None else ():
-                yield replace(
-                    r, liveness=(*r.liveness[:k], replace(q, **{part: simpler}), *r.liveness[k + 1 :])
-                )
+                yield replace(r, liveness=_put(r.liveness, k, replace(q, **{part: simpler})))
         for j in range(len(q.params)):
-            less = replace(q, params=(*q.params[:j], *q.params[j + 1 :]))
-            yield replace(r, liveness=(*r.liveness[:k], less, *r.liveness[k + 1 :]))
+            less = replace(q, params=_put(q.params, j))
+            yield replace(r, liveness=_put(r.liveness, k, less))
 
 
 def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
@@ -107,7 +106,12 @@ def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
         yield parts[:half]
         yield parts[half:]
     for k in range(len(parts)):
-        yield (*parts[:k], *parts[k + 1 :])
+        yield _put(parts, k)
+
+
+def _put(parts: tuple[Any, ...], k: int, *instead: object) -> tuple[Any, ...]:
+    """The parts with others instead of the ``k``-th."""
+    return (*parts[:k], *instead, *parts[k + 1 :])
 
 
 def _types(r: Recipe) -> Iterator[T]:
@@ -134,7 +138,7 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
     value = next((n for n in nodes(f.init) if n.op == "lit" and n.type.same(f.value)), None)
     if value is None:
         return None
-    stand_in = lit(INT if f.value.kind == "int" else f.value, int(str(value.data)))
+    stand_in = (INT if f.value.kind == "int" else f.value).lit(int(str(value.data)))
 
     def go(e: Node) -> Node:
         if e.op in ("read", "get") and e.data == name:
@@ -172,14 +176,14 @@ def _actions(a: Action) -> Iterator[Action]:
     if a.fair:
         yield replace(a, fair=None)
     for k in range(len(a.params)):
-        yield replace(a, params=(*a.params[:k], *a.params[k + 1 :]))
+        yield replace(a, params=_put(a.params, k))
     for k, s in enumerate(a.body):
         for e in _simpler(s.expr):
-            yield replace(a, body=(*a.body[:k], replace(s, expr=e), *a.body[k + 1 :]))
+            yield replace(a, body=_put(a.body, k, replace(s, expr=e)))
         for j, i in enumerate(s.index):
             for e in _simpler(i):
-                index = (*s.index[:j], e, *s.index[j + 1 :])
-                yield replace(a, body=(*a.body[:k], replace(s, index=index), *a.body[k + 1 :]))
+                index = _put(s.index, j, e)
+                yield replace(a, body=_put(a.body, k, replace(s, index=index)))
 
 
 def _narrower(t: T) -> Iterator[T]:
@@ -195,15 +199,15 @@ def _simpler(e: Node) -> Iterator[Node]:
         yield TRUE
         yield FALSE
     if e.type.kind == "int" and e.op != "lit":
-        yield from (lit(INT, v) for v in (0, 1))
+        yield from (INT.lit(v) for v in (0, 1))
     if e.type.kind == "enum" and e.op != "lit":
-        yield lit(e.type, 0)
+        yield e.type.lit(0)
     for n in nodes(e):
         if n is not e and n.type.same(e.type):
             yield n
     if e.op in ("and", "or") and len(e.args) > 2:
         for k in range(len(e.args)):
-            yield replace(e, args=(*e.args[:k], *e.args[k + 1 :]))
+            yield replace(e, args=_put(e.args, k))
     for k, a in enumerate(e.args):
         for simpler in _simpler(a):
-            yield replace(e, args=(*e.args[:k], simpler, *e.args[k + 1 :]))
+            yield replace(e, args=_put(e.args, k, simpler))

@@ -127,9 +127,9 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     import judging
 
     monkeypatch.setattr(judging, "HANGS", 1.0)
-    line = "interpreter = Interpreter(machine, sizes)"
+    line = "log = Log(interpreter.grounded)"
     plant(
-        Plant("", "checker.engines.explicit.numpy_search:Explore.run", line, f"{how}\n    {line}"),
+        Plant("", "checker.engines.explicit.numpy_search:Explore.explore", line, f"{how}\n    {line}"),
         monkeypatch,
     )
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)

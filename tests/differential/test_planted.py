@@ -96,13 +96,13 @@ PLANTS = [
     ),
     Plant(
         "numpy does not know states again",
-        f"{E}.explicit.state_set:SeenRows._enter",
+        f"{E}.explicit.state_set:SetOfRows._enter",
         "(found & ~_LOW) == tag",
         "(found & ~_LOW) < tag",
     ),
     Plant(
         "numpy gives up at a full slot",
-        f"{E}.explicit.state_set:SeenWords._enter",
+        f"{E}.explicit.state_set:SetOfWords._enter",
         "keys, at = keys.take(other), at.take(other)",
         "keys, at = keys[:0], at[:0]",
     ),
@@ -126,9 +126,9 @@ PLANTS = [
     ),
     Plant(
         "C adds instead of setting",
-        f"{E}.native.c_source:NativeSource._constant_part",
-        "plus[s.word] += moved << s.offset",
-        "plus[s.word] += abs(moved) << s.offset",
+        f"{E}.explicit.updates:constant_part",
+        "plus[s.word] += by << s.offset",
+        "plus[s.word] += abs(by) << s.offset",
     ),
     Plant(
         "a piece loses its last state",

@@ -16,7 +16,7 @@ from kvfence.checker.analysis.review.differences import weaker_only
 from kvfence.checker.analysis.review.facts import Behaviour, Behaviours, Taken
 from kvfence.checker.core.c_build import CannotCompile
 from kvfence.checker.core.names import MOST_PAIRS
-from kvfence.checker.engines.base import FIRST, Log, Report, Stop
+from kvfence.checker.engines.base import FIRST, Log, Report, Reporter, RunOptions, Stop
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.word_size import TooWide, word_bounds
@@ -192,7 +192,7 @@ def _search(pair: _Pair, kind: str, most: int, threads: int, progress: Report | 
 def _in_c(
     model: Model, log: Log, most: int, threads: int, progress: Report | None
 ) -> dict[str, list[Instance]]:
-    search = Exploration(model, log, threads, max_states=most, progress=progress)
+    search = Exploration(model, log, threads, RunOptions(max_states=most, report=Reporter(progress)))
     try:
         search.open()
         search.explore("first")

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from kvfence.checker.engines.base import CellBounds
 from kvfence.checker.engines.explicit.columns import SCOPE, Columns, Unit, below, column_type
 from kvfence.checker.engines.explicit.pack import Packing, Slot
+from kvfence.checker.engines.explicit.updates import ALL_BITS, constant_part, is_computed, limits_kept
 from kvfence.spec.language import Grounded, Instance
 from kvfence.spec.language.nodes import Node
 
-_ALL = (1 << 64) - 1
 Lane = tuple[int, int, int]  # word, bits of a lane, number of the lane
 
 
@@ -30,15 +31,13 @@ def look(packing: Packing, properties: Sequence[tuple[int, Node]]) -> Callable[.
     return _compiled("look", program.source("def look(w, found):"), SCOPE)
 
 
-def expand(
-    g: Grounded, packing: Packing, limits: Mapping[int, tuple[int, int]], traced: bool = False
-) -> Callable[..., None]:
+def expand(g: Grounded, packing: Packing, limits: CellBounds, traced: bool = False) -> Callable[..., None]:
     """``expand(w, out, lanes, room, taken, failed, outside, mark, live)``: all successors of a chunk.
 
     ``room(k)`` gives the place of ``k`` states in the words ``out``, which ``lanes`` (by bits) shows by lane.
     ``taken`` counts steps by instance, ``failed(instance, position, state)`` and ``outside(cell)`` report,
     and ``live`` becomes true where some instance is enabled. If ``traced``, ``mark(instance, states, place)``
-    tells which states of the chunk the successors come from. ``limits`` bounds the cells of unbounded Ints.
+    says which states of the chunk the successors come from. ``limits`` bounds the cells of unbounded Ints.
     """
     writer = _Writer(g, packing, limits, traced)
     for i in g.instances:
@@ -58,11 +57,9 @@ def _compiled(name: str, text: str, scope: Mapping[str, Any]) -> Callable[..., N
 class _Writer:
     """Writes ``expand``: a guard over the whole chunk, then everything else over the states it holds in."""
 
-    def __init__(
-        self, g: Grounded, packing: Packing, limits: Mapping[int, tuple[int, int]], traced: bool
-    ) -> None:
+    def __init__(self, g: Grounded, packing: Packing, limits: CellBounds, traced: bool) -> None:
         self.packing, self.traced = packing, traced
-        self.limits = {i.index: _limits(g, i, limits) for i in g.instances} if limits else {}
+        self.limits = {i.index: limits_kept(g.graph, i, limits) for i in g.instances} if limits else {}
         self.constants: set[int] = set()
         self.program = Columns(packing, [i.guard for i in g.instances])
         # what several instances need is computed once, over the whole chunk
@@ -93,7 +90,7 @@ class _Writer:
             body.lines.append(f"    failed({i.index}, {position}, int(i[{ok}.argmin()]))")
             if check.cell is not None:
                 inside.append(ok)
-        if inside:  # a step may leave several ranges at once: each is told before the step is dropped
+        if inside:  # a step may leave several ranges at once: each is reported before the step is dropped
             ok = " & ".join(inside)
             body.lines.append(f"if not ({ok}).all():")
             body.keep(ok)
@@ -109,10 +106,10 @@ class _Writer:
         body.lines += ["p = room(i.size)", "q = p + i.size"]
         if self.traced:
             body.lines.append(f"mark({i.index}, i, p)")
-        keep, plus = self._constant_part(i)
+        keep, plus = constant_part(self.packing, i)
         for k in range(self.packing.words):
             body.lines += [f"o = out[{k}, p:q]", f"w[{k}].take(i, 0, o, 'clip')"]
-            for sign, value, idle in (("&", keep[k], _ALL), ("+", plus[k], 0)):
+            for sign, value, idle in (("&", keep[k], ALL_BITS), ("+", plus[k], 0)):
                 if value != idle:
                     self.constants.add(value)
                     body.lines.append(f"o {sign}= K{value}")
@@ -120,25 +117,12 @@ class _Writer:
             word, bits, number = lane
             body.lines.append(f"lanes[{bits}][{word}, p:q, {number}] |= {self._lane(lane, values, body)}")
 
-    def _constant_part(self, i: Instance) -> tuple[list[int], list[int]]:
-        """For each word, the bits kept and the number added."""
-        keep, plus = [_ALL] * self.packing.words, [0] * self.packing.words
-        for cell, n in i.updates.items():
-            s = self.packing.slots[cell]
-            moved = _moved(cell, n)
-            if moved is not None:
-                plus[s.word] += moved << s.offset
-            elif s.bits:
-                keep[s.word] &= ~s.mask
-                plus[s.word] += (n.value - s.lo) << s.offset if n.op == "const" else 0
-        return keep, [p & _ALL for p in plus]
-
     def _by_lane(self, i: Instance) -> dict[Lane, list[tuple[Slot, Node]]]:
         """The cells with computed next values, by lane."""
         out: dict[Lane, list[tuple[Slot, Node]]] = {}
         for cell, n in i.updates.items():
             s = self.packing.slots[cell]
-            if s.bits and n.op != "const" and _moved(cell, n) is None:
+            if is_computed(self.packing, cell, n):
                 out.setdefault((s.word, s.lane_bits, s.lane), []).append((s, n))
         return out
 
@@ -174,22 +158,6 @@ class _Body:
         """Drop the states in which the column ``ok`` is false, inside the ``if`` just opened."""
         self.lines.append(f"    i = i[{ok}]")
         self.names.clear()
-
-
-def _limits(g: Grounded, i: Instance, limits: Mapping[int, tuple[int, int]]) -> list[tuple[int, Node]]:
-    graph = g.graph
-
-    def inside(n: Node, lo: int, hi: int) -> Node:
-        return graph.junction("and", (graph.at_most(graph.const(lo), n), graph.at_most(n, graph.const(hi))))
-
-    return [(c, inside(n, *limits[c])) for c, n in i.updates.items() if c in limits]
-
-
-def _moved(cell: int, n: Node) -> int | None:
-    """``k`` if the next value of the cell is its own plus ``k``."""
-    if n.op == "add" and n.args[0].op == "cell" and n.args[0].value == cell and n.args[1].op == "const":
-        return n.args[1].value
-    return None
 
 
 def _key(lane: Lane, values: list[tuple[Slot, Node]]) -> tuple[object, ...]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kvfence.checker.engines.base import (
     FIRST,
-    REPORT_EVERY,
-    Bounds,
     Engine,
     Log,
     Path,
+    PathTo,
     Progress,
-    Report,
     Result,
+    RunOptions,
     Shown,
     Sighting,
     Step,
     Stop,
-    Until,
+    bounds_left,
     cell_bounds,
 )
 from kvfence.checker.engines.explicit import python_source as source
@@ -171,6 +169,10 @@ class Interpreter:
             taken.append(Step(i.name, dict(i.args), i.action.doc, self.view(state)))
         return Path(self.view(self.initial()), tuple(taken), id_, name, text)
 
+    def path_to(self, steps: Mapping[int, Sequence[Instance]]) -> PathTo:
+        """Paths to sightings, of which ``steps`` has the ways by the sighting's ``id``."""
+        return lambda sighting, id_, name, text: self.path(steps[id(sighting)], id_, name, text)
+
     def _function(self, name: str, of: Callable[[Grounded], str]) -> Callable[[Values], Any]:
         if name not in self._compiled:
             self._compiled[name] = _compile(name, of(self.grounded))
@@ -199,68 +201,43 @@ class Interpret(Engine):
 
     name = "interpret"
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
+    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
         """See ``Engine.run``. ``memory`` is estimated from the number of states."""
-        start = time.perf_counter()
-        search = _Search(Interpreter(machine, sizes), bounds, max_states, memory, progress)
-        try:
-            search.explore(until)
-        except Stop as stop:
-            search.log.stopped = str(stop)
-        except KeyboardInterrupt:
-            search.log.stopped = "interrupted"
+        search = _Search(Interpreter(machine, sizes), options)
+        with search.log.stopping():
+            search.explore()
         search.finish()
-        return search.log.result(self.name, time.perf_counter() - start, search.path)
+        return search.log.result(self.name, options.report.seconds(), search.path)
 
 
 class _Search:
-    def __init__(
-        self,
-        interpreter: Interpreter,
-        bounds: Bounds | None,
-        max_states: int | None,
-        memory: int | None,
-        progress: Report | None,
-    ) -> None:
+    def __init__(self, interpreter: Interpreter, options: RunOptions) -> None:
         self.run, self.log = interpreter, Log(interpreter.grounded)
-        self.limits = cell_bounds(interpreter.grounded, bounds, required=False)
-        self.max_states, self.progress = max_states, progress
+        self.options, self.report = options, options.report
+        self.limits = cell_bounds(interpreter.grounded, options.bounds, required=False)
         # tuple, its integers shared, dict entry and parent: measured, rounded up
-        self.memory_states = memory // (200 + 8 * len(interpreter.grounded.cells)) if memory else None
+        each = 200 + 8 * len(interpreter.grounded.cells)
+        self.memory_states = options.memory // each if options.memory else None
         self.parents: dict[Values, tuple[Values, int] | None] = {interpreter.initial(): None}
-        self.start = self.reported = time.perf_counter()
         self.left_bounds: str | None = None
         self.level = 0  # depth of the states in ``fresh``
         self.fresh: list[Values] = []  # found, not yet judged
 
-    def explore(self, until: Until) -> None:
+    def explore(self) -> None:
+        """Level by level until nothing is new."""
         frontier = [self.run.initial()]
         while frontier:
             for state in frontier:
                 self._look(state)
             self.fresh = []
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(self.options.until)
             self.level += 1
             for state in frontier:
                 self._expand(state, len(frontier))
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(self.options.until)
             frontier = self.fresh
         if self.left_bounds:
             raise Stop(self.left_bounds)
-
-    def _stop_if_enough(self, until: Until) -> None:
-        if (why := self.log.enough(until)) is not None:
-            raise Stop(why)
 
     def finish(self) -> None:
         """Complete the log, judging what was found but not yet judged when the search was stopped."""
@@ -300,27 +277,22 @@ class _Search:
     def _inside(self, state: Values) -> bool:
         for cell, (lo, hi) in self.limits.items():
             if not lo <= state[cell] <= hi:
-                c = self.run.grounded.cells[cell]
-                self.left_bounds = self.left_bounds or f"{c.label} leaves its bounds {lo} to {hi}"
+                self.left_bounds = self.left_bounds or bounds_left(self.run.grounded, cell, self.limits)
                 return False
         return True
 
     def _limit(self, frontier: int) -> None:
-        n = len(self.parents)
-        if self.max_states is not None and n > self.max_states:
-            raise Stop(f"more than {self.max_states} states")
+        n, most = len(self.parents), self.options.max_states
+        if most is not None and n > most:
+            raise Stop(f"more than {most} states")
         if self.memory_states is not None and n > self.memory_states:
             raise Stop("the memory limit was reached")
-        if self.progress is not None:
-            now = time.perf_counter()
-            if now - self.reported >= REPORT_EVERY:
-                self.reported = now
-                self.progress(Progress(n, frontier, self.level - 1, n / (now - self.start)))
+        self.report(lambda: Progress(n, frontier, self.level - 1, self.report.rate(n)))
 
-    def path(self, seen: Sighting, id_: str, name: str, text: str) -> Path:
+    def path(self, sighting: Sighting, id_: str, name: str, text: str) -> Path:
         """The way to a sighting by the parents kept."""
-        steps = [seen.instance] if seen.instance else []
-        state = seen.state
+        steps = [sighting.instance] if sighting.instance else []
+        state = sighting.state
         assert isinstance(state, tuple)
         while (parent := self.parents[state]) is not None:
             state, index = parent

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.engines.base import (
     FIRST,
-    REPORT_EVERY,
-    Bounds,
-    Engine,
+    CellBounds,
     Log,
-    Path,
     Progress,
-    Report,
     Result,
+    RunOptions,
     Sighting,
     Stop,
     Until,
+    bounds_left,
 )
 from kvfence.checker.engines.explicit import expand as kernels
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.explicit.pack import WORD, WORD_BITS, Packing, Words
-from kvfence.checker.engines.explicit.state_set import Seen, seen
-from kvfence.checker.engines.word_size import TooWide, fits, refused, word_bounds
-from kvfence.spec.language import Grounded, Instance, Machine
+from kvfence.checker.engines.explicit.state_set import StateSet, state_set
+from kvfence.checker.engines.explicit.word_engine import WordEngine
+from kvfence.checker.engines.word_size import fits, word_bounds
+from kvfence.spec.language import Grounded, Instance
 from kvfence.spec.language.nodes import Node
 
 CHUNK = 1 << 15  # states expanded at a time: their columns stay in the second-level cache
 BATCH = 4  # successors entered at a time, in chunks
 
 
-class Explore(Engine):
+class Explore(WordEngine):
     """Breadth-first exploration in numpy. States are exact: nothing is lost to hashing.
 
     ``chunk`` is the number of states expanded at a time; it bounds the temporary memory.
@@ -46,79 +44,53 @@ class Explore(Engine):
     def __init__(self, chunk: int = CHUNK) -> None:
         self.chunk = chunk
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
-        """See ``Engine.run``. Every unbounded Int needs ``bounds``."""
-        start = time.perf_counter()
-        interpreter = Interpreter(machine, sizes)
-        try:
-            limits = word_bounds(interpreter.grounded, bounds)
-        except TooWide as why:
-            return refused(self.name, interpreter.grounded, why)
+    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+        """See ``WordEngine.explore``."""
         log = Log(interpreter.grounded)
-        search = _Search(
-            log, limits, chunk=self.chunk, max_states=max_states, memory=memory, progress=progress
-        )
-        try:
-            search.explore(until)
-        except Stop as stop:
-            log.stopped = str(stop)
-        except KeyboardInterrupt:
-            log.stopped = "interrupted"
-        steps = search.finish()
-
-        def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
-            return interpreter.path(steps[id(sighting)], id_, name, text)
-
-        return log.result(self.name, time.perf_counter() - start, path)
+        search = _Search(log, limits, self.chunk, options)
+        with log.stopping():
+            search.explore(options.until)
+        paths = interpreter.path_to(search.finish())
+        return log.result(self.name, options.report.seconds(), paths)
 
 
 class _Batch:
-    """Successors waiting to be entered: ``words[:, :count]``, shown by lane (bits per lane) in ``lanes``."""
+    """Successors waiting: ``words[:, :count]``, shown by lane (bits per lane) in ``lanes``.
 
-    def __init__(self, words: int, size: int) -> None:
+    ``flush`` empties it when it is full.
+    """
+
+    def __init__(self, words: int, size: int, flush: Callable[[], None]) -> None:
         self.words: Words = np.empty((words, size), WORD)
         self.lanes = {
             bits: self.words.view(f"u{bits // 8}").reshape(words, size, WORD_BITS // bits)
             for bits in (8, 16, 32, 64)
         }
-        self.size, self.count = size, 0
+        self.size, self.count, self.flush = size, 0, flush
+
+    def room(self, more: int) -> int:
+        """The place of ``more`` successors."""
+        if self.count + more > self.size:
+            self.flush()
+        self.count += more
+        return self.count - more
 
 
 class _Search:
     """The states seen, in order of discovery, and where each level of them begins."""
 
-    def __init__(
-        self,
-        log: Log,
-        limits: dict[int, tuple[int, int]],
-        *,
-        chunk: int,
-        max_states: int | None,
-        memory: int | None,
-        progress: Report | None,
-    ) -> None:
+    def __init__(self, log: Log, limits: CellBounds, chunk: int, options: RunOptions) -> None:
         self.grounded, self.log, self.limits, self.chunk = log.grounded, log, limits, chunk
-        self.max_states, self.progress = max_states, progress
+        self.max_states, self.report = options.max_states, options.report
         self.memory: int | None = None
         self.packing = Packing(self.grounded, limits)
-        self.batch = _Batch(self.packing.words, BATCH * chunk)
-        self.seen: Seen = seen(self.packing, self._reserve)
+        self.batch = _Batch(self.packing.words, BATCH * chunk, self._enter)
+        self.seen: StateSet = state_set(self.packing, self._reserve)
         self.seen.add(self.packing.pack(self.grounded.initial))
-        self.memory = memory  # from here on: the smallest tables are always taken
+        self.memory = options.memory  # from here on: the smallest tables are always taken
         self.levels = [0]  # number of the first state of each level; the last may still be empty
         self.judged = 0  # states below this number
         self.left_bounds: str | None = None
-        self.start = self.reported = time.perf_counter()
         self.judge = self._open()
         g = self.grounded
         self.is_terminal = kernels.look(self.packing, [(0, g.terminal)])
@@ -129,14 +101,14 @@ class _Search:
         self._reserve(self.seen.nbytes)
         while True:
             self._look()
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(until)
             first, end = self.levels[-1], self.seen.count
             self.levels.append(end)
             for a in range(first, end, self.chunk):
                 self._expand(a, min(a + self.chunk, end))
-                self._report(end - first)
+                self.report(self._progress)
             self._enter()
-            self._stop_if_enough(until)
+            self.log.stop_if_enough(until)
             if self.seen.count == end:
                 break
         if self.left_bounds:
@@ -158,20 +130,13 @@ class _Search:
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)
 
-    def _stop_if_enough(self, until: Until) -> None:
-        if (why := self.log.enough(until)) is not None:
-            raise Stop(why)
-
     def _reserve(self, nbytes: int) -> None:
         if self.memory is not None and nbytes + self.batch.words.nbytes > self.memory:
             raise Stop(f"the memory limit of {self.memory} bytes was reached")
 
-    def _report(self, frontier: int) -> None:
-        now = time.perf_counter()
-        if self.progress is not None and now - self.reported >= REPORT_EVERY:
-            self.reported = now
-            n = self.seen.count
-            self.progress(Progress(n, frontier, len(self.levels) - 2, n / (now - self.start)))
+    def _progress(self) -> Progress:
+        n, (first, end) = self.seen.count, self.levels[-2:]
+        return Progress(n, end - first, len(self.levels) - 2, self.report.rate(n))
 
     def _open(self) -> Callable[..., None]:
         """The judgement of the properties that are still open."""
@@ -207,27 +172,16 @@ class _Search:
                 log.failed[c.name] = Sighting(a + state, depth, instance, c.text)
 
         def outside(cell: int) -> None:
-            lo, hi = self.limits[cell]
-            label = self.grounded.cells[cell].label
-            self.left_bounds = self.left_bounds or f"{label} leaves its bounds {lo} to {hi}"
+            self.left_bounds = self.left_bounds or bounds_left(self.grounded, cell, self.limits)
 
         batch = self.batch
-        self.expand(words, batch.words, batch.lanes, self._room, log.taken, fail, outside, None, live)
+        self.expand(words, batch.words, batch.lanes, batch.room, log.taken, fail, outside, None, live)
         if log.dead is None and not live.all():
             stuck = np.flatnonzero(~live)
             found: dict[int, int] = {}
             self.is_terminal(words.take(stuck, axis=1), found.__setitem__)
             if found:
                 log.dead = Sighting(a + int(stuck[found[0]]), depth)
-
-    def _room(self, more: int) -> int:
-        """The place of ``more`` successors in the batch."""
-        batch = self.batch
-        if batch.count + more > batch.size:
-            self._enter()
-        place = batch.count
-        batch.count += more
-        return place
 
     def _enter(self) -> None:
         """Enter the batch into the states seen."""
@@ -258,6 +212,7 @@ class _Back:
     def __init__(self, search: _Search) -> None:
         self.search = search
         self.batch = search.batch
+        self.batch.flush = self._match
         self.expand = kernels.expand(search.grounded, search.packing, search.limits, traced=True)
         self.marks: list[tuple[int, int, NDArray[np.int64]]] = []  # place, instance, states of the chunk
         self.missing: dict[int, Words] = {}
@@ -272,16 +227,9 @@ class _Back:
             chunk = words[:, a : min(a + self.search.chunk, end)]
             self.batch.count, self.marks, self.came = 0, [], {}
             taken, live = [0] * len(instances), np.zeros(chunk.shape[1], np.bool_)
+            batch = self.batch
             self.expand(
-                chunk,
-                self.batch.words,
-                self.batch.lanes,
-                self._room,
-                taken,
-                _ignore,
-                _ignore,
-                self._mark,
-                live,
+                chunk, batch.words, batch.lanes, batch.room, taken, _ignore, _ignore, self._mark, live
             )
             self._match()
             for t, (state, instance) in self.came.items():
@@ -293,13 +241,6 @@ class _Back:
 
     def _mark(self, instance: int, states: NDArray[np.int64], place: int) -> None:
         self.marks.append((place, instance, states))
-
-    def _room(self, more: int) -> int:
-        if self.batch.count + more > self.batch.size:
-            self._match()
-        place = self.batch.count
-        self.batch.count += more
-        return place
 
     def _match(self) -> None:
         """Look for the targets among the successors in the batch, and empty it."""
@@ -330,7 +271,8 @@ class Reachable:
     ) -> None:
         self.log = Log(grounded)
         self._limits = limits = word_bounds(grounded, None)
-        search = _Search(self.log, limits, chunk=chunk, max_states=max_states, memory=memory, progress=None)
+        options = RunOptions(max_states=max_states, memory=memory)
+        search = _Search(self.log, limits, chunk, options)
         try:
             search.explore("end")
         except Stop as stop:

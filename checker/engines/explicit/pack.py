@@ -6,11 +6,12 @@ Cells are read and written by lane, which numpy does 8 times faster on bytes tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvfence.checker.engines.base import CellBounds
 from kvfence.spec.language import Grounded
 
 Words = NDArray[np.uint64]  # shape (words per state, states)
@@ -42,7 +43,7 @@ class Slot:
 class Packing:
     """The place of every cell. ``bounds`` gives the range of cells that have none of their own."""
 
-    def __init__(self, grounded: Grounded, bounds: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, grounded: Grounded, bounds: CellBounds) -> None:
         self.slots: list[Slot] = []
         for cell in grounded.cells:
             lo, hi = bounds[cell.number] if cell.lo is None or cell.hi is None else (cell.lo, cell.hi)

@@ -92,16 +92,27 @@ def _failing(block: Block, i: Instance) -> str:
     return "(" + "".join(w + ", " for w in wrong) + ")"
 
 
-def enabled_source(g: Grounded) -> str:
-    """``enabled(s) -> [instance index, …]``."""
+def _listing(g: Grounded, name: str, roots: Iterable[Node]) -> Block:
+    """The beginning of a function of a state whose list ``out`` is filled by what follows."""
     b = Block(1)
+    b.lines.append(f"def {name}(s):")
     b.line(_unpacked(g))
     b.line("out = []")
-    b.share(i.guard for i in g.instances)
+    b.share(roots)
+    return b
+
+
+def _listed(b: Block) -> str:
+    b.line("return out")
+    return "\n".join(b.lines)
+
+
+def enabled_source(g: Grounded) -> str:
+    """``enabled(s) -> [instance index, …]``."""
+    b = _listing(g, "enabled", (i.guard for i in g.instances))
     for i in g.instances:
         b.line(f"if {b.text(i.guard)}: out.append({i.index})")
-    b.line("return out")
-    return "\n".join(["def enabled(s):", *b.lines])
+    return _listed(b)
 
 
 def step_source(g: Grounded, i: Instance) -> str:
@@ -116,10 +127,7 @@ def step_source(g: Grounded, i: Instance) -> str:
 
 def successors_source(g: Grounded) -> str:
     """``successors(s) -> [(instance index, next state, indices of failing checks), …]``."""
-    outer = Block(1)
-    outer.line(_unpacked(g))
-    outer.line("out = []")
-    outer.share(i.guard for i in g.instances)
+    outer = _listing(g, "successors", (i.guard for i in g.instances))
     for i in g.instances:
         outer.line(f"if {outer.text(i.guard)}:")
         inner = Block(2, outer)
@@ -127,17 +135,12 @@ def successors_source(g: Grounded) -> str:
         after, failing = _next(g, inner, i), _failing(inner, i)
         inner.line(f"out.append(({i.index}, {after}, {failing}))")
         outer.lines += inner.lines
-    outer.line("return out")
-    return "\n".join(["def successors(s):", *outer.lines])
+    return _listed(outer)
 
 
 def false_source(g: Grounded, name: str, nodes: Sequence[Node]) -> str:
     """``name(s) -> [position of each node that is false, …]``."""
-    b = Block(1)
-    b.line(_unpacked(g))
-    b.line("out = []")
-    b.share(nodes)
+    b = _listing(g, name, nodes)
     for k, n in enumerate(nodes):
         b.line(f"if not {b.text(n)}: out.append({k})")
-    b.line("return out")
-    return "\n".join([f"def {name}(s):", *b.lines])
+    return _listed(b)

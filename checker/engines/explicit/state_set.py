@@ -1,7 +1,7 @@
-"""Exact sets of packed states: every state ever seen, in the order first seen, and a table to find them in.
+"""Exact sets of packed states: every state visited, in the order of discovery, and a table to find them in.
 
 Tables are open-addressed. A batch is entered in rounds: all look at their slot, those at an empty slot write
-a claim, and reading the claims back tells which one got it. So duplicates within a batch need no sorting.
+a claim, and reading the claims back shows which one got it. So duplicates within a batch need no sorting.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOW = np.uint64(0xFFFF_FFFF)
 _REHASH = 1 << 17  # states entered at a time when a table grows
 
 
-class Seen:
-    """The states seen so far: ``words[:, :count]``.
+class StateSet:
+    """The states found so far: ``words[:, :count]``.
 
     ``reserve`` is asked before memory is taken, with the bytes held at the peak of the change; it may raise.
     """
@@ -81,10 +81,11 @@ class Seen:
         self.count += n
 
 
-class SeenWords(Seen):
+class SetOfWords(StateSet):
     """States of one word: the table holds the states themselves."""
 
     def add(self, batch: Words) -> int:
+        """See ``StateSet``."""
         keys: Keys = batch[0]
         at = self._hash(keys)
         unknown = (self._slots.take(at) != keys).nonzero()[0]
@@ -133,10 +134,11 @@ class SeenWords(Seen):
             self._enter(keys, self._hash(keys))
 
 
-class SeenRows(Seen):
+class SetOfRows(StateSet):
     """States of several words: the table holds half of the hash and the state's number in ``words``."""
 
     def add(self, batch: Words) -> int:
+        """See ``StateSet``."""
         self._make_room(batch.shape[1])
         before = self.count
         self._enter(batch, *self._hash(batch))
@@ -209,6 +211,6 @@ def _same(a: Words, i: Places, b: Words, j: Places) -> NDArray[np.bool_]:
     return out
 
 
-def seen(packing: Packing, reserve: Callable[[int], None]) -> Seen:
+def state_set(packing: Packing, reserve: Callable[[int], None]) -> StateSet:
     """An empty set for states of this packing."""
-    return SeenWords(packing, reserve) if packing.spare else SeenRows(packing, reserve)
+    return SetOfWords(packing, reserve) if packing.spare else SetOfRows(packing, reserve)

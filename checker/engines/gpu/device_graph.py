@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.engines.base import Bounds, Report, Stop
+from kvfence.checker.engines.base import Bounds, Reporter, Stop
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Words
 from kvfence.checker.engines.gpu.expansion import C_OUT, Limits
@@ -20,7 +20,7 @@ ROOM = 1 << 20  # steps listed at a time
 
 
 def graph_on(
-    device: Device, interpreter: Interpreter, bounds: Bounds | None, limits: Limits, progress: Report | None
+    device: Device, interpreter: Interpreter, bounds: Bounds | None, limits: Limits, report: Reporter | None
 ) -> StateGraph:
     """The graph of all reachable states, its states in the same order as in the native engine's.
 
@@ -28,12 +28,10 @@ def graph_on(
     """
     ranges = word_bounds(interpreter.grounded, bounds)
     model = GpuModel(interpreter, ranges)
-    search = Search(model.printed, device, limits, None, progress)
+    search = Search(model.printed, device, limits, report=report)
     search.begin(model.pack(model.grounded.initial))
     search.explore("end")
-    if search.outside:
-        lo, hi = model.limits[search.outside[0]]
-        raise Stop(f"{model.grounded.cells[search.outside[0]].label} leaves its bounds {lo} to {hi}")
+    model.stop_if_outside(search.outside)
     depths = range(len(search.levels.levels))
     if not all(search.levels.has(depth) for depth in depths):
         raise Stop("the graph does not fit the memory of the device: give it more")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from kvfence.checker.engines.base import REPORT_EVERY, Progress, Report, Stop
+from kvfence.checker.engines.base import Progress, Reporter, Stop
 from kvfence.checker.engines.gpu import checksums as sums
-from kvfence.checker.engines.gpu.device.ranks import Alone, Ranks, Transfer
+from kvfence.checker.engines.gpu.device.ranks import Ranks, Transfer
 from kvfence.checker.engines.gpu.device.search_device import Device, OutOfMemory, Params, Words
 from kvfence.checker.engines.gpu.device.source import MOST_RANKS, SENT_LOG2, GpuSource
 from kvfence.checker.engines.gpu.host_levels import MakeStore, PlainStore
@@ -59,12 +59,11 @@ class Expansion:
         device: Device,
         limits: Limits | None = None,
         ranks: Ranks | None = None,
-        progress: Report | None = None,
+        report: Reporter | None = None,
         store: MakeStore = PlainStore,
     ) -> None:
-        self.source, self.device, self.ranks = source, device, ranks or Alone()
-        self.limits, self.progress = limits or Limits(), progress
-        self.start = self.reported = time.perf_counter()
+        self.source, self.device, self.ranks = source, device, ranks or Ranks()
+        self.limits, self.report = limits or Limits(), report or Reporter()
         self.before = 0.0  # seconds of the runs that this one goes on from
         device.compile(source, "search")
         self._traces = False
@@ -78,8 +77,7 @@ class Expansion:
         self._box_counts = [0] * self.ranks.count
         budget = int(device.free_bytes() * USABLE)
         self.memory = Memory(device, min(budget, self.limits.memory or budget))
-        self.store = store(device, self.limits.host_memory)
-        self.levels = Levels(self.memory, self.key_words, self.store)
+        self.levels = Levels(self.memory, self.key_words, partial(store, device, self.limits.host_memory))
         self.table = StateTable(device, self.memory, source, self.limits.narrow)
         self.states = 0
         self.taken = [0] * source.instances
@@ -127,7 +125,7 @@ class Expansion:
 
     def elapsed(self) -> float:
         """Seconds spent, those before a checkpoint included."""
-        return self.before + time.perf_counter() - self.start
+        return self.before + self.report.seconds()
 
     def _fill_next(self) -> None:
         """Expand the last level into a new one. The ranks have yet to agree whether any of them is full."""
@@ -136,7 +134,7 @@ class Expansion:
         batches = self._batches(self.levels.levels[depth])
         more = True
         while more:
-            self._report(depth)
+            self.report(self._progress)
             try:
                 more = self._full is None and next(batches, False)
             except Full as full:
@@ -282,18 +280,16 @@ class Expansion:
     def _read(self, count: int) -> Words:
         return self.device.read(self.counters, count)
 
-    def _report(self, depth: int) -> None:
-        now = time.perf_counter()
-        if self.progress is not None and now - self.reported >= REPORT_EVERY:
-            self.reported = now
-            states, ranks = self.states * self.ranks.count, self.ranks.count
-            load = self.states / self.table.capacity(self.table.now.log2)
-            room = max(0, self.table.most() - self.states) * ranks
-            rate = states / self.elapsed()
-            self.progress(Progress(states, self.levels.count(depth), depth, rate, load, room))
+    def _progress(self) -> Progress:
+        depth, ranks = self.levels.depth - 1, self.ranks.count
+        load = self.states / self.table.capacity(self.table.now.log2)
+        room = max(0, self.table.most() - self.states) * ranks
+        states = self.states * ranks
+        rate = states / self.elapsed()
+        return Progress(states, self.levels.count(depth), depth, rate, load, room)
 
     def _exchange(self, more: bool) -> bool:
-        """Send what was found for others while the next batch is expanded; whether anybody goes on."""
+        """Send what was found for others while the next batch is expanded; whether any rank goes on."""
         counts, self._box_counts = self._box_counts, [0] * self.ranks.count
         (going, sent, *full), coming = self.ranks.agree(
             [int(more), sum(counts), *kinds_of(self._full)], counts

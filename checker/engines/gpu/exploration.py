@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import time
 
-from kvfence.checker.engines.base import Log
+import msgspec
+
+from kvfence.checker.engines.base import CellBounds, Log
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.symmetry import Symmetry
 from kvfence.checker.engines.gpu.device.source import GpuSource
@@ -22,7 +23,7 @@ class GpuModel(Model):
     def __init__(
         self,
         interpreter: Interpreter,
-        limits: dict[int, tuple[int, int]],
+        limits: CellBounds,
         symmetry: Symmetry | None = None,
         queue: int | None = None,
     ) -> None:
@@ -36,14 +37,8 @@ class GpuModel(Model):
     def subject(self, rank: int = 0, ranks: int = 1) -> Subject:
         """What a checkpoint is of: one rank's share."""
         text = "\n".join([f"{rank} of {ranks}", *self.printed.keys.text(), self.source.machine_text()])
-        whole = super().subject()
-        return Subject(
-            machine=whole.machine,
-            faults=whole.faults,
-            sizes=whole.sizes,
-            symmetry=whole.symmetry,
-            code=hashlib.sha256(text.encode()).hexdigest(),
-        )
+        code = hashlib.sha256(text.encode()).hexdigest()
+        return msgspec.structs.replace(super().subject(), code=code)
 
     def form_on(self, search: Search) -> Form:
         """What a checkpoint of one rank looks like: its states are keys."""
@@ -66,7 +61,7 @@ class GpuModel(Model):
 
 
 class _Answers:
-    """A search, in the words that the summing up asks it in."""
+    """A search, under the names that the summing up uses."""
 
     def __init__(self, model: GpuModel, search: Search) -> None:
         self.model, self.search = model, search
@@ -101,7 +96,7 @@ class GpuExploration(Exploration):
     """What a search found, as the log of a result."""
 
     def __init__(self, model: GpuModel, log: Log, search: Search) -> None:
-        super().__init__(model, log, threads=1, start=time.perf_counter())
+        super().__init__(model, log, threads=1)
         self.gpu = search
         self.search = _Answers(model, search)  # type: ignore[assignment]
 

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
-from pathlib import Path as FilePath
-from typing import Any
+from pathlib import Path
 
 from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.engines.base import (
+    INTERRUPTED,
     Bounds,
+    CellBounds,
     Engine,
     Log,
-    Path,
-    Report,
+    Reporter,
     Result,
-    Sighting,
+    RunOptions,
     Stop,
-    Until,
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.explicit.symmetry import Symmetry, symmetry
+from kvfence.checker.engines.explicit.word_engine import CompiledEngine, Note
 from kvfence.checker.engines.gpu.checksums import DamagedStates
-from kvfence.checker.engines.gpu.device.ranks import Alone, Lost, Ranks
+from kvfence.checker.engines.gpu.device.ranks import Lost, Ranks
 from kvfence.checker.engines.gpu.device.search_device import Device, NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuExploration, GpuModel
@@ -35,12 +34,9 @@ from kvfence.checker.engines.gpu.levels import available_memory
 from kvfence.checker.engines.gpu.saving import Saving
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.liveness.state_graph import StateGraph, explored
-from kvfence.checker.engines.word_size import TooWide, refused, word_bounds
+from kvfence.checker.engines.word_size import TooWide
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.language import Machine
 
-Note = Callable[[str], None]
-INTERRUPTED = "interrupted"
 ENDING = 1.0  # seconds that a process may take to end
 
 
@@ -51,12 +47,12 @@ def first_gpu() -> Device:
     return CudaDevice()
 
 
-class Gpu(Engine):
+class Gpu(CompiledEngine):
     """Breadth-first exploration on a GPU. States are exact, and the answer is that of the native engine.
 
-    ``symmetry`` searches up to a renaming of interchangeable elements. ``device`` makes the device to search
-    on; without one, ``instead`` explores, and ``note`` gets a line that says so. ``store`` makes the place on
-    the host for levels that do not fit the device.
+    See ``CompiledEngine`` for the options that are not listed here. ``device`` makes the device to search on;
+    without one, ``instead`` explores, and ``note`` gets a line that says so. ``store`` makes the place on the
+    host for levels that do not fit the device.
     """
 
     name = "gpu"
@@ -71,57 +67,37 @@ class Gpu(Engine):
         ranks: Ranks | None = None,
         limits: Limits | None = None,
         queue: int | None = None,
-        checkpoint: FilePath | str | None = None,
+        checkpoint: Path | str | None = None,
         checkpoint_every: float = 30.0,
         store: MakeStore = PlainStore,
     ) -> None:
+        super().__init__(symmetry, checkpoint, checkpoint_every, note)
         self.store = store
-        self.checkpoint = FilePath(checkpoint) if checkpoint is not None else None
-        self.checkpoint_every = checkpoint_every
         self._saving: Saving | None = None
-        self.symmetry, self.note = symmetry, note or print_err
         self.device, self.instead = device or first_gpu, instead
-        self.ranks, self.limits, self.queue = ranks or Alone(), limits or Limits(), queue
+        self.ranks, self.limits, self.queue = ranks or Ranks(), limits or Limits(), queue
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
-        """See ``Engine.run``. ``memory`` is of the device: all that is free if None."""
-        interpreter = Interpreter(machine, sizes)
-        try:
-            limits = word_bounds(interpreter.grounded, bounds)
-        except TooWide as why:
-            return refused(self.name, interpreter.grounded, why)
-        model = GpuModel(interpreter, limits, self._symmetry(interpreter), self.queue)
+    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+        """See ``WordEngine.explore``. ``memory`` is of the device: all that is free if None."""
+        model = GpuModel(interpreter, limits, self.symmetry_of(interpreter), self.queue)
         own = self.limits
-        allowed = Limits(
-            memory if memory is not None else own.memory,
-            own.host_memory,
-            max_states if max_states is not None else own.max_states,
-            own.batch,
-            own.narrow,
+        allowed = replace(
+            own,
+            memory=own.memory if options.memory is None else options.memory,
+            max_states=own.max_states if options.max_states is None else options.max_states,
         )
         log = Log(interpreter.grounded)
         search: Search | None = None
-        device: Device | None = None
         with ExitStack() as stack:
             try:
                 device = self.device()
                 stack.callback(device.close)
-                search = Search(model.printed, device, allowed, self.ranks, progress, self.store)
-                stack.callback(search.store.close)
+                search = Search(model.printed, device, allowed, self.ranks, options.report, self.store)
+                stack.callback(search.levels.close)
                 self.ranks.last_words = self._words_of(search)
                 self._begin(model, search, stack)
-                search.explore(until)
-                self._leaving_bounds(model, search)
+                search.explore(options.until)
+                model.stop_if_outside(search.outside)
             except Stop as stop:
                 log.stopped = str(stop)
             except KeyboardInterrupt:
@@ -131,33 +107,26 @@ class Gpu(Engine):
             except DamagedStates as damaged:
                 return self._damaged(damaged, log, search)
             except NoGpu as why:
-                asked = {"until": until, "bounds": bounds, "max_states": max_states, "memory": memory}
-                return self._on_the_processor(why, machine, sizes, progress=progress, **asked)
+                return self._on_the_processor(why, interpreter, options)
             if search is None:
-                return log.result(self.name, 0.0, _no_path)
+                return log.result(self.name, 0.0)
             if self._saving is not None and (self.ranks.count == 1 or log.stopped != INTERRUPTED):
                 self._saving.save(search)
             if log.stopped == INTERRUPTED and self.ranks.count > 1:
                 # the others may be gone: nothing can be asked of them
                 return self._without_a_rank(INTERRUPTED, log, search)
             try:
-                summed = GpuExploration(model, log, search)
-                steps = summed.finish()
+                paths = interpreter.path_to(GpuExploration(model, log, search).finish())
             except Lost as lost:
                 return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
             except DamagedStates as damaged:
                 return self._damaged(damaged, Log(interpreter.grounded), search)
             except Stop as stop:  # searching again for a counterexample
                 return self._untraced(str(stop), Log(interpreter.grounded), search)
-
-            def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
-                return interpreter.path(steps[id(sighting)], id_, name, text)
-
-            reduced = model.symmetry.sorts if model.symmetry else ()
-            return log.result(self.name, search.elapsed(), path, symmetry=reduced)
+            return log.result(self.name, search.elapsed(), paths, model.reduced_by)
 
     def graph(
-        self, interpreter: Interpreter, bounds: Bounds | None, max_states: int, progress: Report | None
+        self, interpreter: Interpreter, bounds: Bounds | None, max_states: int, report: Reporter | None = None
     ) -> StateGraph:
         """The graph of all reachable states, found on this rank's device. Stop, see ``graph_on``."""
         from kvfence.checker.engines.gpu.device_graph import graph_on
@@ -166,9 +135,9 @@ class Gpu(Engine):
             device = self.device()
             with closing(device):
                 limits = replace(self.limits, max_states=max_states)
-                return graph_on(device, interpreter, bounds, limits, progress)
+                return graph_on(device, interpreter, bounds, limits, report)
         except (NoGpu, TooWide):
-            return explored(interpreter, bounds, max_states, progress)
+            return explored(interpreter, bounds, max_states, report)
 
     def _begin(self, model: GpuModel, search: Search, stack: ExitStack) -> None:
         """Enter the initial state, or go on from a checkpoint."""
@@ -202,7 +171,7 @@ class Gpu(Engine):
         return self._untraced(str(damaged), log, search)
 
     def _words_of(self, search: Search) -> Callable[[], str]:
-        """What there is to say where nothing more can be asked of anybody."""
+        """What there is to say where no rank can be asked anything more."""
 
         def words() -> str:
             again = ": run again with the same --checkpoint to go on" if self.checkpoint else ""
@@ -215,51 +184,31 @@ class Gpu(Engine):
         return words
 
     def _untraced(self, why: str, log: Log, search: Search | None) -> Result:
-        """What was found, without the ways there: a condition that is violated stays undetermined."""
+        """What was found, without the paths there: a condition that is violated stays undetermined."""
         log.stopped = why
         if search is None:
-            return log.result(self.name, 0.0, _no_path)
+            return log.result(self.name, 0.0)
         log.states = sum(search.known_levels)
         log.taken = search.known_taken[: len(log.taken)]
         log.transitions = sum(log.taken)
         log.depth = max(0, len(search.known_levels) - 1)
         if any(search.failed) or search.dead or any(search.looked[: search.source.invariants]):
             log.stopped += "; something is violated: go on, or search with more memory, to see how"
-        return log.result(self.name, search.elapsed(), _no_path)
+        return log.result(self.name, search.elapsed())
 
-    def _leaving_bounds(self, model: GpuModel, search: Search) -> None:
-        if search.outside:
-            lo, hi = model.limits[search.outside[0]]
-            raise Stop(f"{model.grounded.cells[search.outside[0]].label} leaves its bounds {lo} to {hi}")
-
-    def _symmetry(self, interpreter: Interpreter) -> Symmetry | None:
-        if not self.symmetry:
-            return None
-        found = symmetry(interpreter.grounded)
-        if not found.sorts:
-            why = "; ".join(f"{sort}: {reason}" for sort, reason in found.left_out.items())
-            self.note(f"no symmetry to reduce {interpreter.machine.name} by ({why})")
-        return found
-
-    def _on_the_processor(
-        self, why: NoGpu, machine: Machine, sizes: Mapping[str, int] | None, **asked: Any
-    ) -> Result:
+    def _on_the_processor(self, why: NoGpu, interpreter: Interpreter, options: RunOptions) -> Result:
         from kvfence.checker.engines.native import Native
 
         self.note(f"{why}: the native engine searches instead")
         engine = self.instead() if self.instead else Native(symmetry=self.symmetry, note=self.note)
-        return engine.run(machine, sizes, **asked)
-
-
-def _no_path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
-    raise AssertionError((sighting, id_, name, text))
+        return engine.decide(interpreter.machine, interpreter.sizes, options)
 
 
 def gpu_engine(
     *,
     threads: int,
     symmetry: bool,
-    checkpoint: FilePath | None,
+    checkpoint: Path | None,
     note: Note | None,
     store: MakeStore = PlainStore,
 ) -> Gpu:
@@ -276,15 +225,13 @@ def gpu_engine(
 
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
 
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Gpu(
-            symmetry=symmetry, checkpoint=checkpoint, note=note, instead=native, limits=limits, store=store
-        )
-    ranks, device = _joined()
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    ranks, device = (None, None) if alone else _joined()
     return Gpu(
         symmetry=symmetry,
         checkpoint=checkpoint,
         note=note,
+        instead=native if alone else None,
         ranks=ranks,
         device=device,
         limits=limits,

@@ -66,39 +66,3 @@ class PlainStore:
     def close(self) -> None:
         """See ``LevelStore``."""
         self._kept, self._used = {}, 0
-
-
-class LateStore:
-    """A store that is made when the first states leave the device: few searches need one."""
-
-    def __init__(self, make: Callable[[], LevelStore]) -> None:
-        self._make = make
-        self._store: LevelStore | None = None
-
-    def keep(self, address: int, nbytes: int) -> int | None:
-        """See ``LevelStore``."""
-        if self._store is None:
-            self._store = self._make()
-        return self._store.keep(address, nbytes)
-
-    def copy_back(self, number: int, first: int, nbytes: int, address: int) -> None:
-        """See ``LevelStore``."""
-        self._made().copy_back(number, first, nbytes, address)
-
-    def look(self, number: int, first: int, nbytes: int) -> Words:
-        """See ``LevelStore``."""
-        return self._made().look(number, first, nbytes)
-
-    def drop(self, number: int) -> None:
-        """See ``LevelStore``."""
-        self._made().drop(number)
-
-    def close(self) -> None:
-        """See ``LevelStore``."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-    def _made(self) -> LevelStore:
-        assert self._store is not None, "nothing was kept"
-        return self._store

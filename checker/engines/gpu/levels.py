@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from kvfence.checker.engines.gpu import checksums as sums
@@ -68,16 +69,29 @@ class Memory:
 
 
 class Levels:
-    """The levels found so far, of states of so many words; the last one is being filled."""
+    """The levels found so far, of states of so many words; the last one is being filled.
 
-    def __init__(self, memory: Memory, words: int, store: LevelStore) -> None:
-        self.memory, self.words, self.store = memory, words, store
+    ``make_store`` is called when the first states leave the device: few searches need a store.
+    """
+
+    def __init__(self, memory: Memory, words: int, make_store: Callable[[], LevelStore]) -> None:
+        self.memory, self.words, self._make_store = memory, words, make_store
         self.segments: list[Segment] = []
         self.levels: list[list[Piece]] = []
         self.expanded = 0  # pieces of the last level but one that are not needed any more
         self.scratch = 0  # memory of the device in which sums are computed,
         self.block = sums.RUN  # each of so many words
         self.save_first: Callable[[], None] | None = None  # called before states are let go
+
+    @cached_property
+    def store(self) -> LevelStore:
+        """Where states go that leave the device."""
+        return self._make_store()
+
+    def close(self) -> None:
+        """Give back what the store holds, if there is one."""
+        if "store" in vars(self):
+            self.store.close()
 
     @property
     def depth(self) -> int:

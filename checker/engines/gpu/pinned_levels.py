@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.engines.gpu.device.search_device import Device, Words
-from kvfence.checker.engines.gpu.host_levels import LateStore, LevelStore, PlainStore
+from kvfence.checker.engines.gpu.host_levels import LevelStore, PlainStore
 
 BLOCK = 2 << 20  # bytes
 POOL = 1 << 30  # bytes registered at a time,
@@ -129,15 +129,11 @@ class PinnedLevels:
 
 
 def pinned_levels(device: Device, limit: int) -> LevelStore:
-    """The store of a CUDA device, made when it is needed; ordinary memory where the reference cannot copy."""
-
-    def made() -> LevelStore:
-        try:
-            return _pinned(device, limit)
-        except _unusable():
-            return PlainStore(device, limit)
-
-    return LateStore(made) if limit >= POOL else PlainStore(device, limit)
+    """The store of a CUDA device; ordinary memory where the reference cannot copy, or for very little."""
+    try:
+        return _pinned(device, limit) if limit >= POOL else PlainStore(device, limit)
+    except _unusable():
+        return PlainStore(device, limit)
 
 
 def _unusable() -> tuple[type[Exception], ...]:
@@ -167,7 +163,7 @@ def _pinned(device: Any, limit: int) -> PinnedLevels:
         stream.synchronize()
 
     class Touching:
-        """Registers memory whose pages are there: the driver lets nobody copy while it makes them."""
+        """Registers memory whose pages are there: the driver blocks all copies while it makes them."""
 
         def register(self, address: int, nbytes: int) -> None:
             ctypes.memset(address, 0, nbytes)

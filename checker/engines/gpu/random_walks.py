@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.engines.base import (
-    REPORT_EVERY,
-    Bounds,
-    Engine,
+    INTERRUPTED,
+    CellBounds,
     Log,
     Path,
     Progress,
-    Report,
     Result,
+    RunOptions,
     Sighting,
-    Until,
+    in_ranges,
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.minimise import shorten
+from kvfence.checker.engines.explicit.word_engine import Note, WordEngine
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import mix
 from kvfence.checker.engines.gpu.device.search_device import Device, NoGpu, Params
 from kvfence.checker.engines.gpu.expansion import C_TAKEN
 from kvfence.checker.engines.gpu.exploration import GpuModel
-from kvfence.checker.engines.gpu.gpu import INTERRUPTED, Note, first_gpu
+from kvfence.checker.engines.gpu.gpu import first_gpu
 from kvfence.checker.engines.gpu.search import NOTHING
-from kvfence.checker.engines.word_size import TooWide, refused, word_bounds
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.language import Instance, Machine
+from kvfence.spec.language import Instance
 
 WALKS, STEPS = 1 << 20, 1000
 AT_ONCE = 1 << 18  # walks between two looks at the clock and at Ctrl-C
@@ -41,10 +40,10 @@ _MASK = (1 << 64) - 1
 _STEP, _INSTANCE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
-class Swarm(Engine):
+class Swarm(WordEngine):
     """So many random walks of at most so many steps. The same ``seed`` walks the same ways everywhere.
 
-    ``states`` of the result counts states as often as walks came by, and ``depth`` is the length of the
+    ``states`` of the result counts states as often as walks visited them, and ``depth`` is the length of the
     longest walk permitted. Counterexamples are shortened, but need not be shortest. What holds in all walks
     stays undetermined.
     """
@@ -65,45 +64,26 @@ class Swarm(Engine):
         self.walks, self.steps, self.seed = walks, steps, seed
         self.note, self.device = note or print_err, device or first_gpu
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,  # noqa: ARG002 - walks take next to none
-        progress: Report | None = None,
-    ) -> Result:
+    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
         """See ``Engine.run``; ``until="first"`` stops after the walks among which something was violated."""
-        start = time.perf_counter()
-        interpreter = Interpreter(machine, sizes)
-        try:
-            limits = word_bounds(interpreter.grounded, bounds)
-        except TooWide as wide:
-            return refused(self.name, interpreter.grounded, wide)
         model = GpuModel(interpreter, limits)
         log = Log(interpreter.grounded)
         if model.printed.instances > 1 << 16:
-            raise CannotRun(f"machine {machine.name} has too many actions at these sizes; use smaller ones")
+            name = interpreter.machine.name
+            raise CannotRun(f"machine {name} has too many actions at these sizes; use smaller ones")
         device = self._open(model)
         try:
             walks = _Walks(model, device, self.seed, self.steps)
-            done, why, reported = 0, "", start
+            done, why = 0, ""
             try:
                 while done < self.walks:
                     n = min(AT_ONCE, max(1, MOST_STEPS // self.steps), self.walks - done)
                     walks.walk(done, n)
                     done += n
-                    now = time.perf_counter()
-                    if progress is not None and now - reported >= REPORT_EVERY:
-                        reported = now
-                        seen = walks.states(done)
-                        progress(Progress(seen, n, self.steps, seen / (now - start)))
-                    if until != "end" and walks.violated():
+                    options.report(partial(self._progress, options, walks, done, n))
+                    if options.until != "end" and walks.violated():
                         break
-                    if max_states is not None and walks.states(done) > max_states:
+                    if options.max_states is not None and walks.states(done) > options.max_states:
                         break
             except KeyboardInterrupt:
                 why = f"{INTERRUPTED}: "
@@ -124,7 +104,11 @@ class Swarm(Engine):
                 steps = shorten(interpreter, steps, name)
             return interpreter.path(steps, id_, name, text)
 
-        return log.result(self.name, time.perf_counter() - start, path)
+        return log.result(self.name, options.report.seconds(), path)
+
+    def _progress(self, options: RunOptions, walks: _Walks, done: int, last: int) -> Progress:
+        states = walks.states(done)
+        return Progress(states, last, self.steps, options.report.rate(states))
 
     def _open(self, model: GpuModel) -> Device:
         try:
@@ -172,7 +156,7 @@ class _Walks:
         self.device.read(self.counters, 1)
 
     def states(self, walks: int) -> int:
-        """States that so many walks came by."""
+        """States that so many walks visited."""
         return walks + int(self.device.read(self.counters, C_STEPS + 1)[C_STEPS])
 
     def taken(self) -> list[int]:
@@ -188,11 +172,10 @@ class _Walks:
 
     def sightings(self, log: Log) -> dict[int, list[Instance]]:
         """Enter into the log what was seen; the steps to each sighting, by its ``id``."""
-        source, g = self.model.printed, self.model.grounded
+        source = self.model.printed
         sights = [int(x) for x in self.device.read(self.sights, self._seen)]
         ways: dict[int, list[Instance]] = {}
-        names = [(p.name, log.failed) for p, _ in g.invariants] + [(p.name, log.reached) for p, _ in g.goals]
-        for (name, where), sight in zip(names, sights, strict=False):
+        for (name, where), sight in zip(log.places(), sights, strict=False):
             if sight != NOTHING:
                 steps, state = self._again(sight)
                 where[name] = Sighting(state, len(steps))
@@ -223,15 +206,8 @@ class _Walks:
             drawn = [
                 (mix(random ^ (index * _INSTANCE & _MASK)) & ~0xFFFF | index, index, after)
                 for index, after, _ in run.successors(state)
-                if self._inside(after)
+                if in_ranges(self.model.grounded, after, self.model.limits)
             ]
             _, index, state = min(drawn)
             steps.append(run.instances[index])
         return steps, state
-
-    def _inside(self, state: tuple[int, ...]) -> bool:
-        for cell, value in zip(self.model.grounded.cells, state, strict=True):
-            lo, hi = self.model.limits.get(cell.number, (cell.lo, cell.hi))
-            if lo is not None and hi is not None and not lo <= value <= hi:
-                return False
-        return True

@@ -15,7 +15,7 @@ import numpy as np
 from kvfence.checker.engines.gpu.levels import Piece
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native.checkpoint import Checkpoint
-from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.checker.engines.native.saved import Form, Saved, SavedSight, Subject, Whole
 from kvfence.spec.errors import CannotRun
 
 _CHUNK = 1 << 22  # states read or written at a time
@@ -33,8 +33,7 @@ class Saving(Checkpoint):
         ranks: int = 1,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(folder / f"rank-{rank}-of-{ranks}" if ranks > 1 else folder, subject, every)
-        self.note = note or (lambda _: None)
+        super().__init__(folder / f"rank-{rank}-of-{ranks}" if ranks > 1 else folder, subject, every, note)
         self.saved_levels = 0
         self.bytes = 0
         self._lost = False
@@ -49,11 +48,12 @@ class Saving(Checkpoint):
             refused = error  # all ranks have to know before this one ends
         if search.ranks.total([int(refused is not None)])[0]:
             raise refused or CannotRun(f"{self.folder}: the checkpoint of another rank cannot be used")
-        self._emit()
+        self.emit_notes()
         last = -search.ranks.largest(-len(saved.levels) if saved else 0)
         if last == 0:
             if saved is not None:
-                self.note(f"{self.folder}: another rank has no checkpoint: the search begins anew")
+                self.notes.append(f"{self.folder}: another rank has no checkpoint: the search begins anew")
+                self.emit_notes()
                 self.begin_anew(form)
             self.completed(Whole(1, (0,) * form.instances, ()))
             return False
@@ -120,7 +120,6 @@ class Saving(Checkpoint):
         except OSError as error:
             self._lost = True  # what is let go cannot be written later
             self.failed(error)
-            self._emit()
 
     def save(self, search: Search) -> None:
         """Write a checkpoint, of the levels that are complete. A disk that takes none is noted only."""
@@ -130,26 +129,16 @@ class Saving(Checkpoint):
         try:
             self.append(search, search.complete)
             self.write(
-                Saved(
-                    format=FORMAT,
-                    subject=self.subject,
+                self.record(
                     levels=tuple(search.levels.count(d) for d in range(search.complete)),
-                    digests=(),
                     expanded=0,
                     bytes=self.bytes,
                     seconds=search.elapsed(),
                     taken=tuple(search.complete_taken),
-                    seen={what: tuple(Seen.of(s) for s in sights) for what, sights in seen.items()},
+                    seen={what: tuple(SavedSight.of(s) for s in sights) for what, sights in seen.items()},
                     outside=tuple(search.outside),
                     finished=search.finished,
-                    whole=(),
                 )
             )
         except OSError as error:
             self.failed(error)
-            self._emit()
-
-    def _emit(self) -> None:
-        for line in self.notes:
-            self.note(line)
-        self.notes.clear()

@@ -90,8 +90,8 @@ class Search(Expansion):
             self.known_taken = self._taken_by_all
             return
         levels = [self.levels.count(d) for d in range(len(self.levels.levels))]
-        told = self.ranks.total([*levels, *self.taken])
-        self.known_levels, self.known_taken = told[: len(levels)], told[len(levels) :]
+        sums = self.ranks.total([*levels, *self.taken])
+        self.known_levels, self.known_taken = sums[: len(levels)], sums[len(levels) :]
 
     def seen_up_to(self, depth: int) -> bool:
         """Whether something is violated in a state up to this depth, or in a step out of one."""
@@ -130,14 +130,14 @@ class Search(Expansion):
         flags = [int(counters[C_DEAD]), *(int(x) for x in counters[checks : checks + source.checks])]
         outside = [int(x) for x in counters[cells : cells + source.cells]]
         more = [*kinds_of(self._full), self.levels.count(depth + 1), int(self._something_seen())]
-        told = self.ranks.total([*more, *flags, *outside, *self.taken])
-        memory, too_many, self.fresh, self.something_seen = told[: len(more)]
+        sums = self.ranks.total([*more, *flags, *outside, *self.taken])
+        memory, too_many, self.fresh, self.something_seen = sums[: len(more)]
         self._agreed(memory, too_many)
-        del told[: len(more)]
-        self.outside = [k for k, left in enumerate(told[len(flags) : len(flags) + len(outside)]) if left]
-        self._taken_by_all = told[len(flags) + len(outside) :]
+        del sums[: len(more)]
+        self.outside = [k for k, left in enumerate(sums[len(flags) : len(flags) + len(outside)]) if left]
+        self._taken_by_all = sums[len(flags) + len(outside) :]
         known = [self.dead, *self.failed]
-        if any(flag and s is None for flag, s in zip(told, known, strict=False)):
+        if any(flag and s is None for flag, s in zip(sums, known, strict=False)):
             self._trace()
             self.device.write(self.trace_closed, np.array([s is not None for s in known], np.uint8))
             found = self._sightings(

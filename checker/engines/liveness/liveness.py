@@ -1,6 +1,6 @@
-"""Promises about whole runs: a fair run that never keeps one, or the certainty that there is none.
+"""Liveness properties: a fair run that violates one, or the certainty that there is none.
 
-A run breaks "``when`` leads to ``then``" if it reaches a state with ``when`` and stays for ever where
+A run violates "``when`` leads to ``then``" if it reaches a state with ``when`` and stays for ever where
 ``then`` is false. In a finite graph such a run ends up in one strongly connected component. It may also
 stop: every state can be followed by itself. Fairness rules runs out, for each instance of an action on its
 own: a weakly fair one that is enabled from some time on is taken, and so is a strongly fair one that is
@@ -11,24 +11,12 @@ States are not reduced by symmetry here: a run that treats two elements unequall
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from kvfence.checker.engines.base import (
-    Bounds,
-    Engine,
-    Finding,
-    Log,
-    Path,
-    Report,
-    Result,
-    Stop,
-    Until,
-    Verdict,
-)
+from kvfence.checker.engines.base import Engine, Finding, Log, Path, Result, RunOptions, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.liveness.components import components
 from kvfence.checker.engines.liveness.state_graph import Explored, Numbers, StateGraph, Truths, explored
@@ -40,11 +28,11 @@ MOST_STATES = 1_000_000  # the graph is kept in memory, with all its steps
 
 
 class Liveness(Engine):
-    """Decides the promises of a machine on its explored graph.
+    """Decides the liveness properties of a machine on its explored graph.
 
     ``fair=False`` takes no notice of the fairness marks, and ``explored`` finds the graph. The findings of
-    the result are the promises; a violated one has a run as its path, whose last steps repeat for ever. A
-    promise whose ``when`` never holds counts as an invariant whose premise is never met does.
+    the result are those properties; a violated one has a run as its path, whose last steps repeat for ever. A
+    property whose ``when`` never holds counts as an invariant whose premise is never met does.
     """
 
     name = "liveness"
@@ -52,45 +40,32 @@ class Liveness(Engine):
     def __init__(self, *, fair: bool = True, explored: Explored = explored) -> None:
         self.fair, self.explored = fair, explored
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
+    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
         """See ``Engine.run``. More than a million states (or ``max_states``) are undetermined.
 
-        CannotRun for a machine that promises nothing.
+        CannotRun for a machine without liveness properties.
         """
         if not machine.liveness:
             raise CannotRun(f"machine {machine.name} promises nothing about whole runs: use another engine")
-        start = time.perf_counter()
         interpreter = Interpreter(machine, sizes)
         log = Log(interpreter.grounded)
         findings = {
             p.name: Finding(p.id, p.name, "promise", Verdict.undetermined) for p in machine.liveness.values()
         }
         premises: dict[str, int | None] = {}
-        most = min(max_states or MOST_STATES, *([memory // 200] if memory else []), MOST_STATES)
-        try:
-            graph = self.explored(interpreter, bounds, most, progress)
+        most = min(
+            options.max_states or MOST_STATES, (options.memory or MOST_STATES * 200) // 200, MOST_STATES
+        )
+        with log.stopping():
+            graph = self.explored(interpreter, options.bounds, most, options.report)
             search = _Search(interpreter, graph, self.fair)
             log.states, log.transitions, log.depth = graph.count, len(graph.source), search.depth
             log.taken = np.bincount(graph.instance, minlength=len(interpreter.instances)).tolist()
             for name, finding in findings.items():
                 findings[name], premises[name] = search.decide(finding)
-                if until == "first" and findings[name].path is not None:
+                if options.until == "first" and findings[name].path is not None:
                     break
-        except Stop as stop:
-            log.stopped = str(stop)
-        except KeyboardInterrupt:
-            log.stopped = "interrupted"
-        found = log.result(self.name, time.perf_counter() - start, _no_path)
+        found = log.result(self.name, options.report.seconds())
         taken = {} if log.stopped else found.coverage  # nothing is known of it before the graph is whole
         unmet = {
             name: spell(p.when)
@@ -99,10 +74,6 @@ class Liveness(Engine):
         }
         found = replace(found, goals={}, witnesses={}, premises=premises, unmet=unmet, unjudged=())
         return replace(found, findings=findings, coverage=taken)
-
-
-def _no_path(*_: object) -> Path:
-    raise AssertionError("only promises are judged here")
 
 
 class _Search:
@@ -132,7 +103,7 @@ class _Search:
         return found
 
     def decide(self, finding: Finding) -> tuple[Finding, int | None]:
-        """The verdict on a promise, and the depth at which its ``when`` first holds."""
+        """The verdict on a liveness property, and the depth at which its ``when`` first holds."""
         shortest: Path | None = None
         first: int | None = None
         for p in self.liveness.get(finding.name, []):
@@ -238,33 +209,35 @@ class _Search:
         return int(states[came["depth"][states].argmin()])
 
     def _stem(self, end: int, begin: Truths, came: dict[str, Numbers]) -> list[int]:
-        """Steps from the initial state, by way of a state where the promise is owed, to ``end``."""
+        """Steps from the initial state, by way of a state where ``when`` holds, to ``end``."""
         out: list[int] = []
         at = end
         while came["by"][at] >= 0:
             out.insert(0, int(came["by"][at]))
             at = int(self.graph.source[out[0]])
         if not begin[at]:
-            raise AssertionError("the way back does not lead to where the promise is owed")
+            raise AssertionError("the way back does not lead to a state where ``when`` holds")
         everything = np.ones(self.graph.count, np.bool_)
-        here = np.zeros(self.graph.count, np.bool_)
-        here[at] = True
-        return [*self._way(0, here, everything), *out]
+        return [*self._way(0, self._only(at), everything), *out]
+
+    def _only(self, state: int) -> Truths:
+        """The set of one state."""
+        only: Truths = np.arange(self.graph.count) == state
+        return only
 
     def _way(self, start: int, goal: Truths, inside: Truths) -> list[int]:
         """A shortest list of steps from ``start`` into ``goal``, through states of ``inside``."""
         g = self.graph
         by = np.full(g.count, -1)
-        seen = np.zeros(g.count, np.bool_)
-        seen[start] = True
+        visited = self._only(start)
         frontier = np.array([start])
         while not goal[frontier].any():
             steps = g.steps_from(frontier)
-            steps = steps[inside[g.target[steps]] & ~seen[g.target[steps]]]
+            steps = steps[inside[g.target[steps]] & ~visited[g.target[steps]]]
             frontier, first = np.unique(g.target[steps], return_index=True)
             if not frontier.size:
-                raise AssertionError("the states do not hang together")
-            seen[frontier] = True
+                raise AssertionError("the states are not connected")
+            visited[frontier] = True
             by[frontier] = steps[first]
         at = int(frontier[goal[frontier]][0])
         out: list[int] = []
@@ -297,10 +270,8 @@ class _Search:
                 steps = np.flatnonzero(mine & (g.source == at))
                 out.append(int(steps[0]))
                 at = int(g.target[steps[0]])
-        home = np.zeros(g.count, np.bool_)
-        home[start] = True
         if not out:  # a step, any step, so that there is something to repeat
             steps = np.flatnonzero(within & (g.source == start))
             out = [int(steps[0])]
             at = int(g.target[steps[0]])
-        return [*out, *self._way(at, home, inside)]
+        return [*out, *self._way(at, self._only(start), inside)]

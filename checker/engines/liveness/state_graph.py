@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.core.c_build import CannotCompile
-from kvfence.checker.engines.base import Bounds, Log, Report, Stop, cell_bounds
+from kvfence.checker.engines.base import (
+    Bounds,
+    CellBounds,
+    Log,
+    Reporter,
+    RunOptions,
+    Stop,
+    bounds_left,
+    cell_bounds,
+)
 from kvfence.checker.engines.explicit.columns import below
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.native.exploration import Exploration, Model
@@ -17,7 +26,7 @@ from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.word_size import TooWide, is_word, word_bounds
 from kvfence.spec.language.nodes import Node
 
-Explored = Callable[[Interpreter, Bounds | None, int, Report | None], "StateGraph"]
+Explored = Callable[[Interpreter, Bounds | None, int, Reporter], "StateGraph"]
 Numbers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 PIECE = 4096  # states whose steps are listed at a time
@@ -78,7 +87,7 @@ class StateGraph:
 
 
 def explored(
-    interpreter: Interpreter, bounds: Bounds | None, max_states: int, progress: Report | None = None
+    interpreter: Interpreter, bounds: Bounds | None, max_states: int, report: Reporter | None = None
 ) -> StateGraph:
     """The graph of all reachable states, found in C, or in Python without a compiler or beyond 64 bits.
 
@@ -90,11 +99,11 @@ def explored(
         model = Model(interpreter, limits)
     except (CannotCompile, TooWide):
         return _in_python(interpreter, limits, max_states)
-    return _in_c(model, max_states, progress)
+    return _in_c(model, RunOptions(max_states=max_states, report=report or Reporter()))
 
 
-def _in_c(model: Model, max_states: int, progress: Report | None) -> StateGraph:
-    exploration = Exploration(model, Log(model.grounded), 1, max_states=max_states, progress=progress)
+def _in_c(model: Model, options: RunOptions) -> StateGraph:
+    exploration = Exploration(model, Log(model.grounded), 1, options)
     try:
         exploration.open()
         exploration.explore("end")
@@ -143,7 +152,7 @@ def level_graph(
     return StateGraph(column, len(words), (number[source], instance, number[target]))
 
 
-def _in_python(interpreter: Interpreter, limits: dict[int, tuple[int, int]], max_states: int) -> StateGraph:
+def _in_python(interpreter: Interpreter, limits: CellBounds, max_states: int) -> StateGraph:
     number = {interpreter.initial(): 0}
     states = [interpreter.initial()]
     steps: list[tuple[int, int, int]] = []
@@ -154,8 +163,7 @@ def _in_python(interpreter: Interpreter, limits: dict[int, tuple[int, int]], max
                 continue
             for cell, (lo, hi) in limits.items():
                 if not lo <= after[cell] <= hi:
-                    label = interpreter.grounded.cells[cell].label
-                    raise Stop(f"{label} leaves its bounds {lo} to {hi}")
+                    raise Stop(bounds_left(interpreter.grounded, cell, limits))
             if after not in number:
                 number[after] = len(states)
                 states.append(after)

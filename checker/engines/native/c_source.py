@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 
+from kvfence.checker.engines.base import CellBounds
 from kvfence.checker.engines.explicit.columns import below
 from kvfence.checker.engines.explicit.symmetry import Exchange, Symmetry
+from kvfence.checker.engines.explicit.updates import ALL_BITS, constant_part, is_computed, limits_kept
 from kvfence.checker.engines.native.c_nodes import Scope
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import GroundCheck, Grounded, Instance
-from kvfence.spec.language.nodes import Graph, Node
 
-_ALL = (1 << 64) - 1
 _LONG = 300  # statements of one C function: compilers take more than linear time
 _BATCH = 2048  # successors entered at a time
 SEARCH = ("table.c", "levels.c", "search.c", "session.c", "graph.c")  # in the order they build on each other
@@ -29,11 +29,11 @@ class NativeSource:
         self,
         g: Grounded,
         packing: Dense,
-        limits: Mapping[int, tuple[int, int]],
+        limits: CellBounds,
         symmetry: Symmetry | None = None,
     ) -> None:
         self.grounded, self.packing, self.symmetry = g, packing, symmetry
-        self.limits = {i.index: _limits(g.graph, i, limits) for i in g.instances}
+        self.limits = {i.index: limits_kept(g.graph, i, limits) for i in g.instances}
         names = (c.name for i in g.instances for c in (*i.checks, *i.ranges))
         self.checks = {name: k for k, name in enumerate(dict.fromkeys(names))}
 
@@ -105,49 +105,36 @@ class NativeSource:
         """Instances with the same computed next values, together."""
         found: dict[tuple[object, ...], list[Instance]] = {}
         for i in self.grounded.instances:
-            key = tuple((cell, n.id) for cell, n in sorted(i.updates.items()) if self._computed(cell, n))
+            key = tuple(
+                (cell, n.id) for cell, n in sorted(i.updates.items()) if is_computed(self.packing, cell, n)
+            )
             found.setdefault(key or ("alone", i.index), []).append(i)
         return list(found.values())
 
     def _cluster(self, cluster: list[Instance], guards: list[str], outer: Scope) -> list[str]:
+        """The steps of instances with the same computed values, which are computed once."""
         if len(cluster) == 1:
             inner = Scope(self.packing, 2, outer)
-            lines = self._instance(cluster[0], inner, self._computed_words(cluster[0], inner))
-            return [
-                "  {",
-                f"  M m = {guards[0]} & valid;",
-                "  if (ANY(m)) {",
-                *lines,
-                "  }",
-                "  ROOM(t, n);",
-                "  }",
-            ]
+            return self._guarded(cluster[0], guards[0], inner, self._computed_words(cluster[0], inner))
         shared = Scope(self.packing, 2, outer)
         words = self._computed_words(cluster[0], shared)
         out = []
         for i, guard in zip(cluster, guards, strict=True):
-            inner = Scope(self.packing, 3, shared)
-            lines = self._instance(i, inner, words)
-            out += [
-                "    {",
-                f"    M m = {guard} & valid;",
-                "    if (ANY(m)) {",
-                *lines,
-                "    }",
-                "    ROOM(t, n);",
-                "    }",
-            ]
+            out += self._guarded(i, guard, Scope(self.packing, 3, shared), words)
         return [f"  if (ANY(({' | '.join(guards)}) & valid)) {{", *shared.lines, *out, "  }"]
 
-    def _computed(self, cell: int, n: Node) -> bool:
-        s = self.packing.slots[cell]
-        return bool(s.bits) and n.op != "const" and _moved(cell, n) is None
+    def _guarded(self, i: Instance, guard: str, scope: Scope, computed: Mapping[int, str]) -> list[str]:
+        """The block of an instance, entered where its guard holds in some lane."""
+        pad = "  " * (scope.indent - 1)
+        head = [f"{pad}{line}" for line in ("{", f"M m = {guard} & valid;", "if (ANY(m)) {")]
+        tail = [f"{pad}{line}" for line in ("}", "ROOM(t, n);", "}")]
+        return [*head, *self._instance(i, scope, computed), *tail]
 
     def _computed_words(self, i: Instance, scope: Scope) -> dict[int, str]:
         """For each word, the name of the bits of its computed cells."""
         parts: dict[int, list[str]] = {}
         for cell, n in i.updates.items():
-            if self._computed(cell, n):
+            if is_computed(self.packing, cell, n):
                 s = self.packing.slots[cell]
                 value = scope.number(n)
                 if s.lo:
@@ -168,10 +155,10 @@ class NativeSource:
             ok = scope.name(n)
             tail += [f"if (m & NOT({ok})) step_outside(t, {cell});", f"m &= {ok};"]
         tail.append(f"EMIT(t, {i.index}, m, n);")
-        masks, plus = self._constant_part(i)
+        masks, plus = constant_part(self.packing, i)
         for k in range(self.packing.words):
             text = f"w[{k}]"
-            if masks[k] != _ALL:
+            if masks[k] != ALL_BITS:
                 text = f"({text} & K({_signed(masks[k])}))"
             if plus[k]:
                 text = f"({text} + K({_signed(plus[k])}))"
@@ -188,19 +175,6 @@ class NativeSource:
             return []
         bad = f"m & NOT({scope.name(check.holds)})"
         return [f"if ({bad}) step_failed(t, {self.checks[check.name]}, {i.index}, w, {bad});"]
-
-    def _constant_part(self, i: Instance) -> tuple[list[int], list[int]]:
-        """For each word, the bits kept and the number added."""
-        keep, plus = [_ALL] * self.packing.words, [0] * self.packing.words
-        for cell, n in i.updates.items():
-            s = self.packing.slots[cell]
-            moved = _moved(cell, n)
-            if moved is not None:
-                plus[s.word] += moved << s.offset
-            elif s.bits:
-                keep[s.word] &= ~s.mask
-                plus[s.word] += (n.value - s.lo) << s.offset if n.op == "const" else 0
-        return keep, [p & _ALL for p in plus]
 
     def _look(self) -> list[str]:
         g = self.grounded
@@ -312,26 +286,12 @@ def _logical(text: str, operator: str, distance: int) -> str:
         return text
     if operator == "<<":
         return f"({text} << {distance})"
-    return f"(({text} >> {distance}) & K({_signed(_ALL >> distance)}))"
-
-
-def _limits(graph: Graph, i: Instance, limits: Mapping[int, tuple[int, int]]) -> list[tuple[int, Node]]:
-    def inside(n: Node, lo: int, hi: int) -> Node:
-        return graph.junction("and", (graph.at_most(graph.const(lo), n), graph.at_most(n, graph.const(hi))))
-
-    return [(c, inside(n, *limits[c])) for c, n in i.updates.items() if c in limits]
-
-
-def _moved(cell: int, n: Node) -> int | None:
-    """``k`` if the next value of the cell is its own plus ``k``."""
-    if n.op == "add" and n.args[0].op == "cell" and n.args[0].value == cell and n.args[1].op == "const":
-        return n.args[1].value
-    return None
+    return f"(({text} >> {distance}) & K({_signed(ALL_BITS >> distance)}))"
 
 
 def _signed(value: int) -> str:
     """A 64-bit pattern as a C constant."""
-    return f"(i64){value & _ALL}ull"
+    return f"(i64){value & ALL_BITS}ull"
 
 
 def _packaged(name: str) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,11 +71,14 @@ class LevelDigests:
 class Checkpoint:
     """The folder of one search, locked while it is open. CannotRun where it cannot be used.
 
-    ``notes`` are lines about what was found damaged and done without.
+    ``notes`` are lines about what was found damaged and done without; ``note`` gets them.
     """
 
-    def __init__(self, folder: Path, subject: Subject, every: float) -> None:
+    def __init__(
+        self, folder: Path, subject: Subject, every: float, note: Callable[[str], None] | None = None
+    ) -> None:
         self.folder, self.subject, self.every = folder, subject, every
+        self._note = note or (lambda _: None)
         self.written = time.monotonic()
         self.notes: list[str] = []
         self.whole: list[Whole] = []
@@ -125,7 +128,8 @@ class Checkpoint:
         self.digests, self.whole = LevelDigests(self.file, form.entry), []
         try:
             os.ftruncate(self.file, 0)
-            self._replace(self._nothing())
+            counts = {"levels": (), "expanded": 0, "bytes": 0, "seconds": 0.0, "taken": (), "outside": ()}
+            self._replace(self.record(**counts, seen={}, finished=False))
         except OSError as error:
             raise CannotRun(f"{self.folder} cannot take a checkpoint: {error.strerror}") from None
 
@@ -225,6 +229,17 @@ class Checkpoint:
                 f"{self.folder} cannot take the checkpoint ({error.strerror}): the search goes on, and the "
                 f"last checkpoint that was written stays"
             )
+            self.emit_notes()
+
+    def emit_notes(self) -> None:
+        """Give each line to ``note``, once."""
+        for line in self.notes:
+            self._note(line)
+        self.notes.clear()
+
+    def record(self, **facts: Any) -> Saved:
+        """A record of this search: the fields of ``Saved`` but for those that ``write`` fills in."""
+        return Saved(format=FORMAT, subject=self.subject, digests=(), whole=(), **facts)
 
     def write(self, saved: Saved) -> None:
         """Replace the checkpoint; the states must have been saved to ``file``. OSError."""
@@ -233,22 +248,6 @@ class Checkpoint:
         digests = self.digests.extend(saved.levels)
         whole = tuple(w for w in self.whole if w.levels <= len(saved.levels))
         self._replace(msgspec.structs.replace(saved, digests=digests, whole=whole))
-
-    def _nothing(self) -> Saved:
-        return Saved(
-            format=FORMAT,
-            subject=self.subject,
-            levels=(),
-            digests=(),
-            expanded=0,
-            bytes=0,
-            seconds=0.0,
-            taken=(),
-            seen={},
-            outside=(),
-            finished=False,
-            whole=(),
-        )
 
     def _replace(self, saved: Saved) -> None:
         path, new, before = (self.folder / f"{INDEX}{end}" for end in ("", ".new", ".before"))

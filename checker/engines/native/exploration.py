@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from kvfence.checker.core.c_build import library
 from kvfence.checker.engines.base import (
     FIRST,
-    REPORT_EVERY,
     SEEN,
+    CellBounds,
     Log,
     Progress,
-    Report,
+    RunOptions,
     Sighting,
     Stop,
     Until,
+    bounds_left,
+    in_ranges,
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.symmetry import Symmetry
@@ -26,7 +27,7 @@ from kvfence.checker.engines.native.c_source import NativeSource
 from kvfence.checker.engines.native.checkpoint import Checkpoint
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.native.library import Search, Sight, bound
-from kvfence.checker.engines.native.saved import FORMAT, Form, Saved, Seen, Subject, Whole
+from kvfence.checker.engines.native.saved import Form, Saved, SavedSight, Subject, Whole
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import PREMISE, Instance
 
@@ -41,7 +42,7 @@ class Model:
     """A machine compiled for searching. CannotCompile when it cannot be."""
 
     def __init__(
-        self, interpreter: Interpreter, limits: dict[int, tuple[int, int]], symmetry: Symmetry | None = None
+        self, interpreter: Interpreter, limits: CellBounds, symmetry: Symmetry | None = None
     ) -> None:
         self.interpreter, self.symmetry = interpreter, symmetry
         self.grounded = interpreter.grounded
@@ -54,6 +55,16 @@ class Model:
         """The words of a state."""
         return tuple(int(x) for x in self.packing.pack(state)[:, 0])
 
+    @property
+    def reduced_by(self) -> tuple[str, ...]:
+        """The sorts up to whose renaming states are counted."""
+        return self.symmetry.sorts if self.symmetry else ()
+
+    def stop_if_outside(self, cells: Sequence[int]) -> None:
+        """Stop where some step would have taken one of these cells out of its bounds."""
+        if cells:
+            raise Stop(bounds_left(self.grounded, cells[0], self.limits))
+
     def subject(self) -> Subject:
         """What a checkpoint is of."""
         g = self.grounded
@@ -61,7 +72,7 @@ class Model:
             machine=g.machine.name,
             faults=tuple(sorted(g.machine.faults)),
             sizes=g.sizes,
-            symmetry=self.symmetry.sorts if self.symmetry else (),
+            symmetry=self.reduced_by,
             code=hashlib.sha256(self.source.machine_text().encode()).hexdigest(),
         )
 
@@ -80,19 +91,14 @@ class Model:
         )
 
     def _is_true(self, what: str, k: int, sight: Sight) -> bool:
-        """Whether a sight that a file tells of is one: the ``k``-th property, check or deadlock."""
+        """Whether a sight of a file is one: the ``k``-th property, check or deadlock."""
         run, g = self.interpreter, self.grounded
         state = self.packing.unpack(sight.words)
-        if self.pack(state) != sight.words:
+        if self.pack(state) != sight.words or not in_ranges(g, state, self.limits):
             return False
-        for cell, value in zip(g.cells, state, strict=True):
-            lo, hi = self.limits.get(cell.number, (cell.lo, cell.hi))
-            if (lo is not None and value < lo) or (hi is not None and value > hi):
-                return False
         if what == "looked":
-            invariants = len(g.invariants)
-            named = [g.invariants[k][0]] if k < invariants else [g.goals[k - invariants][0]]
-            return named[0] in (run.violated(state) if k < invariants else run.reached(state))
+            properties = [p for p, _ in (*g.invariants, *g.goals)]
+            return properties[k] in (run.violated(state) if k < len(g.invariants) else run.reached(state))
         if what == "failed":
             instance = g.instances[sight.instance]
             names = {failure.name for failure in run.failures(state, instance)}
@@ -103,22 +109,10 @@ class Model:
 class Exploration:
     """One search: runs the C in slices, and between them looks after time, memory and the checkpoint."""
 
-    def __init__(
-        self,
-        model: Model,
-        log: Log,
-        threads: int,
-        *,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-        start: float | None = None,
-        note: Callable[[str], None] | None = None,
-    ) -> None:
-        self.note = note or (lambda _: None)
+    def __init__(self, model: Model, log: Log, threads: int, options: RunOptions | None = None) -> None:
+        options = options or RunOptions()
         self.model, self.log, self.threads = model, log, threads
-        self.max_states, self.memory, self.progress = max_states, memory, progress
-        self.start = self.reported = time.perf_counter() if start is None else start
+        self.max_states, self.memory, self.report = options.max_states, options.memory, options.report
         self.checkpoint: Checkpoint | None = None
         self.search: Search | None = None
         self.before = 0.0  # seconds spent by the runs that this one goes on from
@@ -128,13 +122,14 @@ class Exploration:
 
     def elapsed(self) -> float:
         """Seconds spent, those before a checkpoint included."""
-        return self.before + time.perf_counter() - self.start
+        return self.before + self.report.seconds()
 
     def open(self, checkpoint: Checkpoint | None = None) -> None:
         """Begin, or go on from a checkpoint. Stop when the memory limit is too small for that."""
-        saved = checkpoint.load(self.model.form()) if checkpoint is not None else None
-        for line in checkpoint.notes if checkpoint is not None else ():
-            self.note(line)
+        saved = None
+        if checkpoint is not None:
+            saved = checkpoint.load(self.model.form())
+            checkpoint.emit_notes()
         entry = 8 * self.model.packing.words
         buffers = int(self.model.library.buffers()) * self.threads
         self.slack = 2 * buffers // (entry + 8)  # successors that may be entered after a run has to stop
@@ -179,10 +174,7 @@ class Exploration:
             elif self.checkpoint is not None:
                 self.checkpoint.completed(self._whole())
             self._write(level_end=True)
-        outside = search.outside(len(self.model.grounded.cells))
-        if outside:
-            lo, hi = self.model.limits[outside[0]]
-            raise Stop(f"{self.model.grounded.cells[outside[0]].label} leaves its bounds {lo} to {hi}")
+        self.model.stop_if_outside(search.outside(len(self.model.grounded.cells)))
 
     def close(self) -> None:
         """Give everything back."""
@@ -208,8 +200,7 @@ class Exploration:
             expanded = len(levels) - 2
             if any(s and s.depth <= expanded for s in (*looked, *failed, *dead)):
                 looked = [s if s and s.depth <= expanded else None for s in looked]
-        names = [(p.name, log.failed) for p, _ in g.invariants] + [(p.name, log.reached) for p, _ in g.goals]
-        for (name, where), sight in zip(names, looked, strict=True):
+        for (name, where), sight in zip(log.places(), looked, strict=True):
             if sight is not None:
                 where[name] = Sighting(sight.words, sight.depth)
         for name, sight in zip(self.model.source.checks, failed, strict=True):
@@ -242,7 +233,7 @@ class Exploration:
         if until == "seen":
             goals = self._sights()[0][len(g.invariants) :]
             met = [p.name for (p, _), sight in zip(g.goals, goals, strict=True) if sight is not None]
-            if self.log.seen(search.taken(len(g.instances)), met):
+            if self.log.covers(search.taken(len(g.instances)), met):
                 raise Stop(SEEN)
 
     def _seen_up_to(self, depth: int) -> bool:
@@ -257,7 +248,7 @@ class Exploration:
             full_at, blocks = self._make_room()
             why = search.run(SLICE, full_at, blocks)
             now = search.status()
-            self._report(now.states, now.level_states, now.depth - 1)
+            self.report(self._progress)
             if self.max_states is not None and now.states > self.max_states:
                 raise Stop(f"more than {self.max_states} states")
             if why == 0:
@@ -315,11 +306,9 @@ class Exploration:
                 f"{error.strerror}"
             ) from None
 
-    def _report(self, states: int, frontier: int, depth: int) -> None:
-        now = time.perf_counter()
-        if self.progress is not None and now - self.reported >= REPORT_EVERY:
-            self.reported = now
-            self.progress(Progress(states, frontier, depth, states / self.elapsed()))
+    def _progress(self) -> Progress:
+        now = self._search().status()
+        return Progress(now.states, now.level_states, now.depth - 1, now.states / self.elapsed())
 
     def _write(self, level_end: bool, now: bool = False) -> None:
         """Write a checkpoint if it is time for one."""
@@ -331,27 +320,20 @@ class Exploration:
             checkpoint.write(self._saved(checkpoint))
         except OSError as error:
             checkpoint.failed(error)
-            for line in checkpoint.notes:
-                self.note(line)
-            checkpoint.notes.clear()
 
     def _saved(self, checkpoint: Checkpoint) -> Saved:
         search, g = self._search(), self.model.grounded
         state = search.status()
         kept = dict(zip(("looked", "failed", "dead"), self._sights(), strict=True))
-        return Saved(
-            format=FORMAT,
-            subject=checkpoint.subject,
+        return checkpoint.record(
             levels=tuple(search.levels()),
-            digests=(),
             expanded=state.expanded,
             bytes=state.file_bytes,
             seconds=self.elapsed(),
             taken=tuple(search.taken(len(g.instances))),
-            seen={what: tuple(Seen.of(s) for s in sights) for what, sights in kept.items()},
+            seen={what: tuple(SavedSight.of(s) for s in sights) for what, sights in kept.items()},
             outside=tuple(search.outside(len(g.cells))),
             finished=self.finished,
-            whole=(),
         )
 
     def _whole(self) -> Whole:
@@ -397,7 +379,10 @@ class Exploration:
         state, out = run.initial(), []
         for wanted in chain[1:]:
             for index, after, _ in run.successors(state):
-                if self._inside(after) and search.representative(self.model.pack(after)) == wanted:
+                if (
+                    in_ranges(self.model.grounded, after, self.model.limits)
+                    and search.representative(self.model.pack(after)) == wanted
+                ):
                     out.append(run.instances[index])
                     state = after
                     break
@@ -412,10 +397,3 @@ class Exploration:
                     return [*out, run.instances[index]]
             raise AssertionError("a failing step under symmetry cannot be followed")
         return out
-
-    def _inside(self, state: tuple[int, ...]) -> bool:
-        for cell, value in zip(self.model.grounded.cells, state, strict=True):
-            lo, hi = self.model.limits.get(cell.number, (cell.lo, cell.hi))
-            if lo is not None and hi is not None and not lo <= value <= hi:
-                return False
-        return True

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kvfence.checker.engines.explicit.pack import WORD_BITS, Packing
-from kvfence.spec.language import Grounded
 
 ONE_WORD = 63  # the top bit of the first word marks an occupied table entry,
 FIRST_WORD = 62  # and with several words the bit below says that all of them are written
@@ -18,9 +15,6 @@ class Dense(Packing):
     """
 
     word_bits: list[int]
-
-    def __init__(self, grounded: Grounded, bounds: Mapping[int, tuple[int, int]]) -> None:
-        super().__init__(grounded, bounds)
 
     def _place(self) -> int:
         for s in self.slots:

@@ -93,8 +93,7 @@ class Search:
 
     def begin(self, state: Sequence[int]) -> None:
         """Enter the initial state; level 0 is then ready to be expanded."""
-        if self._library.begin(self._search, self._array(state)):
-            raise MemoryError("no memory for the first level")
+        _need_memory(not self._library.begin(self._search, self._array(state)), "the first level")
 
     def run(self, seconds: float, full_at: int, block_bytes: int) -> int:
         """Expand the present level for so long; 0 at its end, else why it stopped (several bits)."""
@@ -107,8 +106,7 @@ class Search:
 
     def grow(self, times: int = 1) -> None:
         """Double the table, ``times`` times."""
-        if self._library.grow(self._search, times):
-            raise MemoryError("no memory for a larger table")
+        _need_memory(not self._library.grow(self._search, times), "a larger table")
 
     def next_level(self) -> bool:
         """Go on to the next level; false when it is empty."""
@@ -123,13 +121,11 @@ class Search:
 
     def save(self) -> None:
         """Write every state that the file does not have yet."""
-        if self._library.save(self._search):
-            self._failed()
+        self._check(self._library.save(self._search))
 
     def spill(self, keep: int) -> None:
         """Save, then drop blocks from memory until so many bytes are left."""
-        if self._library.spill(self._search, keep):
-            self._failed()
+        self._check(self._library.spill(self._search, keep))
 
     def status(self) -> Status:
         """How far the search is."""
@@ -190,21 +186,18 @@ class Search:
         size = 3 + self.words
         came = (U64 * (size * len(targets)))()
         flat = self._array([x for t in targets for x in t])
-        if self._library.predecessors(self._search, depth, len(targets), flat, came):
-            self._failed()
+        self._check(self._library.predecessors(self._search, depth, len(targets), flat, came))
         each = [[int(x) for x in came[k : k + size]] for k in range(0, len(came), size)]
         return [Sight(tuple(e[3:]), depth, e[2]) if e[0] else None for e in each]
 
     def number_states(self) -> None:
         """Number all states, level by level; ``steps`` speaks of these numbers."""
-        if self._library.number_states(self._search):
-            self._failed()
+        self._check(self._library.number_states(self._search))
 
     def states_of(self, depth: int, count: int) -> NDArray[np.uint64]:
         """The states of a level: (states, words)."""
         out = np.empty((count, self.words), WORD)
-        if self._library.copy_level(self._search, depth, out.ctypes.data):
-            self._failed()
+        self._check(self._library.copy_level(self._search, depth, out.ctypes.data))
         return out
 
     def steps(self, states: NDArray[np.uint64], instances: int) -> tuple[NDArray[np.uint32], ...]:
@@ -222,8 +215,18 @@ class Search:
     def _array(self, values: Sequence[int]) -> Any:
         return (U64 * max(1, len(values)))(*values)
 
+    def _check(self, answer: int) -> None:
+        """OSError or MemoryError where a call that uses the file has failed."""
+        if answer:
+            self._failed()
+
     def _failed(self) -> None:
         number = self.status().error_number
         if number == errno.ENOMEM:
             raise MemoryError("no memory for a level")
         raise OSError(number, os.strerror(number))
+
+
+def _need_memory(there_is: bool, what: str) -> None:
+    if not there_is:
+        raise MemoryError(f"no memory for {what}")

@@ -1,7 +1,7 @@
 """What a checkpoint says of a search: the record, its digest, and whether its numbers can be true.
 
-The digest tells damage. The bounds are checked even so, before anything is given to compiled code: a record
-whose digest somebody computed anew may end a run with an error, but never with a crash.
+The digest reveals damage. The bounds are checked even so, before anything is given to compiled code: a record
+whose digest was computed anew may end a run with an error, but never with a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT_COUNTS = 100_000  # numbers in ``whole``: of machines with many instances, 
 LARGEST = 1 << 62  # of every count
 
 
-class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SavedSight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where something was seen: the words of the state in hexadecimal, its depth, the instance."""
 
     state: tuple[str, ...]
@@ -30,7 +30,7 @@ class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: int
 
     @classmethod
-    def of(cls, sight: Sight | None) -> Seen | None:
+    def of(cls, sight: Sight | None) -> SavedSight | None:
         """A sight as it is written."""
         return cls(tuple(f"{w:x}" for w in sight.words), sight.depth, sight.instance) if sight else None
 
@@ -81,7 +81,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bytes: int
     seconds: float
     taken: tuple[int, ...]
-    seen: dict[str, tuple[Seen | None, ...]]
+    seen: dict[str, tuple[SavedSight | None, ...]]
     outside: tuple[int, ...]
     finished: bool
     whole: tuple[Whole, ...]
@@ -105,7 +105,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if known is None:
             return None
 
-        def seen_then(what: str, seen: Seen | None) -> Seen | None:
+        def seen_then(what: str, seen: SavedSight | None) -> SavedSight | None:
             depth = levels - 1 if what == "looked" else levels - 2
             return seen if seen is not None and seen.depth <= depth else None
 
@@ -142,24 +142,19 @@ class Form(NamedTuple):
         return next(self._faults(saved), None)
 
     def _faults(self, saved: Saved) -> Iterator[str]:
-        counts = (*saved.levels, *saved.taken, saved.expanded, saved.bytes)
-        if not all(0 <= n < LARGEST for n in counts):
-            yield "a count is out of its bounds"
-        if len(saved.digests) != len(saved.levels):
-            yield "it has not one digest for each level"
-        if saved.bytes != self.entry * sum(saved.levels):
-            yield "its levels are not as long as the states"
-        if len(saved.levels) <= self.filling:
-            yield "a level is missing"
-        if self.alone and (saved.levels[0] != 1 or 0 in saved.levels[:-1]):
-            yield "a level is empty"
-        before_last = saved.levels[-2] if len(saved.levels) > 1 else 0
-        if saved.expanded > before_last:
-            yield "more states are expanded than there are"
-        if saved.finished and self.alone and saved.levels[-1]:
-            yield "it is said to be finished and has states to expand"
-        if not (math.isfinite(saved.seconds) and saved.seconds >= 0):
-            yield "its time is no time"
+        levels, counts = saved.levels, (*saved.levels, *saved.taken, saved.expanded, saved.bytes)
+        finished = saved.finished and self.alone
+        wrong = (
+            (not all(0 <= n < LARGEST for n in counts), "a count is out of its bounds"),
+            (len(saved.digests) != len(levels), "it has not one digest for each level"),
+            (saved.bytes != self.entry * sum(levels), "its levels are not as long as the states"),
+            (len(levels) <= self.filling, "a level is missing"),
+            (self.alone and (levels[:1] != (1,) or 0 in levels[:-1]), "a level is empty"),
+            (saved.expanded > sum(levels[-2:-1]), "more states are expanded than there are"),
+            (finished and any(levels[-1:]), "it is said to be finished and has states to expand"),
+            (not (math.isfinite(saved.seconds) and saved.seconds >= 0), "its time is no time"),
+        )
+        yield from (text for is_wrong, text in wrong if is_wrong)
         for taken, outside in ((saved.taken, saved.outside), *((w.taken, w.outside) for w in saved.whole)):
             if len(taken) != self.instances or not all(0 <= n < LARGEST for n in taken):
                 yield "it does not count the steps of this machine"
@@ -174,7 +169,7 @@ class Form(NamedTuple):
                 if seen is not None and not self._true(what, k, seen, len(saved.levels)):
                     yield "something was not seen where it says"
 
-    def _true(self, what: str, k: int, seen: Seen, levels: int) -> bool:
+    def _true(self, what: str, k: int, seen: SavedSight, levels: int) -> bool:
         try:
             sight = seen.sight()
             return (

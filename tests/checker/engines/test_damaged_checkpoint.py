@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import shapes
 
-from kvfence.checker.engines.base import Engine, Progress, Result
-from kvfence.checker.engines.gpu import Gpu, gpu
+from kvfence.checker.engines import Engine, Gpu, Native, Progress, Result, base
+from kvfence.checker.engines.explicit import word_engine
+from kvfence.checker.engines.gpu import gpu
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.native import exploration, native
 from kvfence.checker.engines.native.checkpoint import INDEX, Checkpoint
-from kvfence.checker.engines.native.native import Native
 from kvfence.checker.engines.native.saved import Saved
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine
@@ -30,7 +31,7 @@ FAULTY = frozenset({"evict_referenced"})
 
 def plain(r: Result) -> dict[str, object]:
     """Everything in a result that does not depend on the clock or on the engine."""
-    return {**r.to_dict(), "seconds": 0, "engine": ""}
+    return {**shapes.plain(r), "engine": ""}
 
 
 class Case:
@@ -42,7 +43,7 @@ class Case:
         self.notes: list[str] = []
         self.kept = {kind: folder / kind for kind in ("half", "finished")}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exploration, "REPORT_EVERY", 0.0)
+            patch.setattr(base, "REPORT_EVERY", 0.0)
             patch.setattr(exploration, "SLICE", 0.0)
             expand = Search.expand_level
 
@@ -109,9 +110,8 @@ def case(
     """Both engines. For hundreds of runs, the machine is printed once, and no disk is waited for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _: None)
-        for module, names in ((native, ("Interpreter", "Model")), (gpu, ("Interpreter", "GpuModel"))):
-            for name in names:
-                patch.setattr(module, name, once(getattr(module, name)))
+        for module, name in ((word_engine, "Interpreter"), (native, "Model"), (gpu, "GpuModel")):
+            patch.setattr(module, name, once(getattr(module, name)))
         yield Case(request.param, kvlife(FAULTY), tmp_path_factory.mktemp(request.param))
 
 
@@ -135,7 +135,7 @@ def flips(case: Case, count: int) -> None:
 
 
 def test_one_flipped_bit_gives_the_right_counts_or_is_refused(case: Case) -> None:
-    flips(case, 60 if case.engine == "native" else 20)
+    flips(case, 30 if case.engine == "native" else 10)
 
 
 @pytest.mark.slow
@@ -197,11 +197,11 @@ def edits(case: Case, count: int, *, sealed: bool) -> int:
 
 
 def test_an_edited_index_gives_the_right_counts_or_is_refused(case: Case) -> None:
-    assert edits(case, 50 if case.engine == "native" else 20, sealed=False) > 0
+    assert edits(case, 25 if case.engine == "native" else 10, sealed=False) > 0
 
 
 def test_an_edited_index_whose_digest_was_made_right_crashes_nothing(case: Case) -> None:
-    edits(case, 50 if case.engine == "native" else 20, sealed=True)
+    edits(case, 25 if case.engine == "native" else 10, sealed=True)
 
 
 @pytest.mark.slow

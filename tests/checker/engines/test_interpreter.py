@@ -2,8 +2,7 @@
 
 import pytest
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.explicit.numpy_search import Explore
+from kvfence.checker.engines import Explore, Interpreter
 from kvfence.spec.language import Bool, Elem, Enum, Expr, Int, Machine, State, View, changes
 
 Phase = Enum("Phase", "waiting running")
@@ -15,10 +14,10 @@ def machine() -> Machine:
     m.function("phase", request, value=Phase, init=Phase.waiting)
     m.function("count", value=Int(0, 1), init=0)
 
-    def told(pre: View, post: View, r: int, ok: bool) -> list[object]:
+    def emitted(pre: View, post: View, r: int, ok: bool) -> list[object]:
         return [("start", r, ok, pre.phase[r], post.phase[r], post.count)]
 
-    @m.action(r=request, ok=Bool, event=told)
+    @m.action(r=request, ok=Bool, event=emitted)
     def start(s: State, r: Elem, ok: Expr) -> None:
         """Start a request."""
         s.require(s.phase[r] == Phase.waiting)

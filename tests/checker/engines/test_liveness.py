@@ -10,9 +10,7 @@ from typing import Literal
 import pytest
 
 from kvfence.checker.core import c_build as build
-from kvfence.checker.engines.base import Path, Result, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.liveness.liveness import Liveness
+from kvfence.checker.engines import Interpreter, Liveness, Path, Result, Verdict
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Expr, If, Int, Machine, Or, SpecError, State
 from kvfence.spec.machines import MACHINES

@@ -5,7 +5,7 @@ import pytest
 
 from kvfence.checker.engines.base import Stop
 from kvfence.checker.engines.explicit.pack import WORD, Packing
-from kvfence.checker.engines.explicit.state_set import SeenRows, SeenWords, seen
+from kvfence.checker.engines.explicit.state_set import SetOfRows, SetOfWords, state_set
 from kvfence.spec.language import Int, Machine, State, ground
 
 
@@ -24,8 +24,8 @@ def packing(bits: int) -> Packing:
 @pytest.mark.parametrize("spread", [3, 1 << 40])
 def test_every_state_is_kept_once_in_the_order_first_seen(bits: int, spread: int) -> None:
     p = packing(bits)
-    states = seen(p, lambda _: None)
-    assert isinstance(states, SeenWords if bits < 64 else SeenRows)
+    states = state_set(p, lambda _: None)
+    assert isinstance(states, SetOfWords if bits < 64 else SetOfRows)
     rng = np.random.default_rng(7)
     wanted: dict[tuple[int, ...], None] = {}
     for size in (1, 0, 5, 3_000, 40_000, 40_000):
@@ -39,7 +39,7 @@ def test_every_state_is_kept_once_in_the_order_first_seen(bits: int, spread: int
 
 
 def test_states_that_differ_in_one_word_only_are_told_apart() -> None:
-    states = seen(packing(150), lambda _: None)
+    states = state_set(packing(150), lambda _: None)
     n = 5_000
     for word in range(3):
         batch = np.zeros((3, n), WORD)
@@ -56,7 +56,7 @@ def test_growth_asks_before_it_takes_memory() -> None:
         if nbytes > 400_000:
             raise Stop("enough")
 
-    states = seen(packing(30), reserve)
+    states = state_set(packing(30), reserve)
 
     def fill() -> None:
         for a in range(0, 1 << 20, 1 << 12):

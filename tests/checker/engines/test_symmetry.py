@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines import Interpreter, Native
 from kvfence.checker.engines.explicit.symmetry import exchanges, plain_changes, symmetry
-from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Elem, Exists, Expr, If, Index, Int, Machine, State, ground
 from kvfence.spec.machines import MACHINES
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from kvfence.checker.engines.base import Engine, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
+from kvfence.checker.engines import Engine, Explore, Interpret, Verdict
 from kvfence.spec.language import Elem, Expr, ForAll, Implies, Int, Machine, Not, State
 
 

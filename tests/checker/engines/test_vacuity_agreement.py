@@ -1,21 +1,13 @@
-"""What is vacuous, and what is broken at once, is told alike by every engine that explores."""
+"""What is vacuous, and what is broken at once, is reported alike by every engine that explores."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+import verdicts as M  # noqa: N812
 
-from kvfence.checker.engines.base import Engine, Result, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines import Engine, Explore, Gpu, Interpret, Native, Result, Swarm, Verdict
 from kvfence.checker.engines.gpu.device.host import HostDevice
-from kvfence.checker.engines.gpu.random_walks import Swarm
-from kvfence.checker.engines.native import Native
 
-MACHINES = Path(__file__).parents[2] / "machines" / "verdicts.py"
 EXPLORERS: dict[str, Callable[[], Engine]] = {
     "explore": Explore,
     "native": Native,
@@ -23,18 +15,6 @@ EXPLORERS: dict[str, Callable[[], Engine]] = {
     "symmetry": lambda: Native(symmetry=True),
     "gpu": lambda: Gpu(device=HostDevice),
 }
-
-
-def _machines() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("verdicts", MACHINES)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-M = _machines()
 
 
 @pytest.mark.parametrize("name", list(M.UNMET))
@@ -53,7 +33,7 @@ def test_what_is_no_premise_need_not_vary(name: str) -> None:
     assert found.verdict is Verdict.holds
 
 
-def seen(r: Result) -> dict[str, object]:
+def facts(r: Result) -> dict[str, object]:
     """What every explorer must say alike."""
     return {
         "verdict": r.verdict,
@@ -71,7 +51,7 @@ def seen(r: Result) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def expected() -> dict[str, dict[str, object]]:
     """What the interpreter says of each machine."""
-    return {name: seen(Interpret().run(make())) for name, make in _each().items()}
+    return {name: facts(Interpret().run(make())) for name, make in _each().items()}
 
 
 def _each() -> dict[str, Callable[[], object]]:
@@ -86,7 +66,7 @@ def test_all_explorers_tell_the_same_of_what_is_vacuous_and_of_what_is_broken_at
     engine: str, expected: dict[str, dict[str, object]]
 ) -> None:
     for name, make in _each().items():
-        assert seen(EXPLORERS[engine]().run(make())) == expected[name], name
+        assert facts(EXPLORERS[engine]().run(make())) == expected[name], name
 
 
 def test_the_interpreter_tells_what_is_meant(expected: dict[str, dict[str, object]]) -> None:

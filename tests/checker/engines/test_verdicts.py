@@ -4,11 +4,9 @@ import json
 from collections.abc import Callable
 
 import pytest
+from shapes import counter
 
-from kvfence.checker.engines.base import Engine, Progress, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines import Engine, Explore, Interpret, Native, Progress, Verdict, base
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
 
 ENGINES = [Explore(), Interpret(), Native(), Native(threads=2)]
@@ -182,8 +180,7 @@ def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) ->
 
 @each_engine
 def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explicit.numpy_search", "explicit.interpret", "native.exploration"):
-        monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
 
     def interrupt(now: Progress) -> None:
         if now.states > 100:
@@ -198,8 +195,7 @@ def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.M
 
 @each_engine
 def test_progress_says_how_far_the_search_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("explicit.numpy_search", "explicit.interpret", "native.exploration"):
-        monkeypatch.setattr(f"kvfence.checker.engines.{module}.REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     seen: list[Progress] = []
     r = engine.run(crowd(), {"Person": 8}, progress=seen.append)
     assert seen
@@ -243,13 +239,7 @@ def test_bounds_that_fit_nothing_are_refused(
 
 
 def test_the_explorer_asks_for_bounds_of_an_unbounded_number() -> None:
-    m = Machine("endless")
-    m.function("n", value=Int(), init=5)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
+    m = counter("endless", start=5)
     with pytest.raises(SpecError, match="give bounds="):
         Explore().run(m)
     with pytest.raises(SpecError, match="initial value 5"):

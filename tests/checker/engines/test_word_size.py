@@ -9,11 +9,7 @@ import pytest
 
 from kvfence.checker.analysis.review.compare import review
 from kvfence.checker.cli import app as cli
-from kvfence.checker.engines.base import Engine, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.liveness.liveness import Liveness
-from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines import Engine, Explore, Interpret, Liveness, Native, Verdict
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.checker.report.export.promela import promela
 from kvfence.spec.errors import CannotRun

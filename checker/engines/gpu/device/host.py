@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.core.c_build import (
-    PATIENCE,
-    CannotCompile,
-    compiled,
-    loaded,
-    none_found,
-    working,
-)
+from kvfence.checker.core.c_build import PATIENCE, CannotCompile, compiled, loaded, none_found, working
 from kvfence.checker.engines.gpu.device.search_device import (
     KERNELS,
     Kernel,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvfence.checker.engines.base import CellBounds
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import Grounded
 
@@ -32,7 +33,7 @@ class Keys:
     A key is the dense state itself where mixed radix would not make it a single word.
     """
 
-    def __init__(self, g: Grounded, packing: Dense, limits: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, g: Grounded, packing: Dense, limits: CellBounds) -> None:
         self.dense = packing
         self._chunks: list[tuple[list[_Digit], int]] = []
         self._radix = self._lay_out(g, limits)
@@ -45,7 +46,7 @@ class Keys:
             self.words = packing.words
             self.bits = max(2, packing.word_bits[0]) if packing.words == 1 else 64
 
-    def _lay_out(self, g: Grounded, limits: dict[int, tuple[int, int]]) -> bool:
+    def _lay_out(self, g: Grounded, limits: CellBounds) -> bool:
         digits = []
         total = 1
         for cell, slot in zip(g.cells, self.dense.slots, strict=True):

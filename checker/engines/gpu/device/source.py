@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Literal
 
+from kvfence.checker.engines.base import CellBounds
 from kvfence.checker.engines.explicit.symmetry import Symmetry
 from kvfence.checker.engines.gpu.device.keys import Keys
 from kvfence.checker.engines.native.c_source import NativeSource
@@ -29,7 +30,7 @@ class GpuSource:
         self,
         g: Grounded,
         packing: Dense,
-        limits: dict[int, tuple[int, int]],
+        limits: CellBounds,
         symmetry: Symmetry | None = None,
         queue: int | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kvfence.checker.core.terminal_text import print_err
-from kvfence.checker.engines.gpu.device.ranks import Lost
+from kvfence.checker.engines.gpu.device.ranks import Lost, Ranks
 from kvfence.checker.engines.gpu.device.search_device import Words
 from kvfence.spec.errors import CannotRun
 
@@ -25,7 +25,7 @@ PATIENCE = timedelta(minutes=10)  # a rank that does not answer for so long is l
 _SIGN = np.uint64(1 << 63)  # torch compares 64-bit integers with a sign
 
 
-class TorchRanks:
+class TorchRanks(Ranks):
     """All processes that torchrun started. ``gpu`` says where the states are that travel."""
 
     def __init__(self, *, gpu: bool, patience: timedelta = PATIENCE) -> None:
@@ -56,15 +56,15 @@ class TorchRanks:
     def _watch_for_the_end(self) -> None:
         """End, with a line on what was found, where a lost rank leaves this one waiting for ever in a call.
 
-        Python hears of a signal only between two of its own steps; the byte that it writes comes at once.
+        Python handles a signal only between two of its own steps; the byte that it writes arrives at once.
         """
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        received, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
 
         def watch() -> None:
             while True:
-                if os.read(heard, 1)[0] == signal.SIGTERM:
+                if os.read(received, 1)[0] == signal.SIGTERM:
                     time.sleep(GRACE)
                     if self.speaks() and self.last_words is not None:
                         print_err(self.last_words())

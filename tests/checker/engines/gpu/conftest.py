@@ -1,9 +1,6 @@
-"""Machines of every shape, and what two engines must agree on: those of the other engines' tests."""
+"""The GPU engine on its kernels as C++, and on a card."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -12,18 +9,6 @@ from kvfence.checker.engines.gpu.device import host
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.search_device import NoGpu
-
-
-@pytest.fixture(scope="session")
-def shapes() -> ModuleType:
-    """tests/checker/engines/test_agreement.py: ``tokens``, ``numbers``, ``drawn`` and ``facts``."""
-    path = Path(__file__).parents[1] / "test_agreement.py"
-    spec = importlib.util.spec_from_file_location("agreement_shapes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)

@@ -1,20 +1,19 @@
 """What each process of the tests of several ranks runs: one search. The first rank prints what it found.
 
-    torchrun … ranks_program.py SHAPES KVLIFE MACHINE [FOLDER [LEVELS [RANK]]]
+    torchrun … ranks_program.py MACHINE [FOLDER [LEVELS [RANK]]]
 
 With LEVELS the rank RANK ends without a word after so many levels, or, with LEVELS below 0, falls asleep.
 Ranks are on the processor and talk through gloo; with RANKS_ON=cuda they have a card each and talk through
 NCCL.
 """
 
-import importlib.util
 import json
 import os
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
-from types import ModuleType
+
+import shapes
 
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device import host
@@ -23,29 +22,12 @@ from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.torch_ranks import TorchRanks
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.search import Search
-from kvfence.spec.language import Machine
-
-
-def module(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-def machine(shapes: ModuleType, kvlife: ModuleType, name: str) -> tuple[Machine, dict[str, int] | None]:
-    if name.startswith("tokens"):
-        return shapes.tokens(int(name[6:])), None
-    faults = frozenset({"evict_referenced"}) if name == "faulty" else frozenset()
-    return kvlife.build(faults), {"Block": 3, "Request": 2}
 
 
 def main() -> None:
-    shapes, kvlife, name, *rest = sys.argv[1:]
+    name, *rest = sys.argv[1:]
     host.FLAGS = (*host.FLAGS, "-O0")
-    m, sizes = machine(module(shapes), module(kvlife), name)
+    m, sizes = shapes.named(name)
     on_cards = os.environ.get("RANKS_ON") == "cuda"
     ranks = TorchRanks(gpu=on_cards, patience=timedelta(seconds=60))
     if len(rest) > 1 and int(rest[2]) == ranks.rank:
@@ -69,7 +51,7 @@ def main() -> None:
     r = engine.run(m, sizes)
     if ranks.rank == 0:
         found = {"states": r.states, "stopped": r.stopped, "violated": [str(p) for p in r.violated]}
-        print(json.dumps({**found, "facts": repr(module(shapes).facts(r))}))
+        print(json.dumps({**found, "facts": repr(shapes.facts(r))}))
 
 
 main()

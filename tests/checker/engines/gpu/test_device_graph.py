@@ -1,18 +1,16 @@
 """Promises about whole runs, judged on the graph that the GPU engine finds: the same verdicts and runs."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import numpy as np
 import pytest
+import shapes
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines import Gpu, Interpreter, Liveness
 from kvfence.checker.engines.gpu.device.search_device import NoGpu
-from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.liveness.state_graph import explored
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
 
 Made = Callable[..., Gpu]
@@ -37,9 +35,7 @@ def agree(gpu: Gpu, m: Machine, sizes: dict[str, int] | None = None) -> None:
 
 
 @pytest.mark.parametrize("name", ["kvlife", "tokens31", "tokens70"])
-def test_the_graph_is_that_of_the_native_engine(
-    gpu: Made, kvlife: Callable[..., Machine], shapes: ModuleType, name: str
-) -> None:
+def test_the_graph_is_that_of_the_native_engine(gpu: Made, kvlife: Callable[..., Machine], name: str) -> None:
     m = kvlife() if name == "kvlife" else shapes.tokens(int(name[6:]))
     run = Interpreter(m, {"Block": 3, "Request": 2} if name == "kvlife" else None)
     ours, theirs = gpu().graph(run, None, 1 << 20, None), explored(run, None, 1 << 20)
@@ -67,13 +63,7 @@ def test_more_states_than_fit_are_undetermined(gpu: Made) -> None:
 
 
 def test_a_step_out_of_bounds_stops_the_search_for_the_graph(gpu: Made) -> None:
-    m = Machine("unbounded")
-    m.function("n", value=Int(), init=0)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
+    m = shapes.counter()
     m.eventually("large", lambda s: s.n > 2000)
     r = Liveness(explored=gpu().graph).run(m, bounds={"n": (-2, 1000)})
     assert "n leaves its bounds -2 to 1000" in str(r.stopped)

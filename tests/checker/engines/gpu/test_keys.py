@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import shapes
 
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.gpu import Gpu, state_table
+from kvfence.checker.engines import Gpu, Interpreter, Native
+from kvfence.checker.engines.gpu import state_table
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
 from kvfence.checker.engines.gpu.device.search_device import Table
@@ -18,7 +18,6 @@ from kvfence.checker.engines.gpu.levels import Memory
 from kvfence.checker.engines.gpu.search import Search
 from kvfence.checker.engines.gpu.state_table import StateTable
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.native.native import Native
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Machine, ground
 from kvfence.spec.machines import MACHINES
@@ -51,9 +50,7 @@ def test_keys_are_shorter_than_states_where_ranges_are_no_powers_of_two(kvlife: 
     assert (Keys(g, packing, {}).words, Keys(g, packing, {}).bits) == (1, 60)
 
 
-def test_a_narrow_table_spills_and_forgets_nothing(
-    kvlife: Kvlife, shapes: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_table_spills_and_forgets_nothing(kvlife: Kvlife, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_table, "GROW_AT", 0.93)
     monkeypatch.setattr(state_table, "MOST_REACH", 4)
     monkeypatch.setitem(state_table.FULLEST, "narrow", 0.99)
@@ -100,7 +97,7 @@ def test_the_step_to_the_largest_table_waits_until_the_present_one_is_full(kvlif
 
 @pytest.mark.parametrize("every", [0.0, 1000.0])
 def test_a_search_goes_on_from_its_checkpoint(
-    kvlife: Kvlife, shapes: ModuleType, tmp_path: Path, every: float, monkeypatch: pytest.MonkeyPatch
+    kvlife: Kvlife, tmp_path: Path, every: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     m, sizes = kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2}
     native = Native().run(m, sizes)

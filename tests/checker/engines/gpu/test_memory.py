@@ -1,18 +1,16 @@
 """A search whose levels do not fit the device goes on with states on the host."""
 
-import importlib.util
 import random
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import shapes
+from thread_ranks import together
 
-from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.gpu import Gpu, expansion, search
+from kvfence.checker.engines import Gpu, Interpreter, Native, Result, Verdict
 from kvfence.checker.engines.gpu import checksums as sums
+from kvfence.checker.engines.gpu import expansion, search
 from kvfence.checker.engines.gpu.device import source
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
@@ -23,15 +21,7 @@ from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.host_levels import PlainStore
 from kvfence.checker.engines.gpu.levels import Levels, Piece
 from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
-from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
-
-_spec = importlib.util.spec_from_file_location("thread_ranks", Path(__file__).parent / "thread_ranks.py")
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-together = _module.together
 
 Kvlife = Callable[..., Machine]
 FAULT = frozenset({"evict_referenced"})
@@ -60,7 +50,6 @@ def came_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("kept", [0, 150_000, 1 << 20])
 def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
     kvlife: Kvlife,
-    shapes: ModuleType,
     came_back: list[int],
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -82,7 +71,7 @@ def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
 @pytest.mark.gpu
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_card_with_little_memory_searches_on_and_finds_the_same(
-    kvlife: Kvlife, shapes: ModuleType, came_back: list[int], pinned: bool
+    kvlife: Kvlife, came_back: list[int], pinned: bool
 ) -> None:
     try:
         CudaDevice().close()
@@ -103,7 +92,7 @@ def test_a_card_with_little_memory_searches_on_and_finds_the_same(
 
 
 def test_ranks_that_lack_memory_for_levels_search_on_together(
-    kvlife: Kvlife, shapes: ModuleType, came_back: list[int], monkeypatch: pytest.MonkeyPatch
+    kvlife: Kvlife, came_back: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (source, expansion, search):
         monkeypatch.setattr(module, "SENT_LOG2", 6)

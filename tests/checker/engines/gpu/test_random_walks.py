@@ -1,12 +1,11 @@
 """Random walks find faults, repeat exactly, and prove nothing."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
+import shapes
 
-from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines import Interpreter, Result, Verdict
 from kvfence.checker.engines.gpu import Swarm
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
@@ -33,7 +32,7 @@ def swarm(request: pytest.FixtureRequest) -> Callable[..., Swarm]:
     return made
 
 
-def told(r: Result) -> object:
+def facts(r: Result) -> object:
     return r.states, r.coverage, r.goals, [str(p) for p in r.violated]
 
 
@@ -59,14 +58,12 @@ def test_walks_that_see_no_violation_prove_nothing(swarm: Callable[..., Swarm], 
 
 def test_the_same_seed_walks_the_same_ways(swarm: Callable[..., Swarm], kvlife: Kvlife) -> None:
     faulty = kvlife(frozenset({"evict_referenced"}))
-    one, two = (told(swarm(threads, walks=200, steps=40, seed=7).run(faulty, SIZES)) for threads in (1, 2))
+    one, two = (facts(swarm(threads, walks=200, steps=40, seed=7).run(faulty, SIZES)) for threads in (1, 2))
     assert one == two
-    assert one != told(swarm(walks=200, steps=40, seed=8).run(faulty, SIZES))
+    assert one != facts(swarm(walks=200, steps=40, seed=8).run(faulty, SIZES))
 
 
-def test_walks_see_failing_checks_and_states_of_several_words(
-    swarm: Callable[..., Swarm], shapes: ModuleType
-) -> None:
+def test_walks_see_failing_checks_and_states_of_several_words(swarm: Callable[..., Swarm]) -> None:
     r = swarm(walks=200, steps=100).run(shapes.tokens(40))
     assert {p.name: len(p) for p in r.violated} == {"nobody_reaches_place_five": 5}
     checked = swarm(walks=50, steps=30).run(shapes.numbers())
@@ -81,7 +78,7 @@ def test_walks_of_a_gpu_are_those_of_the_processor(kvlife: Kvlife) -> None:
 
     instead = Swarm(walks=50, steps=30, device=none, note=lines.append).run(kvlife(), SIZES)
     assert lines == ["there is no GPU: the walks run on the processor, slowly"]
-    assert told(instead) == told(Swarm(walks=50, steps=30, device=HostDevice).run(kvlife(), SIZES))
+    assert facts(instead) == facts(Swarm(walks=50, steps=30, device=HostDevice).run(kvlife(), SIZES))
 
 
 def test_no_walks_are_refused() -> None:

@@ -1,6 +1,5 @@
 """Several ranks find together what one finds, and what they found outlives the loss of one."""
 
-import importlib.util
 import json
 import os
 import socket
@@ -11,27 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
+from thread_ranks import together
 
-from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines import Gpu, Native, Result, Verdict
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
-from kvfence.checker.engines.gpu.device.ranks import Alone
+from kvfence.checker.engines.gpu.device.ranks import Ranks
 from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import ground
 
 HERE = Path(__file__).parent
-_spec = importlib.util.spec_from_file_location("thread_ranks", HERE / "thread_ranks.py")
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-together = _module.together
-SHAPES, KVLIFE = HERE.parent / "test_agreement.py", HERE.parents[2] / "machines" / "kvlife.py"
+MACHINES = HERE.parents[2] / "machines"
 
 
 def begun(count: int, *arguments: object, on: str = "host") -> list[subprocess.Popen[str]]:
@@ -40,8 +33,9 @@ def begun(count: int, *arguments: object, on: str = "host") -> list[subprocess.P
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "RANKS_ON": on}
-    program = [sys.executable, *map(str, (HERE / "ranks_program.py", SHAPES, KVLIFE, *arguments))]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    shared |= {"RANKS_ON": on, "PYTHONPATH": str(MACHINES)}
+    program = [sys.executable, *map(str, (HERE / "ranks_program.py", *arguments))]
     return [
         subprocess.Popen(
             program,
@@ -62,25 +56,27 @@ def ranks(count: int, *arguments: object, on: str = "host") -> tuple[dict[str, o
     return found, [process.returncode for process in running]
 
 
-def told(shapes: object, r: Result) -> dict[str, object]:
+def facts(r: Result) -> dict[str, object]:
     return {
         "states": r.states,
         "stopped": r.stopped,
         "violated": [str(p) for p in r.violated],
-        "facts": repr(shapes.facts(r)),  # type: ignore[attr-defined]
+        "facts": repr(shapes.facts(r)),
     }
 
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("name", ["faulty", "tokens33", "tokens40"])
-def test_ranks_find_together_what_one_finds(shapes: object, kvlife: object, count: int, name: str) -> None:
-    if name == "faulty":
-        m, sizes = kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2}  # type: ignore[operator]
-    else:
-        m, sizes = shapes.tokens(int(name[6:])), None  # type: ignore[attr-defined]
+def test_ranks_find_together_what_one_finds(count: int, name: str) -> None:
+    m, sizes = shapes.named(name)
     found = together(count, lambda r: Gpu(device=HostDevice, ranks=r, limits=Limits(batch=900)).run(m, sizes))
-    native = told(shapes, Native().run(m, sizes))
-    assert [told(shapes, r) for r in found] == [native] * count
+    assert [facts(r) for r in found] == [native(name)] * count
+
+
+def native(name: str) -> dict[str, object]:
+    """What the native engine finds in a machine of ``shapes.named``."""
+    m, sizes = shapes.named(name)
+    return facts(Native().run(m, sizes))
 
 
 def test_a_rank_without_memory_stops_them_all(kvlife: object) -> None:
@@ -96,36 +92,29 @@ def test_a_rank_without_memory_stops_them_all(kvlife: object) -> None:
     assert one.verdict is two.verdict is Verdict.undetermined
 
 
-@pytest.mark.slow
-def test_two_processes_find_what_one_finds(shapes: object, kvlife: object) -> None:
-    faulty = kvlife(frozenset({"evict_referenced"}))  # type: ignore[operator]
-    native = Native().run(faulty, {"Block": 3, "Request": 2})
-    found, codes = ranks(2, "faulty")
-    assert codes == [0, 0]
-    assert found == told(shapes, native)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "name"), [(3, "sound"), (3, "tokens40"), (2, "tokens70")])
-def test_more_ranks_and_longer_states_change_nothing(
-    shapes: object, kvlife: object, count: int, name: str
-) -> None:
-    if name == "sound":
-        native = Native().run(kvlife(), {"Block": 3, "Request": 2})  # type: ignore[operator]
-    else:
-        native = Native().run(shapes.tokens(int(name[6:])))  # type: ignore[attr-defined]
-    found, codes = ranks(count, name)
+@pytest.mark.parametrize(
+    ("count", "name", "on"),
+    [
+        *(
+            pytest.param(count, name, "host", marks=pytest.mark.slow)
+            for count, name in ((2, "faulty"), (3, "sound"), (3, "tokens40"), (2, "tokens70"))
+        ),
+        *(pytest.param(2, name, "cuda", marks=pytest.mark.gpu) for name in ("faulty", "tokens40")),
+    ],
+)
+def test_processes_find_together_what_one_finds(count: int, name: str, on: str) -> None:
+    if on == "cuda":
+        two_cards_or_skip()
+    found, codes = ranks(count, name, on=on)
     assert codes == [0] * count
-    assert found == told(shapes, native)
+    assert found == native(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
-    shapes: object, kvlife: object, tmp_path: Path, gone: int
+    tmp_path: Path, gone: int
 ) -> None:
-    faulty = kvlife(frozenset({"evict_referenced"}))  # type: ignore[operator]
-    native = Native().run(faulty, {"Block": 3, "Request": 2})
     folder = tmp_path / "checkpoint"
     if gone == 0:  # the first rank reports nothing any more: the other one does
         running = begun(2, "faulty", folder, 12, gone)
@@ -136,10 +125,10 @@ def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
         assert codes[gone] == 9
         assert "a rank was lost" in str(found["stopped"])
         assert "run again with the same --checkpoint" in str(found["stopped"])
-        assert 0 < int(str(found["states"])) < native.states
+        assert 0 < int(str(found["states"])) < int(str(native("faulty")["states"]))
     found, codes = ranks(2, "faulty", folder)
     assert codes == [0, 0]
-    assert found == told(shapes, native)
+    assert found == native("faulty")
 
 
 def two_cards_or_skip() -> None:
@@ -150,22 +139,9 @@ def two_cards_or_skip() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["faulty", "tokens40"])
-def test_two_cards_find_what_one_finds(shapes: object, kvlife: object, name: str) -> None:
-    two_cards_or_skip()
-    if name == "faulty":
-        native = Native().run(kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})  # type: ignore[operator]
-    else:
-        native = Native().run(shapes.tokens(int(name[6:])))  # type: ignore[attr-defined]
-    found, codes = ranks(2, name, on="cuda")
-    assert codes == [0, 0]
-    assert found == told(shapes, native)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("gone", [0, 1])
 def test_when_one_of_two_cards_is_lost_the_other_says_what_was_found_and_a_later_run_goes_on(
-    shapes: object, kvlife: object, tmp_path: Path, gone: int
+    tmp_path: Path, gone: int
 ) -> None:
     two_cards_or_skip()
     folder = tmp_path / "checkpoint"
@@ -179,10 +155,9 @@ def test_when_one_of_two_cards_is_lost_the_other_says_what_was_found_and_a_later
     words = [line for line in left.stderr.read().splitlines() if line.startswith("kvfence: ")]
     assert words[-1].startswith("kvfence: a rank was lost when ")
     assert "run again with the same --checkpoint to go on" in words[-1]
-    native = Native().run(kvlife(frozenset({"evict_referenced"})), {"Block": 3, "Request": 2})  # type: ignore[operator]
     found, codes = ranks(2, "faulty", folder, on="cuda")
     assert codes == [0, 0]
-    assert found == told(shapes, native)
+    assert found == native("faulty")
 
 
 @pytest.mark.slow
@@ -214,5 +189,5 @@ def test_every_state_belongs_to_one_rank_and_none_to_too_many(kvlife: object) ->
 
 
 def test_one_process_alone_asks_nobody() -> None:
-    alone = Alone()
+    alone = Ranks()
     assert (alone.total([1, 2]), alone.largest(3), alone.count) == ([1, 2], 3, 1)

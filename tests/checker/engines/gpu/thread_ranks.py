@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kvfence.checker.engines.base import Result
+from kvfence.checker.engines.gpu.device.ranks import Ranks
 from kvfence.checker.engines.gpu.device.search_device import Words
 
 
@@ -37,10 +38,8 @@ class Arrived:
         return self.came
 
 
-class ThreadRanks:
+class ThreadRanks(Ranks):
     """One of the ranks."""
-
-    last_words: Callable[[], str] | None = None
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.count = meeting, rank, meeting.count

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shapes import plain
 
-from kvfence.checker.engines.base import Progress, Result, Verdict
+from kvfence.checker.engines import Native, Progress, Result, Verdict, base
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.checkpoint import LevelDigests
-from kvfence.checker.engines.native.native import Native
 from kvfence.checker.engines.native.saved import Saved
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Int, Machine, State
@@ -32,6 +32,7 @@ SIZES = {"Block": 3, "Request": 3}
 
 KILLED = """
     import os, runpy, signal, sys
+    from kvfence.checker.engines import base
     from kvfence.checker.engines.native.native import Native
     from kvfence.checker.engines.native import exploration as engine
     build = runpy.run_path(sys.argv[1])["build"]
@@ -40,14 +41,9 @@ KILLED = """
     def kill(now):
         if now.states > 60_000:
             os.kill(os.getpid(), signal.SIGKILL)
-    engine.REPORT_EVERY = 0.0
+    base.REPORT_EVERY = 0.0
     run.run(build(frozenset({"evict_referenced"})), {"Block": 3, "Request": 3}, progress=kill)
 """
-
-
-def plain(r: Result) -> dict[str, object]:
-    """Everything in a result that does not depend on the clock."""
-    return {**r.to_dict(), "seconds": 0}
 
 
 def test_a_run_killed_at_once_goes_on_to_the_same_answer(kvlife: Build, tmp_path: Path) -> None:
@@ -65,15 +61,16 @@ def test_a_run_killed_at_once_goes_on_to_the_same_answer(kvlife: Build, tmp_path
     assert plain(resumed) == plain(whole)
 
 
+@pytest.mark.parametrize("times", [7, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_again_and_again_comes_to_the_same_answer(
-    kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Children that write a checkpoint whenever they can are killed after a few milliseconds each."""
     machine, chance = kvlife(FAULTY), random.Random(15)
     whole = plain(Native().run(machine, SIZES))
     monkeypatch.setattr(engine, "SLICE", 0.0)
     notes: list[str] = []
-    for _ in range(20):
+    for _ in range(times):
         child = os.fork()
         if child == 0:
             with suppress(BaseException):
@@ -90,7 +87,7 @@ def test_a_run_killed_at_any_moment_again_and_again_comes_to_the_same_answer(
 def interrupted(kvlife: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> Result:
     """A run stopped by Ctrl-C once it has found so many states, in the middle of a level if slices allow."""
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "REPORT_EVERY", 0.0)
+        patch.setattr(base, "REPORT_EVERY", 0.0)
         patch.setattr(engine, "SLICE", 0.0)
 
         def stop(now: Progress) -> None:
@@ -200,7 +197,7 @@ def test_states_written_after_the_last_checkpoint_are_forgotten(kvlife: Build, t
 
 
 def test_a_folder_in_use_is_refused(kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     refused: list[str] = []
 
     def second(_: Progress) -> None:

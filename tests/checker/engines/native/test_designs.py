@@ -1,12 +1,10 @@
 """Pure Python, numpy and C find the same in every machine of every named design."""
 
 import pytest
+import shapes
 from _pytest.mark.structures import ParameterSet
 
-from kvfence.checker.engines.base import Result
-from kvfence.checker.engines.explicit.interpret import Interpret
-from kvfence.checker.engines.explicit.numpy_search import Explore
-from kvfence.checker.engines.native.native import Native
+from kvfence.checker.engines import Explore, Interpret, Native, Result
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 
@@ -52,20 +50,7 @@ def cases() -> list[ParameterSet]:
 
 def facts(r: Result) -> dict[str, object]:
     """What engines must agree on: everything but the choice among shortest paths."""
-    return {
-        "states": r.states,
-        "transitions": r.transitions,
-        "depth": r.depth,
-        "coverage": r.coverage,
-        "goals": r.goals,
-        "premises": r.premises,
-        "witnesses": {name: len(p) for name, p in r.witnesses.items()},
-        "findings": {f.name: (f.id, f.verdict, f.path and len(f.path)) for f in r.findings.values()},
-        "deadlock": r.deadlock and len(r.deadlock),
-        "stopped": r.stopped,
-        "missing": r.missing,
-        "verdict": r.verdict,
-    }
+    return {**shapes.facts(r), "premises": r.premises, "missing": r.missing}
 
 
 @pytest.mark.parametrize(("design", "machine"), cases())

@@ -7,22 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shapes import plain
 
 from kvfence.checker.core import c_build as build
-from kvfence.checker.engines.base import Result, Verdict
-from kvfence.checker.engines.explicit.numpy_search import Explore
+from kvfence.checker.engines import Explore, Native, Verdict
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.layout import Dense
-from kvfence.checker.engines.native.native import Native
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, State, ground
 
 Build = Callable[..., Machine]
-
-
-def plain(r: Result) -> dict[str, object]:
-    """Everything in a result that does not depend on the clock."""
-    return {**r.to_dict(), "seconds": 0}
 
 
 def wide(bits: int, cells: int = 3, top: int = 5) -> Machine:

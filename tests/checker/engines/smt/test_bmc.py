@@ -12,7 +12,7 @@ from kvfence.spec.designs import DESIGNS
 from kvfence.spec.machines import MACHINES
 
 # Bounded model checking asks for states; a promise about whole runs has none that breaks it. What can be
-# asked of runs that break one by stopping is in test_bmc_of_promises.py.
+# asked of runs that break one by stopping is in test_bmc_of_liveness.py.
 PAIRS = [(d.name, m) for d in DESIGNS.values() if d.breaks not in ("", "PROGRESS") for m in d.machines]
 # Designs whose shortest counterexample z3 needs many seconds for.
 DEEP = {

@@ -234,7 +234,7 @@ def test_a_scene_that_is_not_allowed_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("told", "message"),
-    [({"used": ()}, "does not tell taken"), ({"used": (), "taken": 0, "x": 0}, "has no field x")],
+    [({"used": ()}, "does not give taken"), ({"used": (), "taken": 0, "x": 0}, "has no field x")],
 )
 def test_a_driver_tells_every_field_or_says_that_it_does_not(told: dict[str, Observed], message: str) -> None:
     class Tells(Seats):

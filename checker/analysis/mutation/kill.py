@@ -152,13 +152,13 @@ class _Stage:
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
-            found = found or _idle(log, self.base)  # what else is noticed says more
+            found = found or _lost(log, self.base, premises=True)  # what else is noticed says more
         return found, log.stopped
 
     def broken(self, m: Mutant) -> tuple[dict[str, int], str | None]:
-        """Which promises are broken, by a run of how many steps; and why that was not found out."""
-        promised = Liveness().run(m.machine, self.sizes, max_states=MAX_STATES)
-        return {p.name: len(p) for p in promised.violated}, promised.stopped
+        """Which liveness properties are violated, by a run of how many steps; why that was not found out."""
+        result = Liveness().run(m.machine, self.sizes, max_states=MAX_STATES)
+        return {p.name: len(p) for p in result.violated}, result.stopped
 
 
 def _fits(m: Mutant, sizes: Sizes) -> bool:
@@ -183,19 +183,14 @@ def _violations(log: Log) -> dict[str, int]:
 
 def _missing(log: Log, base: Log) -> dict[str, int]:
     """Goals and actions that the machine reaches and the mutant does not; as deep as the search went."""
-    taken, once = _taken(log), _taken(base)
-    goals = [p.name for p, _ in base.grounded.goals if not isinstance(p, Premise)]
-    lost = [name for name in goals if name in base.reached and name not in log.reached]
-    found = {f"goal {name}": log.depth for name in lost}
-    return found | {f"action {name}": log.depth for name in once if name not in taken}
+    goals, actions = _lost(log, base, premises=False), _taken(base)
+    return goals | {f"action {name}": log.depth for name in actions if name not in _taken(log)}
 
 
-def _idle(log: Log, base: Log) -> dict[str, int]:
-    """Premises that the machine meets and the mutant does not; as deep as the search went."""
-    premises = [p.name for p, _ in base.grounded.goals if isinstance(p, Premise)]
-    return {
-        f"goal {name}": log.depth for name in premises if name in base.reached and name not in log.reached
-    }
+def _lost(log: Log, base: Log, premises: bool) -> dict[str, int]:
+    """Goals, or premises, that the machine meets and the mutant does not; as deep as the search went."""
+    names = [p.name for p, _ in base.grounded.goals if isinstance(p, Premise) is premises]
+    return {f"goal {name}": log.depth for name in names if name in base.reached and name not in log.reached}
 
 
 def _taken(log: Log) -> set[str]:
@@ -221,13 +216,11 @@ def run(
     start = time.perf_counter()
     designs = _designs(machine.name)
     given = [*_with_the_checks_of(designs, machine, mutants(machine)), *designs]
-    if only is not None:
-        given = [m for m in given if _fits_name(m.name, only)]
+    given = [m for m in given if only is None or _fits_name(m.name, only)]
     if not given:
         return Campaign(machine.name, {})
-    out = Campaign(machine.name, _stated(machine))
-    out.ghosts = dict(machine.ghosts)
-    out.may_idle = {a.name: a.why for a in machine.accepted_idle}
+    may_idle = {a.name: a.why for a in machine.accepted_idle}
+    out = Campaign(machine.name, _stated(machine), may_idle=may_idle, ghosts=dict(machine.ghosts))
     todo = {m.name: m for m in given}
     differed: dict[str, str] = {}
     stopped: dict[str, str] = {}
@@ -277,7 +270,7 @@ def run(
 
 
 def _stated(machine: Machine) -> dict[str, str]:
-    """The ids of the machine's invariants, lemmas, checks and promises by name."""
+    """The ids of the machine's invariants, lemmas, checks and liveness properties by name."""
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
     liveness = {p.name: p.id for p in machine.liveness.values()} if requires_progress(machine) else {}
     properties = (*machine.invariants.values(), *machine.lemmas.values())
@@ -337,14 +330,13 @@ def _rest(
     out = []
     for name, m in todo.items():
         accepted = next((a for a in machine.accepted if _fits_name(name, a.name)), None)
+        fate, why = Fate.survived, ""
         if accepted is not None and name in differed:
             fate, why = Fate.accepted, accepted.why
         elif name in stopped:
             fate, why = Fate.undetermined, stopped[name]
         elif name not in differed and m.kind is not Kind.design:
-            fate, why = Fate.same, ""
-        else:
-            fate, why = Fate.survived, ""
+            fate = Fate.same
         out.append(Outcome(name, m.kind, fate, sizes, new=differed.get(name, ""), why=why))
     return out
 

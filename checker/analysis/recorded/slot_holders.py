@@ -69,7 +69,7 @@ class Holding:
         held, found = bool(self.holders.get(slot)), slot in self.labelled
         return "both" if held and found else "held" if held else "cached" if found else "free"
 
-    def told(self, slot: Slot) -> str:
+    def described(self, slot: Slot) -> str:
         """The state of a slot in words."""
         by = ", ".join(self.holders.get(slot, ())) or "nobody"
         copies = [f"{kind} {op}.{gen}" for (op, gen), (kind, slots) in self.copies.items() if slot in slots]

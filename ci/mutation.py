@@ -59,7 +59,7 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
         "checker/ledger",
         "pool_rules request_rules transfer_rules rarer_rules ledger check restore",
     ),
-    "checker/order": tests_named("checker/order", "rules slots memory shadow"),
+    "checker/order": tests_named("checker/order", "rules slot_races memory shadow"),
     "checker/engines/native": tests_named("checker/engines/native", "layout native"),
     "checker/engines": tests_named("checker/engines", "interpreter state_set"),
     "checker/adapters": ("tests/checker/adapters",),

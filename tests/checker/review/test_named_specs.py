@@ -1,4 +1,4 @@
-"""The sides of a review: designs, machines in files, and either at a git revision."""
+"""Specifications by name: designs, machines in files, and either at a git revision."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def test_the_lines_that_a_build_went_through_are_known() -> None:
         ("no_such_revision:sound", "no revision no_such_revision"),
     ],
 )
-def test_a_side_that_does_not_exist_is_named_with_the_way_out(text: str, part: str) -> None:
+def test_a_name_that_does_not_exist_is_named_with_the_way_out(text: str, part: str) -> None:
     with pytest.raises(CannotRun, match=part):
         named_spec(text)
 
@@ -63,15 +63,15 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
         named_spec(f"{tmp_path / 'broken.py'}:build")
 
 
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose first revision has a specification, and whose work tree has another."""
-
-    def git(*arguments: str) -> None:
-        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     folder = tmp_path / "connector"
     folder.mkdir()
     (folder / "names.py").write_text('NAME = "two_tier"\n')
@@ -81,8 +81,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         .replace("from kvfence", "from names import NAME\n\nfrom kvfence", 1)
     )
     (folder / "spec.py").write_text(text)
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
     (folder / "spec.py").write_text(text.replace("            s.pinned[r, b] = True\n", "            pass\n"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -91,25 +91,21 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_revision_is_read_with_the_modules_beside_it(repository: Path) -> None:
     old, new = named_spec("HEAD:connector/spec.py:build"), named_spec("connector/spec.py:build")
     (one,), (other,) = old.builders.values(), new.builders.values()
-    told = differences.parts(one().machine, other().machine)
-    assert [d.what for d in told] == ["pinned after lookup"]
+    found = differences.parts(one().machine, other().machine)
+    assert [d.what for d in found] == ["pinned after lookup"]
     changed = [(line.side, line.text.strip()) for line in differences.lines(one(), other())]
     assert changed == [("base", "s.pinned[r, b] = True"), ("change", "pass")]
     assert "names" not in sys.modules
     assert repository.name not in " ".join(sys.path)
 
 
-def test_places_in_a_revision_are_told_by_its_name(repository: Path) -> None:
+def test_places_in_a_revision_begin_with_its_name(repository: Path) -> None:
     (builder,) = named_spec("HEAD:connector/spec.py:build").builders.values()
     evict = builder().machine.actions["evict"]
     assert evict.guards[0].where.startswith("HEAD:connector/spec.py:")
     text = (repository / "connector" / "spec.py").read_text()
     (repository / "connector" / "spec.py").write_text(text.replace('m.sort("Block"', 'm.sort("Reader"'))
-    for arguments in (
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "wrong"],
-    ):
-        subprocess.run(["git", *arguments], check=True)
+    git(repository, "commit", "-qam", "wrong")
     with pytest.raises(CannotRun, match=r"^HEAD:connector/spec\.py:\d+: "):
         named_spec("HEAD:connector/spec.py:build")
 

@@ -172,8 +172,8 @@ def _fits(m: Mutant, sizes: Sizes) -> bool:
 def _violations(log: Log) -> dict[str, int]:
     ranges = {c.name for i in log.grounded.instances for c in i.ranges}
     found: dict[str, int] = {}
-    for name, seen in log.failed.items():
-        depth = seen.depth + (seen.instance is not None)
+    for name, sighting in log.failed.items():
+        depth = sighting.depth + (sighting.instance is not None)
         key = RANGE if name in ranges else name
         found[key] = min(depth, found.get(key, depth))
     if log.dead is not None:

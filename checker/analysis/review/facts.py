@@ -69,7 +69,7 @@ class Behaviours(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Leant(msgspec.Struct, frozen=True):
+class UsedLemma(msgspec.Struct, frozen=True):
     """A lemma that a proof uses, and its one line of why it holds."""
 
     name: str
@@ -90,7 +90,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     basis: Literal["proved", "exhausted", "open"]
     conditions: tuple[str, ...]
-    lemmas: tuple[Leant, ...] = ()
+    lemmas: tuple[UsedLemma, ...] = ()
     invariants: tuple[str, ...] = ()
     questions: int = 0
     second: str = ""

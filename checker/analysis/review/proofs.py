@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from kvfence.checker.analysis.results import MachineFacts
-from kvfence.checker.analysis.review.facts import SIDES, Evidence, InvariantReview, Leant, Side
+from kvfence.checker.analysis.review.facts import SIDES, Evidence, InvariantReview, Side, UsedLemma
 from kvfence.checker.core.names import PROOF_SECONDS
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.spec.language import Machine
@@ -138,7 +138,7 @@ class _Evidences:
             plain,
             basis="proved",
             conditions=tuple(names),
-            lemmas=tuple(Leant(n, " ".join(lemmas[n].doc.split())) for n in besides if n in lemmas),
+            lemmas=tuple(UsedLemma(n, " ".join(lemmas[n].doc.split())) for n in besides if n in lemmas),
             invariants=tuple(n for n in besides if n not in lemmas),
             questions=found.questions,
             second=options.second or "",

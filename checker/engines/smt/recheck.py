@@ -15,9 +15,8 @@ from typing import Any
 
 import z3
 
-from kvfence.checker.core import interrupts
 from kvfence.checker.engines.smt.conditions import START
-from kvfence.checker.engines.smt.solve import Answer
+from kvfence.checker.engines.smt.solve import Answer, checked
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.files.outputs import write_text
 
@@ -39,14 +38,10 @@ def by_z3(text: str, seconds: float = SECONDS) -> bool | None:
     solver.set("smt.random_seed", 11)
     try:
         solver.from_string(text)
-        answer = solver.check()
+        answer = checked(solver)
     except z3.Z3Exception:
         return None
-    if answer == z3.unknown:
-        if "interrupt" in solver.reason_unknown():
-            raise interrupts.seen()
-        return None
-    return bool(answer == z3.unsat)
+    return None if answer == z3.unknown else bool(answer == z3.unsat)
 
 
 def by_cvc5(text: str, seconds: float = SECOND_SECONDS) -> bool | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import z3
 
-from kvfence.checker.core import interrupts
 from kvfence.checker.engines.base import (
     FIRST,
     Bounds,
@@ -24,6 +23,7 @@ from kvfence.checker.engines.base import (
 )
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.finite import Target, Unrolled
+from kvfence.checker.engines.smt.solve import checked
 from kvfence.spec.language import PREMISE, Machine
 
 INTERRUPTED = "interrupted"
@@ -185,11 +185,9 @@ class Search:
                 del wanted[name]
 
     def _ask(self, *assumptions: z3.BoolRef) -> z3.CheckSatResult:
-        answer = self.solver.check(*assumptions)
+        answer = checked(self.solver, *assumptions)
         if answer == z3.unknown:
             reason = self.solver.reason_unknown()
-            if "interrupted" in reason:
-                raise interrupts.seen()
             self.stopped = f"z3 did not answer at depth {self.depth + 1} ({reason})"
         return answer
 

@@ -61,6 +61,14 @@ class QuestionCount:
             self.progress(Progress(self.done, 0, 0, rate, unit="questions"))
 
 
+def checked(solver: z3.Solver, *assumptions: z3.BoolRef) -> z3.CheckSatResult:
+    """The solver's answer. KeyboardInterrupt for a Ctrl-C that z3 noticed in place of Python."""
+    answer = solver.check(*assumptions)
+    if answer == z3.unknown and "interrupt" in solver.reason_unknown():
+        raise interrupts.seen()
+    return answer
+
+
 def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) -> Answer:
     """Whether the goal follows from what is given, for sorts of any size. KeyboardInterrupt for Ctrl-C.
 
@@ -75,7 +83,7 @@ def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) ->
             return Answer(question, Outcome.unknown, time.perf_counter() - start, str(problem))
         text = text or solver.to_smt2()
         try:
-            found = solver.check()
+            found = checked(solver)
         except z3.Z3Exception as problem:
             reason = str(problem)
             continue
@@ -86,8 +94,6 @@ def ask(question: Question, seconds: float = SECONDS, *, track: bool = False) ->
                 used = tuple(sorted(labels[label.get_id()] for label in solver.unsat_core()))
             return Answer(question, outcome, time.perf_counter() - start, "", text, used)
         reason = solver.reason_unknown()
-        if "interrupt" in reason:
-            raise interrupts.seen()
     return Answer(question, Outcome.unknown, time.perf_counter() - start, f"z3 gave up: {reason}", text)
 
 

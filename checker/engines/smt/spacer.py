@@ -14,9 +14,9 @@ from typing import Any
 
 import z3
 
-from kvfence.checker.core import interrupts
 from kvfence.checker.engines.smt.finite import Unrolled
 from kvfence.checker.engines.smt.search import FiniteEngine, Search
+from kvfence.checker.engines.smt.solve import checked
 
 SECONDS = 60.0
 DEPTH = 6  # steps of the runs that are searched first
@@ -124,9 +124,6 @@ def _refuted(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
         solver = z3.Solver(ctx=runs.context)
         solver.set("timeout", int(SECONDS * 1000))
         solver.add(wrong)
-        answer = solver.check()
-        if answer == z3.unknown and "interrupt" in solver.reason_unknown():
-            raise interrupts.seen()
-        if answer != z3.unsat:
+        if checked(solver) != z3.unsat:
             return f"the invariant that Spacer found {fault}"
     return None

@@ -52,7 +52,7 @@ class NamedSpec:
     """A specification by name: how to build each of its machines.
 
     ``touched``: the machines that it is about. ``sizes`` by sort, where the machines' own are too small to
-    show what the design is known for. ``expected``: the invariant that it is known to break.
+    show what the design is known for.
     """
 
     name: str
@@ -60,7 +60,6 @@ class NamedSpec:
     builders: Mapping[str, Callable[[], Built]]
     touched: tuple[str, ...]
     sizes: dict[str, int] = field(default_factory=dict)
-    expected: str = ""
 
 
 def named_spec(text: str) -> NamedSpec:
@@ -100,7 +99,6 @@ def _design(design: Design, machines: Builders, shown: str, root: Path) -> Named
         builders={machine: builder(machine) for machine in machines},
         touched=tuple(design.machines),
         sizes=dict(design.sizes),
-        expected=design.breaks,
     )
 
 
@@ -124,7 +122,6 @@ def _file(text: str, path: Path, attribute: str, shown: str, root: Path | None) 
 
 def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
     name, *faults = attribute.split("+")
-    modules: list[types.ModuleType] = []
 
     def make() -> Machine:
         try:
@@ -138,9 +135,7 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
             raise refused(error, f"{shown}{line}") from error
 
     def made() -> Machine:
-        module = _module(path, shown)
-        modules.append(module)
-        found = _maker(module, name, shown)
+        found = _maker(_module(path, shown), name, shown)
         if isinstance(found, Machine):
             if faults:
                 raise CannotRun(

@@ -32,7 +32,7 @@ def counterexample(
     """The facts of ``path``, which ends in a violation of ``machine`` at these sizes.
 
     Steps that do not matter for the violation are left out. ``against``: the machine whose guards and values
-    the diagnosis compares with; the same machine without faults where nothing is said.
+    the diagnosis compares with; by default the same machine without faults.
     """
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()

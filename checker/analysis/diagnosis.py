@@ -55,7 +55,7 @@ def false_part(evaluator: Evaluator, e: Expr, env: Env, state: Values) -> tuple[
 
 
 def implication(e: Expr, env: Env) -> str:
-    """``e`` in words, an "or" that was written as an implication as one."""
+    """``e`` in words; an "or" that was written as an implication is an implication."""
     if e.op == "or" and e.args[0].op == "not":
         rest = [spell(a, env) if len(e.args) == 2 else f"({spell(a, env)})" for a in e.args[1:]]
         return f"{spell(e.args[0].args[0], env)} implies {' or '.join(rest)}"

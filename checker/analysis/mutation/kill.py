@@ -1,9 +1,9 @@
 """Runs the mutants of a machine: which condition notices each, and what the unnoticed ones do.
 
-A mutant is explored at growing sizes until something notices it. The search goes on from there, to its end or
-to some times the states of the machine, so that other conditions which it breaks are known too. Without a new
-step in any state that the machine reaches, a mutant is the machine, and is not explored. Of a machine that
-promises progress, the mutants that nothing else notices are asked for that, at the last of the sizes.
+A mutant is explored at growing sizes until a condition notices it. That search goes on to its end, or to a
+multiple of the machine's states, so that other conditions which notice it are known too. A mutant without a
+new step in any state that the machine reaches behaves as the machine does, and is not explored. If the
+machine states PROGRESS, that is judged for the mutants that nothing else notices, at the last of the sizes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
     ),
 }
 MAX_STATES = 8_000_000
-ENOUGH = 3  # times the states of the machine, of a mutant that something has noticed
+ENOUGH = 3  # times the states of the machine are explored of a mutant that is noticed
 MEMORY = 2 << 30
 INTERRUPTED = "interrupted"
 DEADLOCK, RANGE = "deadlock", "a value stays in its range"
@@ -120,14 +120,14 @@ class _Stage:
         self.base = Reachable(self.grounded, memory=memory).log
         if self.base.stopped:
             raise Stop(self.base.stopped)
-        self.sound(_violations(self.base))
+        self.stop_if_unsound(_violations(self.base))
         fitting = [m for m in given if m.kind is not Kind.design and _fits(m, sizes)]
         self.unfit = {m.name for m in given} - {m.name for m in fitting}
         self.comparison = Comparison(machine, fitting, sizes, memory)
         self.ways = self.comparison.differing([m.name for m in fitting])
 
-    def sound(self, broken: Mapping[str, int]) -> None:
-        """Stop for a machine that breaks something itself: its mutants would be noticed whatever they do."""
+    def stop_if_unsound(self, broken: Mapping[str, int]) -> None:
+        """Raises Stop if the machine itself violates something: all its mutants would be noticed."""
         if broken:
             raise Stop(f"the machine itself breaks {', '.join(broken)}")
 
@@ -206,12 +206,11 @@ def run(
     only: str | None = None,
     workers: int | None = None,
 ) -> Campaign:
-    """Try every mutant of ``machine``, and the named designs that touch it.
+    """Tries every mutant of ``machine``, and the named designs that touch it.
 
-    ``stages``: the sizes, smallest first; those of STAGES, or the machine's own, where nothing is said.
-    ``memory`` in bytes for one search. ``only``: mutants whose name fits this pattern. ``workers``: searches
-    at a time; one for each core where nothing is said. Ctrl-C keeps what was found. SpecError for sizes that
-    do not exist.
+    ``stages``: the sizes, smallest first; by default those of STAGES, or the machine's own. ``memory`` in
+    bytes for one search. ``only``: mutants whose name fits this pattern. ``workers``: searches at a time; by
+    default one for each core. Ctrl-C keeps what was found. SpecError for sizes that do not exist.
     """
     start = time.perf_counter()
     designs = _designs(machine.name)
@@ -250,7 +249,7 @@ def run(
             vacuous = unmet if vacuous is None else vacuous & unmet
             judge(stage, stage.noticed)
         if requires_progress(machine):
-            stage.sound(stage.broken(Mutant("", Kind.design, "", machine))[0])
+            stage.stop_if_unsound(stage.broken(Mutant("", Kind.design, "", machine))[0])
             judge(stage, stage.broken)
     except KeyboardInterrupt:
         out.stopped = INTERRUPTED

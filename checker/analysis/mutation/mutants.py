@@ -108,7 +108,7 @@ def _unlike(e: Expr, changes: Iterator[Change]) -> Iterator[Change]:
 
 
 def shrinks(e: Expr, old: Expr) -> bool:
-    """Whether an update of a relation can only let go: take elements out of it."""
+    """Whether an update of a relation can only take elements out of it."""
     if e is old or e is FALSE:
         return True
     if e.op == "and":

@@ -55,7 +55,7 @@ class OrderStory:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a trace says: its verdict, how much is wrong, and the story of one violation."""
+    """A trace explained: its verdict, how many violations or races were found, and the story of one."""
 
     path: str
     verdict: Verdict

@@ -106,8 +106,8 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     """One invariant of the catalogue, or DEADLOCK, RANGE: its verdict on either side.
 
     ``base`` and ``change`` are None where that side does not state it. ``conditions`` are the machine's own
-    names for what is violated. ``first``: whether a run breaks it while everything else still holds; an
-    invariant that breaks only in the wake of others has it false. ``story`` is a shortest counterexample, of
+    names for what is violated. ``first``: whether a run breaks it while everything else still holds; it is
+    false for an invariant that breaks only after others. ``story`` is a shortest counterexample, of
     the change if that violates it, else of the base. ``evidence``, of an invariant that the change concerns:
     why it holds, for each side on which it does.
     """

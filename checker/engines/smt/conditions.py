@@ -51,6 +51,7 @@ class Question:
 
     @property
     def name(self) -> str:
+        """The condition, and the case."""
         return f"{self.of}.{self.case}"
 
 

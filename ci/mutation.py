@@ -25,6 +25,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -44,35 +45,27 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "reference": ("tests/reference", "tests/modelbased"),
 }
 """The tests that each folder's mutants are run against; the first folder that fits counts."""
+
+
+def tests_named(folder: str, names: str) -> tuple[str, ...]:
+    """The test files of a folder by their names, without ``test_``."""
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
+
+
 NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "checker/ledger/guard/guard.py": ("tests/checker/ledger/test_guard.py",),
     "spec/files": ("tests/checker/test_traces.py",),
-    "checker/ledger": tuple(
-        f"tests/checker/ledger/test_{name}.py"
-        for name in (
-            "pool_rules",
-            "request_rules",
-            "transfer_rules",
-            "rarer_rules",
-            "ledger",
-            "check",
-            "restore",
-        )
+    "checker/ledger": tests_named(
+        "checker/ledger",
+        "pool_rules request_rules transfer_rules rarer_rules ledger check restore",
     ),
-    "checker/order": tuple(
-        f"tests/checker/order/test_{name}.py" for name in ("rules", "slots", "memory", "shadow")
-    ),
-    "checker/engines/native": tuple(
-        f"tests/checker/engines/native/test_{name}.py" for name in ("layout", "native")
-    ),
-    "checker/engines": (
-        "tests/checker/engines/test_interpreter.py",
-        "tests/checker/engines/test_state_set.py",
-    ),
+    "checker/order": tests_named("checker/order", "rules slot_races memory shadow"),
+    "checker/engines/native": tests_named("checker/engines/native", "layout native"),
+    "checker/engines": tests_named("checker/engines", "interpreter state_set"),
     "checker/adapters": ("tests/checker/adapters",),
     "reference/copy": ("tests/reference/copy/test_order.py",),
     "reference/device": ("tests/reference/device_order", "tests/reference/device"),
-    "reference": tuple(f"tests/reference/test_{name}.py" for name in ("pool", "groups", "workload")),
+    "reference": tests_named("reference", "pool groups workload"),
     "checker/engines/smt": ("tests/checker/engines/smt/test_counters.py",),
 }
 """Quick tests that are likely to notice a mutant of a file or folder; the longest name that fits counts."""
@@ -91,6 +84,7 @@ BASELINES: Final = ROOT / ".venv" / "mutation_baselines.json"
 """Seconds that tests took without a mutant, by the digest of those tests and of what they test."""
 
 
+Key: TypeAlias = tuple[str, str, str]
 Limits: TypeAlias = dict[tuple[str, ...], float]
 """Seconds that tests may take, in the order in which they are run."""
 
@@ -107,27 +101,36 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How it is told."""
+        """How the mutant is printed."""
         return f"{self.path}:{self.line}: {self.was}  ->  {self.now}"
+
+    @property
+    def key(self) -> Key:
+        """What identifies the change, whichever operator makes it."""
+        return self.path, self.was, self.now
+
+
+def git(*arguments: str) -> list[str]:
+    """The file names, or other output, of a git command with ``-z``; or its lines."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.rstrip("\0\n").split("\0" if "-z" in arguments else "\n")
+
+
+def within(path: str, places: Iterable[str]) -> list[str]:
+    """Those of some files and folders that a file is, or lies in."""
+    return [one for one in places if path == one or path.startswith(f"{one}/")]
 
 
 def files(paths: list[str]) -> list[str]:
     """The tracked Python files of the areas, or those of them that are named."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
     wanted = [path.split(":")[0].rstrip("/") for path in paths] or list(AREAS)
-    return [
-        path
-        for path in tracked
-        if area(path) and any(path == one or path.startswith(f"{one}/") for one in wanted)
-        if not any(path == one or path.startswith(f"{one}/") for one in LEFT_OUT)
-    ]
+    tracked = [path for path in git("ls-files", "*.py") if area(path)]
+    return [path for path in tracked if within(path, wanted) and not within(path, LEFT_OUT)]
 
 
 def area(path: str) -> str:
     """The area of a file; "" for none."""
-    return next((one for one in AREAS if path.startswith(f"{one}/")), "")
+    return next(iter(within(path, AREAS)), "")
 
 
 def nearest(path: str) -> tuple[str, ...]:
@@ -139,13 +142,12 @@ def nearest(path: str) -> tuple[str, ...]:
 
 def group(path: str) -> str:
     """What of NEAREST a file belongs to."""
-    return max((one for one in NEAREST if path == one or path.startswith(f"{one}/")), key=len)
+    return max(within(path, NEAREST), key=len)
 
 
 def digest(tests: tuple[str, ...]) -> str:
     """SHA-256 of the tests and of everything that they may test."""
-    listed = ["git", "ls-files", "-z", "checker", "reference", "spec", *tests]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    names = git("ls-files", "-z", "checker", "reference", "spec", *tests)
     found = hashlib.sha256(repr(tests).encode())
     for name in names:
         if (ROOT / name).is_file():
@@ -157,10 +159,8 @@ def untested(source: str) -> set[tuple[int, int]]:
     """Lines and columns of what is never executed: annotations, and blocks under TYPE_CHECKING."""
     spans: list[ast.expr | ast.stmt] = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
-            spans.append(node.annotation)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-            spans.append(node.returns)
+        annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
+        spans += [annotation] if annotation is not None else []
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             spans += [node.test, *node.body]
         if isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation) and node.value:
@@ -230,13 +230,14 @@ def sample(paths: list[str], seed: int, count: int) -> list[Mutant]:
         if line:
             lines.setdefault(file, set()).add(int(line))
     chance = random.Random(seed)
-    chosen: dict[tuple[str, str, str], Mutant] = {}
+    chosen: dict[Key, Mutant] = {}
 
     def take(path: str, operator: str, line: int, occurrence: int) -> None:
         mutated = changed(path, operator, occurrence)
         if mutated is not None:
             was, now = difference((ROOT / path).read_text(encoding="utf-8"), mutated)
-            chosen.setdefault((path, was, now), Mutant(path, line, operator, occurrence, was, now))
+            mutant = Mutant(path, line, operator, occurrence, was, now)
+            chosen.setdefault(mutant.key, mutant)
 
     by_area: dict[str, list[str]] = {}
     for path in files(paths):
@@ -277,8 +278,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-        for name in filter(None, listed.decode().split("\0")):
+        for name in git("ls-files", "-z"):
             if (ROOT / name).exists() or (ROOT / name).is_symlink():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
@@ -292,14 +292,8 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
         names = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         started = time.monotonic()
-        with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=os.environ | names,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process:
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        with subprocess.Popen(command, cwd=self.folder, env=os.environ | names, **quiet) as process:
             try:
                 fate = "killed" if process.wait(limit) else "survived"
             except subprocess.TimeoutExpired:
@@ -347,7 +341,7 @@ def known(results: Path) -> dict[Mutant, str]:
     return {Mutant(**{name: row[name] for name in Mutant._fields}): row["fate"] for row in rows.values()}
 
 
-def explained() -> dict[tuple[str, str, str], str]:
+def explained() -> dict[Key, str]:
     """Why each survivor that is known may survive."""
     rows = tomllib.loads(EXPLAINED.read_text(encoding="utf-8")).get("survivor", [])
     return {(row["path"], row["was"], row["now"]): row["why"] for row in rows}
@@ -367,15 +361,12 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="try survivors again that are not explained")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    (commit,) = git("describe", "--always", "--dirty")
     kept = known(given.results)
-    fates = {(m.path, m.was, m.now): fate for m, fate in kept.items()}
+    fates = {m.key: fate for m, fate in kept.items()}
     chosen = sample(given.paths, given.seed, given.sample) if given.sample or given.paths else list(kept)
-    keys = {m: (m.path, m.was, m.now) for m in chosen}
     open_ = {key for key, fate in fates.items() if fate == "survived" and key not in explained()}
-    rest = [m for m in chosen if keys[m] not in fates or (given.again and keys[m] in open_)]
+    rest = [m for m in chosen if m.key not in fates or (given.again and m.key in open_)]
     print(f"{len(chosen)} mutants, {len(chosen) - len(rest)} of them in {given.results}", flush=True)
     if not rest or not (given.sample or given.paths):
         return report(chosen, fates)
@@ -405,7 +396,7 @@ def main() -> int:
                     for future in as_completed([pool.submit(judge, mutant) for mutant in members]):
                         mutant, fate, seconds = future.result()
                         done += 1
-                        fates[mutant.path, mutant.was, mutant.now] = fate
+                        fates[mutant.key] = fate
                         about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
                         about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
                         print(json.dumps(mutant._asdict() | {"fate": fate} | about), file=out, flush=True)
@@ -434,16 +425,16 @@ def limits_of(members: list[Mutant], copy: Copy, given: argparse.Namespace) -> d
     return limits
 
 
-def report(chosen: list[Mutant], fates: dict[tuple[str, str, str], str]) -> int:
+def report(chosen: list[Mutant], fates: dict[Key, str]) -> int:
     """Print what became of the mutants; 1 if a survivor is not explained."""
     why = explained()
-    counts = Counter(fates[m.path, m.was, m.now] for m in chosen)
-    alive = [m for m in chosen if fates[m.path, m.was, m.now] == "survived"]
-    open_ = [m for m in alive if (m.path, m.was, m.now) not in why]
+    counts = Counter(fates[m.key] for m in chosen)
+    alive = [m for m in chosen if fates[m.key] == "survived"]
+    open_ = [m for m in alive if m.key not in why]
     for mutant in open_:
         print(f"survived: {mutant.name}")
-    told = ", ".join(f"{count} {fate}" for fate, count in sorted(counts.items()))
-    print(f"{len(chosen)} mutants: {told}; {len(alive) - len(open_)} of the survivors are explained")
+    totals = ", ".join(f"{count} {fate}" for fate, count in sorted(counts.items()))
+    print(f"{len(chosen)} mutants: {totals}; {len(alive) - len(open_)} of the survivors are explained")
     return 1 if open_ else 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.engines.smt.conditions import conditions
+from kvfence.checker.engines.smt.conditions import of_machine as conditions_of
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.declared import RULES
 from kvfence.reference.designs.faulty import FAULTS
@@ -23,7 +23,7 @@ EACH = pytest.mark.parametrize("row", INVARIANTS, ids=lambda row: row.id)
 
 def stated_as_safety(machine: Machine, id_: str) -> bool:
     checks = {check.id for action in machine.actions.values() for check in action.checks}
-    return id_ in checks or id_ in {condition.id for condition in conditions(machine)}
+    return id_ in checks or id_ in {condition.id for condition in conditions_of(machine)}
 
 
 def test_there_are_twenty() -> None:

@@ -1,11 +1,12 @@
 """Turns an engine's path into the facts of a counterexample: events, changes, and the values that matter.
 
-The path is run again by the interpreter, so what is told does not depend on the engine that found it.
+The interpreter runs the path again, so the facts do not depend on the engine that found it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add, eq, le, lt, sub
 from typing import cast
 
 import msgspec
@@ -16,7 +17,7 @@ from kvfence.checker.engines.base import Path
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
 from kvfence.checker.engines.explicit.minimise import ends_in, shorten
 from kvfence.spec import events as ev
-from kvfence.spec.catalog import INVARIANTS
+from kvfence.spec.catalog import BY_ID
 from kvfence.spec.language import Expr, Grounded, Instance, Machine, SpecError, changes, flat
 from kvfence.spec.language.evaluate import Env
 from kvfence.spec.language.ground import LivenessInstance
@@ -31,14 +32,14 @@ def counterexample(
     """The facts of ``path``, which ends in a violation of ``machine`` at these sizes.
 
     Steps that do not matter for the violation are left out. ``against``: the machine whose guards and values
-    the diagnosis compares with; the same machine without faults where nothing is said.
+    the diagnosis compares with; by default the same machine without faults.
     """
     interpreter = Interpreter(machine, sizes)
     before = state = interpreter.initial()
     instance: Instance | None = None
     steps, run = [], []
     found = [interpreter.find(taken.action, **taken.args) for taken in path.steps]
-    # a promise about whole runs is broken by no step, so there is nothing to leave out by
+    # no step violates a liveness property, so there is no step to shorten the path by
     kept = found if ends_in(interpreter, found, path.name) is None else shorten(interpreter, found, path.name)
     for number, instance in enumerate(kept, 1):
         before = state
@@ -59,9 +60,15 @@ def counterexample(
     node, read_before = _condition(grounded, instance, path.name)
     at = before if read_before else state
     stated = _stated(machine, instance, path.name)
-    owed = _owed(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
+    owed = _violated_liveness(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
     if owed is not None:
-        node, stated = owed.then, (owed.promise.then, _arguments(owed))
+        node, stated = (
+            owed.then,
+            (
+                owed.promise.then,
+                {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)},
+            ),
+        )
     cells = reasons(node, at) if node is not None else set()
     sound = against
     if sound is None and machine.faults and machine.name in MACHINES:
@@ -92,15 +99,15 @@ def _as_trace(
 ) -> tuple[list[Step], ev.Header | None, tuple[ev.Event, ...], str]:
     """The steps with the events they stand for, the header, and the events of idling.
 
-    What the machine says of them is code of its own. If that fails, the last value is the reason, and the
-    counterexample is told without a trace.
+    The machine's own code makes the events. If that fails, the last value is the reason, and the
+    counterexample has no trace.
     """
     machine, numbered = interpreter.machine, Numbering()
     try:
-        told = []
+        observing = []
         for step, (before, instance, after) in zip(steps, run, strict=True):
             observed = numbered(cast("list[ev.Event]", interpreter.events(before, instance, after)))
-            told.append(msgspec.structs.replace(step, observed=tuple(observed)))
+            observing.append(msgspec.structs.replace(step, observed=tuple(observed)))
         idle: list[ev.Event] = []
         if idles and machine.idle_events is not None:
             last = run[-1][2] if run else interpreter.initial()
@@ -109,31 +116,30 @@ def _as_trace(
     except Exception as problem:
         why = str(problem) if isinstance(problem, SpecError) else f"{type(problem).__name__}: {problem}"
         return steps, None, (), " ".join(why.split())
-    return told, header, tuple(idle), ""
+    return observing, header, tuple(idle), ""
 
 
 def _sentence(path: Path) -> str:
     """What should hold, in words."""
-    statements = {row.id: row.statement for row in INVARIANTS}
     if path.text and path.text != path.name:
         return path.text
-    return statements.get(path.id, path.name.replace("_", " "))
+    row = BY_ID.get(path.id)
+    return row.statement if row else path.name.replace("_", " ")
 
 
 def _condition(grounded: Grounded, last: Instance | None, name: str) -> tuple[Node | None, bool]:
-    """The condition called ``name``, and whether it reads the state before the last step (as checks do)."""
+    """The condition ``name``, and whether it reads the state before the last step (as checks do)."""
     for invariant, node in grounded.invariants:
         if invariant.name == name:
             return node, False
-    if last is not None:
-        for check in (*last.checks, *last.ranges):
-            if check.name == name:
-                return check.holds, True
+    for check in (*last.checks, *last.ranges) if last is not None else ():
+        if check.name == name:
+            return check.holds, True
     return None, False
 
 
 def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, Env] | None:
-    """The condition called ``name`` as the machine states it, with the arguments of the last step."""
+    """The condition ``name`` as the machine states it, with the arguments of the last step."""
     for p in (*machine.invariants.values(), *machine.lemmas.values()):
         if p.name == name:
             return p.expr, {}
@@ -145,17 +151,13 @@ def _stated(machine: Machine, last: Instance | None, name: str) -> tuple[Expr, E
     return None
 
 
-def _owed(grounded: Grounded, name: str, states: Sequence[Values]) -> LivenessInstance | None:
-    """The promise called ``name``, for arguments for which the run through these states does not keep it."""
+def _violated_liveness(grounded: Grounded, name: str, states: Sequence[Values]) -> LivenessInstance | None:
+    """The liveness property ``name``, for arguments for which the run through these states violates it."""
     for p in grounded.liveness():
         begins = [p.when is None, *(node_value(p.when, x) == 1 for x in states if p.when is not None)]
         if p.name == name and any(begins) and not node_value(p.then, states[-1]):
             return p
     return None
-
-
-def _arguments(p: LivenessInstance) -> Env:
-    return {v.uid: x for v, x in zip(p.promise.params, p.values, strict=True)}
 
 
 def _values(grounded: Grounded, cells: set[int], state: Values) -> dict[str, Value]:
@@ -166,8 +168,7 @@ def _values(grounded: Grounded, cells: set[int], state: Values) -> dict[str, Val
 
 def reasons(node: Node, state: Values) -> set[int]:
     """Cells whose values make ``node`` what it is in ``state``: one witness where one is enough."""
-    known: dict[int, int] = {}
-    return _reasons(node, state, known)
+    return _reasons(node, state, {})
 
 
 def _reasons(node: Node, state: Values, known: dict[int, int]) -> set[int]:
@@ -197,30 +198,20 @@ def node_value(node: Node, state: Values) -> int:
     return _value(node, state, {})
 
 
+_BINARY = {"eq": eq, "lt": lt, "le": le, "add": add, "sub": sub}
+
+
 def _evaluate(node: Node, state: Values, known: dict[int, int]) -> int:
-    match node.op:
-        case "const":
-            return node.value
-        case "cell":
-            return state[node.value]
-        case "ite":
-            return _value(node.args[1] if _value(node.args[0], state, known) else node.args[2], state, known)
+    if node.op == "const":
+        return node.value
+    if node.op == "cell":
+        return state[node.value]
+    if node.op == "ite":
+        condition, then, other = node.args
+        return _value(then if _value(condition, state, known) else other, state, known)
     values = [_value(arg, state, known) for arg in node.args]
-    match node.op:
-        case "not":
-            return 1 - values[0]
-        case "and":
-            return int(all(values))
-        case "or":
-            return int(any(values))
-        case "eq":
-            return int(values[0] == values[1])
-        case "lt":
-            return int(values[0] < values[1])
-        case "le":
-            return int(values[0] <= values[1])
-        case "add":
-            return values[0] + values[1]
-        case "sub":
-            return values[0] - values[1]
-    raise AssertionError(f"unknown node {node.op}")
+    if node.op == "not":
+        return 1 - values[0]
+    if node.op in ("and", "or"):
+        return int(all(values) if node.op == "and" else any(values))
+    return int(_BINARY[node.op](*values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kvfence.checker.analysis.results import Diagnosis, Difference, Guard, Part, Prevention, Value
+from kvfence.checker.analysis.results import Diagnosis, Difference, Guard, Part, Prevention
 from kvfence.spec.language import Action, Expr, Grounded, Instance, Machine, ground
 from kvfence.spec.language.evaluate import Env, Evaluator, Values, spell
 
@@ -26,11 +26,11 @@ def diagnose(
     faults; None where the machine is that already.
     """
     conjunct = ""
-    parts: tuple[Part, ...] = ()
+    parts: Iterator[Part] = iter(())
     if condition is not None:
         evaluator = Evaluator(grounded.layout, grounded.sizes)
         e, env = false_part(evaluator, *condition, at)
-        conjunct, parts = implication(e, env), tuple(_parts(evaluator, e, env, at))
+        conjunct, parts = implication(e, env), _parts(evaluator, e, env, at)
     return Diagnosis(
         conjunct=conjunct,
         parts=tuple(dict.fromkeys(parts)),
@@ -55,7 +55,7 @@ def false_part(evaluator: Evaluator, e: Expr, env: Env, state: Values) -> tuple[
 
 
 def implication(e: Expr, env: Env) -> str:
-    """``e`` in words, an "or" that was written as an implication as one."""
+    """``e`` in words; an "or" that was written as an implication is an implication."""
     if e.op == "or" and e.args[0].op == "not":
         rest = [spell(a, env) if len(e.args) == 2 else f"({spell(a, env)})" for a in e.args[1:]]
         return f"{spell(e.args[0].args[0], env)} implies {' or '.join(rest)}"
@@ -64,20 +64,14 @@ def implication(e: Expr, env: Env) -> str:
 
 def _parts(evaluator: Evaluator, e: Expr, env: Env, state: Values) -> Iterator[Part]:
     """The parts of a false conjunct with their values."""
-    if e.op in ("or", "and"):
-        for a in e.args:
-            yield from _parts(evaluator, a, env, state)
-    elif e.op == "not" and e.args[0].op not in ("eq", "lt", "le"):
-        yield from _parts(evaluator, e.args[0], env, state)
-    elif e.op in ("eq", "lt", "le", "add", "sub", "ite", "not"):
+    inner = e.args[0] if e.args else e
+    if e.op == "not" and inner.op not in ("eq", "lt", "le"):
+        yield from _parts(evaluator, inner, env, state)
+    elif e.op in ("or", "and", "eq", "lt", "le", "add", "sub", "ite", "not"):
         for a in e.args:
             yield from _parts(evaluator, a, env, state)
     elif e.op in ("apply", "forall", "exists", "count"):
-        yield Part(spell(e, env), _shown(e, evaluator.value(e, state, env)))
-
-
-def _shown(e: Expr, value: int) -> Value:
-    return e.type.shown(value)
+        yield Part(spell(e, env), e.type.shown(evaluator.value(e, state, env)))
 
 
 def _made_by(taken: Sequence[Step], reasons: set[int]) -> int | None:
@@ -100,7 +94,7 @@ def false_guards(evaluator: Evaluator, action: Action, env: Env, state: Values) 
 
 
 def due(grounded: Grounded, state: Values, sound: Machine) -> tuple[str, ...]:
-    """The steps that the sound design may not put off for ever in ``state``: those with a fairness mark."""
+    """The steps that the sound design must take some time after ``state``: those with a fairness mark."""
     other, translated = _of_sound(grounded, sound)
     evaluator = Evaluator(other.layout, other.sizes)
     there = translated(state)
@@ -123,7 +117,7 @@ def _of_sound(grounded: Grounded, sound: Machine) -> tuple[Grounded, Callable[[V
 
 
 def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> Iterator[Prevention]:
-    """For each step that the sound design takes otherwise: its guards that are false, or its other values."""
+    """For each step at which the sound design differs: its guards that are false, or its other values."""
     other, translated = _of_sound(grounded, sound)
     evaluator = Evaluator(other.layout, other.sizes)
     own = {c.label for c in grounded.cells}
@@ -135,8 +129,7 @@ def _preventions(grounded: Grounded, taken: Sequence[Step], sound: Machine) -> I
             continue
         state = translated(before)
         env = evaluator.bind(action, instance.args)
-        false = false_guards(evaluator, action, env, state)
-        if false:
+        if false := false_guards(evaluator, action, env, state):
             yield Prevention(number, instance.name, guards=false)
             continue
         would, is_ = evaluator.after(action, state, env), translated(after)

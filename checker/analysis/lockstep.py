@@ -1,7 +1,7 @@
 """Lockstep: implementation and interpreted specification take the same steps and must stay in the same state.
 
-A :class:`Driver` performs the actions of a machine on an implementation and tells the implementation's state
-in the machine's words. :class:`Lockstep` takes one action at a time in both, and compares.
+A :class:`Driver` performs the actions of a machine on an implementation and gives the implementation's state
+in terms of the machine's fields. :class:`Lockstep` takes one action at a time in both, and compares.
 :func:`state_machine` makes a Hypothesis state machine of that, with one rule for each action.
 
 A specification leaves choices open, and an implementation makes them: which block is evicted, or that one
@@ -69,20 +69,20 @@ class Driver(Protocol):
     """
 
     events: list[ev.Event]
-    """What the implementation told so far; the ledger judges it."""
+    """The events of the implementation so far; the ledger judges them."""
 
     @property
     def unobserved(self) -> Collection[str]:
-        """Fields of the machine that the implementation has no equal of; the others are compared."""
+        """Fields of the machine that the implementation has no equivalent of; the others are compared."""
 
     @property
     def header(self) -> ev.Header | None:
-        """What the numbers in the events refer to; None while there is nothing yet that could tell events."""
+        """What the numbers in the events refer to; None while nothing exists yet that could emit events."""
 
     def perform(self, action: str, args: Args) -> Sequence[Step] | None:
-        """Perform the action. Returns the steps of the specification that it amounted to; None: just it.
+        """Perform the action. Returns the steps of the specification that it amounted to, or None.
 
-        Raises CannotHere.
+        None stands for the action itself. Raises CannotHere.
         """
 
     def abstract(self) -> Mapping[str, Observed]:
@@ -96,7 +96,7 @@ class Driver(Protocol):
 
 
 class LockstepError(AssertionError):
-    """Implementation and specification part ways.
+    """Implementation and specification disagree.
 
     >>> issubclass(StatesDifferError, LockstepError)
     True
@@ -127,16 +127,20 @@ class StepNotAllowedError(LockstepError):
     """
 
 
-class PropertyBrokenError(LockstepError):
+class _InvariantError(LockstepError):
+    """An invariant does not hold. ``invariant``: its id."""
+
+    def __init__(self, after: str, invariant: str, text: str) -> None:
+        super().__init__(f"{after}: {text}")
+        self.invariant = invariant
+
+
+class PropertyBrokenError(_InvariantError):
     """A check of a step, or an invariant, does not hold in the specification. ``invariant``: its id.
 
     >>> str(PropertyBrokenError("after take()", "COUNT", "free == 3"))
-    'after take(): COUNT does not hold: free == 3'
+    'after take(): free == 3'
     """
-
-    def __init__(self, after: str, invariant: str, text: str) -> None:
-        super().__init__(f"{after}: {invariant} does not hold: {text}")
-        self.invariant = invariant
 
 
 class StepFailedError(LockstepError):
@@ -155,21 +159,17 @@ class NotRefusedError(LockstepError):
     """
 
 
-class TraceRefusedError(LockstepError):
+class TraceRefusedError(_InvariantError):
     """The ledger, or the check of the recorded trace, finds a violation. ``invariant``: its id.
 
     >>> TraceRefusedError("after take()", "PIN", "PIN violated by event 1").invariant
     'PIN'
     """
 
-    def __init__(self, after: str, invariant: str, text: str) -> None:
-        super().__init__(f"{after}: {text}")
-        self.invariant = invariant
-
 
 @dataclass
 class Coverage:
-    """What the runs of a lockstep came by.
+    """What the runs of a lockstep test covered.
 
     >>> from kvfence.language import Int, Machine
     >>> machine = Machine("blocks")
@@ -197,7 +197,7 @@ class Coverage:
     taken: Counter[str] = field(default_factory=Counter)
     """Steps of the specification, by action."""
     cannot: Counter[str] = field(default_factory=Counter)
-    """Actions that could not be performed where they were asked for."""
+    """Actions that the implementation could not perform where they were asked for."""
     refused: Counter[str] = field(default_factory=Counter)
     """Actions that were not allowed, and refused."""
     goals: Counter[str] = field(default_factory=Counter)
@@ -208,13 +208,13 @@ class Coverage:
     """Events judged."""
 
     def __str__(self) -> str:
-        def told(counts: Counter[str]) -> str:
+        def listed(counts: Counter[str]) -> str:
             return ", ".join(f"{name} {n}" for name, n in sorted(counts.items())) or "none"
 
         return (
             f"{self.runs} runs, {self.taken.total()} steps, {len(self.states)} states, {self.events} events; "
-            f"taken: {told(self.taken)}; refused: {told(self.refused)}; "
-            f"cannot be performed: {told(self.cannot)}; goals: {told(self.goals)}"
+            f"taken: {listed(self.taken)}; refused: {listed(self.refused)}; "
+            f"cannot be performed: {listed(self.cannot)}; goals: {listed(self.goals)}"
         )
 
 
@@ -223,7 +223,7 @@ class Lockstep:
 
     ``judge``: whether the driver's events are judged by the ledger after each step, and the recorded trace at
     the end. Raises :class:`LockstepError`, from the start on if the initial states differ, and ValueError
-    when the driver tells fields that the machine does not have, or leaves some out.
+    when the driver gives fields that the machine does not have, or leaves some out.
 
     >>> from kvfence.language import Int, Machine
     >>> machine = Machine("blocks")
@@ -282,7 +282,7 @@ class Lockstep:
         """Take a step that the specification allows."""
         self.steps += 1
         try:
-            told = self.driver.perform(instance.name, instance.args)
+            performed = self.driver.perform(instance.name, instance.args)
         except CannotHere as why:
             self.coverage.cannot[instance.name] += 1
             self._compare(f"after {instance}, which cannot be performed here ({why})")
@@ -293,9 +293,10 @@ class Lockstep:
             raise StepFailedError(
                 f"{instance} is allowed, and fails: {type(error).__name__}: {error}"
             ) from error
-        steps = [(instance.name, instance.args)] if told is None else list(told)
+        asked = [(instance.name, instance.args)]
+        steps = asked if performed is None else list(performed)
         after = f"after {instance}"
-        if told is not None and steps != [(instance.name, instance.args)]:
+        if steps != asked:
             after += f", taken as {', '.join(map(_shown, steps)) or 'no step'}"
         for step in steps:
             self._follow(step, after)
@@ -320,6 +321,7 @@ class Lockstep:
     def refuse(self, instance: Instance, error: type[Exception]) -> None:
         """Ask for a step that is not allowed: ``error`` must come, and nothing may change."""
         self.steps += 1
+        accepted = f"{instance} is not allowed, and not refused with {error.__name__}"
         try:
             self.driver.perform(instance.name, instance.args)
         except error:
@@ -328,12 +330,9 @@ class Lockstep:
             self.coverage.cannot[instance.name] += 1
             return
         except Exception as other:
-            raise NotRefusedError(
-                f"{instance} is not allowed, and not refused with {error.__name__}, "
-                f"but with {type(other).__name__}: {other}"
-            ) from other
+            raise NotRefusedError(f"{accepted}, but with {type(other).__name__}: {other}") from other
         else:
-            raise NotRefusedError(f"{instance} is not allowed, and not refused with {error.__name__}")
+            raise NotRefusedError(accepted)
         self.coverage.refused[instance.name] += 1
         after = f"after {instance} was refused"
         self._compare(after)
@@ -373,30 +372,30 @@ class Lockstep:
             )
         state, failures = self.spec.step(self.state, found[0])
         for failure in failures:
-            raise PropertyBrokenError(after, failure.id, failure.text or failure.name)
+            raise PropertyBrokenError(after, failure.id, _fails(failure.id, failure.text or failure.name))
         self.coverage.taken[name] += 1
         self._enter(state)
         for wrong in self.spec.violated(state):
-            raise PropertyBrokenError(after, wrong.id, wrong.name)
+            raise PropertyBrokenError(after, wrong.id, _fails(wrong.id, wrong.name))
         self.coverage.goals.update(goal.name for goal in self.spec.reached(state) if goal.id != PREMISE)
 
     def _observed_fields(self) -> list[tuple[FieldLayout, list[object]]]:
         """The fields to compare, each with its places in the order of the state's cells."""
         fields = self.spec.grounded.layout.fields
-        told, left_out = set(self.driver.abstract()), set(self.driver.unobserved)
-        for name in sorted((told | left_out) - set(fields)):
+        given, left_out = set(self.driver.abstract()), set(self.driver.unobserved)
+        for name in sorted((given | left_out) - fields.keys()):
             raise ValueError(
                 f"the machine {self.spec.machine.name} has no field {name}; drop it in the driver"
             )
-        for name in sorted(set(fields) - told - left_out):
+        for name in sorted(fields.keys() - given - left_out):
             raise ValueError(
-                f"the driver does not tell {name}; add it to abstract(), or to unobserved and say why"
+                f"the driver does not give {name}; add it to abstract(), or to unobserved and say why"
             )
         view = self.spec.view(self.state)
         return [
             (layout, list(getattr(view, name)) if layout.domain else [None])
             for name, layout in fields.items()
-            if name in told
+            if name in given
         ]
 
     def _compare(self, after: str) -> None:
@@ -406,10 +405,10 @@ class Lockstep:
             found: Any = own[layout.name]
             if not layout.domain:
                 found = {None: found}
-            told = isinstance(found, Mapping)
+            by_place = isinstance(found, Mapping)
             for cell, place in enumerate(places, layout.base):
                 spec = layout.value.shown(state[cell])
-                have = found[place] if told else place in found
+                have = found[place] if by_place else place in found
                 if spec != have:
                     at = next(islice(layout.indices(), cell - layout.base, None))
                     rows.append((layout.label(at), spec, have))
@@ -427,13 +426,16 @@ class Lockstep:
             return
         if self._ledger is None:
             self._ledger = Ledger(header, "count")
-        events = self.driver.events
-        while self._judged < len(events):
-            violation = self._ledger.apply(events[self._judged])
+        while self._judged < len(self.driver.events):
+            violation = self._ledger.apply(self.driver.events[self._judged])
             self._judged += 1
             self.coverage.events += 1
             if violation is not None:
                 raise TraceRefusedError(after, violation.invariant, str(violation))
+
+
+def _fails(invariant: str, text: str) -> str:
+    return f"{invariant} does not hold: {text}"
 
 
 def _shown(step: Step) -> str:

@@ -93,8 +93,9 @@ class Counterexample(msgspec.Struct, frozen=True):
     ``values``: those that make the condition false, in the last state or, for a condition on the last step
     itself (``read_before_last_step``), in the state before it. ``header``: that of the path as a trace.
     ``left_out``: steps of the path as it was found that turned out not to matter. ``loop``, of a run that
-    breaks a promise: the steps after the first so many are taken again and again; if there are none, nothing
-    more happens, which the trace events ``idle`` tell. ``untold``: why the steps could not be told as events.
+    violates a liveness property: the steps after the first so many are taken again and again; if there are
+    none, nothing more happens, which the trace events ``idle`` express. ``untold``: why the steps could not
+    be given as events.
     """
 
     machine: str
@@ -133,7 +134,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class JudgedLiveness(msgspec.Struct, frozen=True):
-    """The graph on which promises about whole runs were judged."""
+    """The graph on which liveness properties were judged."""
 
     sizes: dict[str, int]
     states: int
@@ -146,12 +147,12 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``vacuous``: conditions with a premise that no reachable state meets, so that they hold of nothing;
     ``unmet`` says of what, in words. ``unevaluated``: checks of steps that are never taken. ``searched``: who
     looked for taken actions, goals and premises, if it was not the engine. ``declared``: what ids of the
-    machine's own stand for, and ``undeclared``: of ids that nobody knows, what to do about them.
-    ``states_nothing``: the machine has no invariant, check or promise; ``judged_none``: it has, and none was
-    judged. ``proof``: of an answer for any size, whose ``sizes`` are those at which counterexamples were
-    looked for, if any were. ``symmetry``: sorts up to whose renaming states were counted. ``promised``: at
-    which sizes its promises about whole runs were judged, with the states of the graph; ``unjudged`` promises
-    were not. ``note``: why another engine than the one by default explored.
+    machine's own stand for, and ``undeclared``: of unknown ids, what to do about them.
+    ``states_nothing``: the machine has no invariant, check or liveness property; ``judged_none``: it has, and
+    none was judged. ``proof``: of an answer for any size, whose ``sizes`` are those at which counterexamples
+    were looked for, if any were. ``symmetry``: sorts up to whose renaming states were counted. ``promised``:
+    at which sizes its liveness properties were judged, with the states of the graph; ``unjudged`` ones were
+    not. ``note``: why another engine than the one by default explored.
     """
 
     machine: str

@@ -1,15 +1,17 @@
-"""Checks the machines of the specification: picks them, runs an engine on each, and gathers the facts."""
+"""Verifies the machines of a design: selects them, runs an engine on each, and gathers the facts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import judged, liveness_sizes, requires_progress
+from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.own_ids import sentences, stated_ids, undeclared
 from kvfence.checker.analysis.results import (
     Condition,
@@ -19,7 +21,6 @@ from kvfence.checker.analysis.results import (
     Verification,
     worst,
 )
-from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
 from kvfence.checker.engines.base import FIRST, Engine, Finding, Path, Progress, Result, Verdict
@@ -27,7 +28,7 @@ from kvfence.checker.engines.explicit.interpret import Interpret
 from kvfence.checker.engines.liveness.state_graph import Explored
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.spec.catalog import INVARIANTS
-from kvfence.spec.designs import DESIGNS
+from kvfence.spec.designs import DESIGNS, Design
 from kvfence.spec.errors import CannotRun, unknown
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
@@ -41,49 +42,57 @@ INTERRUPTED = "interrupted"
 MachineProgress = Callable[[str, Progress], None]
 
 
-def engine_named(
-    name: str,
-    *,
-    threads: int = 1,
-    symmetry: bool = False,
-    checkpoint: FilePath | None = None,
-    export: FilePath | None = None,
-    second_solver: str | None = None,
-    infer_lemmas: bool = False,
-    walks: Mapping[str, int] | None = None,
-    note: Callable[[str], None] | None = None,
-) -> Engine:
+class EngineOptions(TypedDict, total=False):
+    """Options that only some engines have: see :func:`engine_named`."""
+
+    threads: int
+    symmetry: bool
+    checkpoint: FilePath | None
+    export: FilePath | None
+    second_solver: str | None
+    infer_lemmas: bool
+    walks: Mapping[str, int] | None
+    note: Callable[[str], None] | None
+
+
+def engine_named(name: str, **options: Unpack[EngineOptions]) -> Engine:
     """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
 
-    ``note`` gets a line when the native engine has to make do with numpy, or engine gpu with the processor.
-    ``walks`` are the options of engine swarm.
+    ``threads`` (default 1), ``symmetry`` and ``checkpoint`` (a folder) are for engines native and gpu.
+    ``note`` gets a line when engine native falls back on numpy, or engine gpu on the processor. ``export``
+    (a folder), ``second_solver`` and ``infer_lemmas`` are for engine smt, and ``walks`` (``walks``,
+    ``steps``, ``seed``) for engine swarm.
     """
-    if name != "smt" and (export is not None or second_solver is not None or infer_lemmas):
-        option = (
-            "--export" if export is not None else "--second-solver" if second_solver else "--infer-lemmas"
-        )
-        raise CannotRun(f"engine {name} has no {option}: use --engine smt")
+    for_smt = {
+        "export": options.get("export"),
+        "second_solver": options.get("second_solver"),
+        "infer_lemmas": options.get("infer_lemmas", False),
+    }
+    for option, given in for_smt.items():
+        if name != "smt" and given not in (None, False):
+            raise CannotRun(f"engine {name} has no --{option.replace('_', '-')}: use --engine smt")
+    note = options.get("note")
+    symmetry, checkpoint = options.get("symmetry", False), options.get("checkpoint")
+    searches: Any = {"threads": options.get("threads", 1), "symmetry": symmetry, "checkpoint": checkpoint}
     if name == "native":
         from kvfence.checker.engines.native import Native
 
-        return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)
-    if name == "swarm" and not symmetry and checkpoint is None:
-        from kvfence.checker.engines.gpu.random_walks import STEPS, WALKS, Swarm
-
-        asked = {"walks": WALKS, "steps": STEPS, "seed": 0, **(walks or {})}
-        return Swarm(walks=asked["walks"], steps=asked["steps"], seed=asked["seed"], note=note)
+        return Native(**searches, note=note)
     if name == "gpu":
         from kvfence.checker.engines.gpu import gpu_engine
         from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
 
-        return gpu_engine(
-            threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note, store=pinned_levels
-        )
+        return gpu_engine(**searches, note=note, store=pinned_levels)
     if symmetry or checkpoint is not None:
         option = "--symmetry" if symmetry else "--checkpoint"
         raise CannotRun(f"engine {name} has no {option}: use --engine native or gpu")
+    if name == "swarm":
+        from kvfence.checker.engines.gpu.random_walks import STEPS, WALKS, Swarm
+
+        walks: Any = {"walks": WALKS, "steps": STEPS, "seed": 0, **(options.get("walks") or {})}
+        return Swarm(**walks, note=note)
     if name in SMT_ENGINES:
-        return smt_engine(name, export=export, second_solver=second_solver, infer_lemmas=infer_lemmas)
+        return smt_engine(name, **for_smt)  # type: ignore[arg-type]
     if name == "liveness":
         from kvfence.checker.engines.liveness.liveness import Liveness
 
@@ -93,8 +102,6 @@ def engine_named(
 
         return Explore()
     if name == "interpret":
-        from kvfence.checker.engines.explicit.interpret import Interpret
-
         return Interpret()
     raise unknown("engine", name, ENGINES, f"there is {', '.join(ENGINES)}")
 
@@ -118,31 +125,41 @@ def machines_for(
         machines = (
             [machine_name.finished()]
             if isinstance(machine_name, Machine)
-            else [make().machine for make in side(machine_name).builders.values()]
+            else [make().machine for make in named_spec(machine_name).builders.values()]
         )
-        _check_sorts(machines, sizes)
-        return machines
-    if machine_name is not None and machine_name not in MACHINES:
-        raise unknown("machine", machine_name, MACHINES, f"there is {', '.join(MACHINES)}")
-    names = [name for name in design.machines if machine_name in (None, name)]
-    if not names:
-        touched = ", ".join(design.machines)
-        raise CannotRun(f"design {design.name} does not touch machine {machine_name}: it touches {touched}")
-    machines = [MACHINES[name](design.faults) for name in names]
-    _check_sorts(machines, sizes)
+    else:
+        if machine_name is not None and machine_name not in MACHINES:
+            raise unknown("machine", machine_name, MACHINES, f"there is {', '.join(MACHINES)}")
+        names = [name for name in design.machines if machine_name in (None, name)]
+        if not names:
+            touched = ", ".join(design.machines)
+            raise CannotRun(
+                f"design {design.name} does not touch machine {machine_name}: it touches {touched}"
+            )
+        machines = [MACHINES[name](design.faults) for name in names]
+    names = [machine.name for machine in machines]
+    check_sorts(sizes, machines, f"the sorts of {', '.join(names)} are")
     return machines
 
 
-def beyond_words(result: Result) -> str:
-    """What is said where another engine explores than the one by default."""
+def check_sorts(sizes: Mapping[str, int], machines: Iterable[Machine], these_are: str = "there is") -> None:
+    """CannotRun for sizes of sorts that none of the machines has; ``these_are`` begins the list of sorts."""
+    sorts = {sort for machine in machines for sort in machine.sorts}
+    for sort in sizes:
+        if sort not in sorts:
+            raise unknown("sort", sort, sorts, f"{these_are} {', '.join(sorted(sorts))}")
+
+
+def _exceeds_64_bits(result: Result) -> str:
+    """Why the interpreter explores in place of the default engine."""
     return (
         f"{result.overflow}, too much for the 64 bits of engine {result.engine}: engine interpret explores "
         "instead"
     )
 
 
-def _grapher(result: Result, engine: Engine) -> Explored | None:
-    """Who finds the graph that promises are judged on, if not the native engine."""
+def _graph_search(result: Result, engine: Engine) -> Explored | None:
+    """What finds the graph for liveness properties, if that is not the native engine."""
     if result.engine != "gpu":
         return None
     from kvfence.checker.engines.gpu import Gpu
@@ -150,14 +167,72 @@ def _grapher(result: Result, engine: Engine) -> Explored | None:
     return engine.graph if isinstance(engine, Gpu) else None
 
 
-def _check_sorts(machines: list[Machine], sizes: Mapping[str, int]) -> None:
-    names = [machine.name for machine in machines]
-    sorts = {sort for machine in machines for sort in machine.sorts}
-    for sort in sizes:
-        if sort not in sorts:
-            raise unknown(
-                "sort", sort, sorts, f"the sorts of {', '.join(names)} are {', '.join(sorted(sorts))}"
-            )
+@dataclass
+class _Runs:
+    """How :func:`verify` runs each machine of a design: by which engine, at which sizes and how far."""
+
+    design: Design
+    sizes: Mapping[str, int]
+    engine: str
+    may_interpret: bool  # what 64 bits are too few for
+    until: Literal["first", "end"] | None
+    memory: int | None
+    options: EngineOptions
+    progress: MachineProgress | None
+    notes: dict[str, str] = field(default_factory=dict)
+    noted: set[str] = field(default_factory=set)
+
+    def note(self, line: str) -> None:
+        """Gives a line to the caller, once."""
+        caller = self.options.get("note")
+        if caller is not None and line not in self.noted:
+            self.noted.add(line)
+            caller(line)
+
+    def engine_for(self, machine: Machine) -> Engine:
+        """The engine, with a folder of the machine's own for checkpoints."""
+        options, folder = self.options.copy(), self.options.get("checkpoint")
+        options["checkpoint"] = folder / machine.name if folder is not None else None
+        options["note"] = self.note
+        return engine_named(self.engine, **options)
+
+    def sizes_of(self, machine: Machine) -> dict[str, int]:
+        """The sizes of the machine's sorts, where they differ from its defaults."""
+        own = {sort: size for sort, size in self.sizes.items() if sort in machine.sorts}
+        if self.engine != "liveness":
+            return own
+        return liveness_sizes(machine, {name: sort.default for name, sort in machine.sorts.items()}) | own
+
+    def wants_all(self, machine: Machine) -> bool:
+        """Whether all verdicts are wanted: a fault may buy progress with safety, or the other way round."""
+        return not self.design.breaks or (self.engine in EXPLORERS and requires_progress(machine))
+
+    def results(self, machine: Machine) -> list[Result]:
+        """The engine's result, and the one on liveness properties if these are judged."""
+        own_sizes, all_wanted, breaks = self.sizes_of(machine), self.wants_all(machine), self.design.breaks
+
+        def report(state: Progress) -> None:
+            if self.progress is not None:
+                self.progress(machine.name, state)
+
+        def run(until: Literal["first", "end"]) -> Result:
+            limits: Any = {"until": until, "memory": self.memory, "progress": report}
+            result = self.engine_for(machine).run(machine, own_sizes, **limits)
+            if result.overflow and self.may_interpret:
+                self.notes[machine.name] = _exceeds_64_bits(result)
+                self.note(f"{machine.name}: {self.notes[machine.name]}")
+                result = Interpret().run(machine, own_sizes, **limits)
+            return result
+
+        results = [run(self.until or ("end" if all_wanted else "first"))]
+        if self.engine in EXPLORERS and all_wanted and results[0].stopped != INTERRUPTED:
+            graph = _graph_search(results[0], self.engine_for(machine))
+            liveness = judged(results[0], machine, report, graph)
+            results += [liveness] if liveness else []
+        broken = {path.id for result in results for path in result.violated}
+        if self.until is None and results[0].stopped == FIRST and breaks not in broken:
+            results[0] = run("end")
+        return results
 
 
 def verify(
@@ -168,29 +243,19 @@ def verify(
     engine: str | None = None,
     memory: int | None = None,
     until: Literal["first", "end"] | None = None,
-    threads: int = 1,
-    symmetry: bool = False,
-    checkpoint: FilePath | None = None,
-    export: FilePath | None = None,
-    second_solver: str | None = None,
-    infer_lemmas: bool = False,
-    walks: Mapping[str, int] | None = None,
-    note: Callable[[str], None] | None = None,
     progress: MachineProgress | None = None,
+    **options: Unpack[EngineOptions],
 ) -> Verification:
-    """Explores every machine of ``design``, or only ``machine``, and sums up.
+    """Verifies every machine of ``design`` (or the one given), and sums up.
 
     ``machine`` is a Machine, the name of one of kvfence's, or one in a file: ``"FILE.py:NAME"``.
-    Without an ``engine`` it is the native one, or the interpreter for what 64-bit numbers are too few for.
-    ``sizes`` by sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one
-    machine.
-    ``until="first"`` stops a machine at its first violation; a faulty design gets that when nothing is said,
-    unless something else than the invariant it is known to break was violated first, or its machine promises
-    progress, so that all verdicts say what is paid with what. ``threads``,
-    ``symmetry`` and ``checkpoint`` (a folder, with one inside for each machine) are for the native engine,
-    and ``note`` gets its lines; ``export`` (a folder), ``second_solver`` and ``infer_lemmas`` are for engine
-    smt, ``walks`` (``walks``, ``steps``, ``seed``) for engine swarm. CannotRun for names and sizes that do
-    not exist. Ctrl-C keeps what was found and leaves out the machines that were not begun.
+    Without an ``engine`` it is the native one, or the interpreter if numbers exceed 64 bits. ``sizes`` by
+    sort, where they differ from the design's and the machine's own; ``memory`` in bytes for one machine.
+    ``until="first"`` stops a machine at its first violation. That is the default for a faulty design, unless
+    another invariant than the one it is known to break is violated first, or its machine states PROGRESS.
+    ``options``: see :func:`engine_named`; ``checkpoint`` is a folder with one inside for each machine.
+    CannotRun for names and sizes that do not exist. Ctrl-C keeps what was found, and leaves out the machines
+    that were not begun.
 
     >>> found = verify("unpinned_lookup", machine="lookup", engine="interpret")
     >>> found.verdict == "violated", found.counterexamples[0].invariant
@@ -199,36 +264,15 @@ def verify(
     start = time.perf_counter()
     chosen = machines_for(design, machine, sizes or {})
     own = isinstance(machine, Machine) or (machine is not None and machine not in MACHINES)
-    # symmetry and checkpoints are the native engine's: who asks for them has named it
-    may_change = engine is None and not symmetry and checkpoint is None
+    named = DESIGNS[design]
+    # symmetry and checkpoints are the native engine's: a caller that asks for them has chosen it
+    may_interpret = engine is None and not options.get("symmetry") and options.get("checkpoint") is None
     engine = engine or ENGINES[0]
     if engine == "liveness":
         chosen = [built for built in chosen if built.liveness] or chosen
-    sizes = {**DESIGNS[design].sizes, **(sizes or {})}
-    expected = DESIGNS[design].breaks
-    said: set[str] = set()
-
-    def once(line: str) -> None:
-        if note is not None and line not in said:
-            said.add(line)
-            note(line)
-
-    def runner(name: str) -> Engine:
-        folder = checkpoint / name if checkpoint is not None else None
-        return engine_named(
-            engine,
-            threads=threads,
-            symmetry=symmetry,
-            checkpoint=folder,
-            export=export,
-            second_solver=second_solver,
-            infer_lemmas=infer_lemmas,
-            walks=walks,
-            note=once,
-        )
-
+    whole = {**named.sizes, **(sizes or {})}
+    runs = _Runs(named, whole, engine, may_interpret, until, memory, options, progress)
     facts: list[MachineFacts] = []
-    notes: dict[str, str] = {}
     examples: list[Counterexample] = []
     skipped: list[str] = []
     ended = False
@@ -236,38 +280,11 @@ def verify(
         if ended or (facts and facts[-1].stopped == INTERRUPTED):
             skipped.append(built.name)
             continue
-        own_sizes = {sort: size for sort, size in sizes.items() if sort in built.sorts}
-        if engine == "liveness":
-            default = {name: sort.default for name, sort in built.sorts.items()}
-            own_sizes = liveness_sizes(built, default) | own_sizes
-
-        def report(state: Progress, name: str = built.name) -> None:
-            if progress is not None:
-                progress(name, state)
-
-        def run(
-            mode: Literal["first", "end"], built: Machine = built, own: dict[str, int] = own_sizes
-        ) -> Result:
-            result = runner(built.name).run(built, own, until=mode, memory=memory, progress=report)
-            if result.overflow and may_change:
-                notes[built.name] = beyond_words(result)
-                once(f"{built.name}: {notes[built.name]}")
-                result = Interpret().run(built, own, until=mode, memory=memory, progress=report)
-            return result
-
-        # what breaks safety may buy progress, and the other way round: then all verdicts are wanted
-        all_wanted = not expected or (engine in EXPLORERS and requires_progress(built))
         try:
-            result = run(until or ("end" if all_wanted else "first"))
-            promised = None
-            asked = engine in EXPLORERS and (not expected or requires_progress(built))
-            if asked and result.stopped != INTERRUPTED:
-                promised = judged(result, built, report, _grapher(result, runner(built.name)))
-            results = [result, *([promised] if promised else [])]
-            if until is None and result.stopped == FIRST and not any(_breaks(r, expected) for r in results):
-                results[0] = run("end")
-            facts.append(machine_facts(*results, machine=built, note=notes.get(built.name, "")))
-            examples += [counterexample(built, at.sizes, path) for at, path in _told(results, expected)]
+            results = runs.results(built)
+            facts.append(machine_facts(*results, machine=built, note=runs.notes.get(built.name, "")))
+            paths = _shortest_paths(results, named.breaks)
+            examples += [counterexample(built, result.sizes, path) for result, path in paths]
         except KeyboardInterrupt:  # outside of a search: while something is compiled, for instance
             if not interrupts.pressed():
                 raise
@@ -279,23 +296,19 @@ def verify(
         version=version("kvfence"),
         design=design if not own else machine.name if isinstance(machine, Machine) else str(machine),
         verdict=overall or Verdict.undetermined,
-        expected=expected,
-        summary=_first_line(chosen) if own else DESIGNS[design].summary,
-        reports=DESIGNS[design].reports,
+        expected=named.breaks,
+        summary=chosen[0].doc.strip().partition("\n")[0] if own else named.summary,
+        reports=named.reports,
         machines=tuple(facts),
-        not_yet=() if machine or expected or skipped else _not_yet(facts, chosen),
+        not_yet=() if machine or named.breaks or skipped else _not_yet(facts, chosen),
         not_begun=tuple(skipped),
         counterexamples=tuple(examples),
         seconds=time.perf_counter() - start,
     )
 
 
-def _first_line(machines: list[Machine]) -> str:
-    return machines[0].doc.strip().partition("\n")[0] if machines[0].doc else ""
-
-
 def record(found: Verification, path: FilePath, inputs: Iterable[FilePath] = ()) -> bool:
-    """Writes the first counterexample as a trace; false when there is none.
+    """Writes the first counterexample that has a trace to ``path``; false when there is none.
 
     What the machine's header says decides whether it is a trace or an order trace. CannotRun for a path that
     cannot be written, or is one of ``inputs``.
@@ -319,12 +332,8 @@ def _writer(path: FilePath, header: object, inputs: Iterable[FilePath]) -> LineW
     return TraceWriter(path, cast("ev.Header", header), inputs=inputs)
 
 
-def _breaks(result: Result, invariant: str) -> bool:
-    return any(path.id == invariant for path in result.violated)
-
-
-def _told(results: list[Result], expected: str) -> list[tuple[Result, Path]]:
-    """One shortest path for each invariant that is violated, the expected one first, and where it is from."""
+def _shortest_paths(results: list[Result], expected: str) -> list[tuple[Result, Path]]:
+    """One shortest path for each violated invariant, with its result; the expected invariant comes first."""
     every = [(result, path) for result in results for path in result.violated]
     first = {path.id: (result, path) for result, path in reversed(every)}
     return sorted(first.values(), key=lambda found: (found[1].id != expected, len(found[1])))
@@ -334,13 +343,14 @@ _STATED = ("invariant", "check", "promise")  # the kinds of what a machine state
 
 
 def machine_facts(
-    result: Result, promised: Result | None = None, *, machine: Machine | None = None, note: str = ""
+    result: Result, liveness: Result | None = None, *, machine: Machine | None = None, note: str = ""
 ) -> MachineFacts:
-    """What is reported of one machine's result, and of the verdicts on its promises if they were judged.
+    """What is reported of one machine: its result, and the one on liveness properties if they were judged.
 
-    ``machine``, where it is given, tells which promises were not; ``note`` is told as it is.
+    ``machine``, if it is given, says which properties were not judged. ``note`` is reported as it is.
     """
-    findings = [*result.findings.values(), *(promised.findings.values() if promised else ())]
+    results = [result, *([liveness] if liveness else [])]
+    findings = [finding for each in results for finding in each.findings.values()]
     unknown_ids = undeclared(machine) if machine else {}
     conditions = [Condition(f.id, f.name, _known(f, unknown_ids)) for f in findings]
     proved = (
@@ -352,7 +362,7 @@ def machine_facts(
     known = {found.name for found in findings}
     if result.engine != "liveness":
         conditions.append(Condition("DEADLOCK", "no_state_is_stuck", stuck))
-    verdicts = [result.verdict, *([promised.verdict] if promised else [])]
+    verdicts = [each.verdict for each in results]
     states_nothing = machine is not None and not stated_ids(machine)
     judged_none = machine is not None and not any(f.kind in _STATED for f in findings)
     if unknown_ids or states_nothing or judged_none:
@@ -365,29 +375,29 @@ def machine_facts(
         states=result.states,
         transitions=result.transitions,
         depth=result.depth,
-        seconds=result.seconds + (promised.seconds if promised else 0),
+        seconds=sum(each.seconds for each in results),
         conditions=tuple(conditions),
         taken=result.coverage,
         symmetry=result.symmetry,
         goals=result.goals,
-        vacuous=(*result.vacuous, *(promised.vacuous if promised else ())),
-        unmet=result.unmet | (promised.unmet if promised else {}),
+        vacuous=tuple(name for each in results for name in each.vacuous),
+        unmet=result.unmet | (liveness.unmet if liveness else {}),
         unevaluated=result.unjudged,
         searched=result.searched,
         declared=sentences(machine) if machine else {},
         undeclared=unknown_ids,
         states_nothing=states_nothing,
         judged_none=judged_none and not states_nothing,
-        stopped=INTERRUPTED if promised and promised.stopped == INTERRUPTED else result.stopped,
+        stopped=INTERRUPTED if liveness and liveness.stopped == INTERRUPTED else result.stopped,
         proof=result.proof,
-        promised=JudgedLiveness(promised.sizes, promised.states, promised.stopped) if promised else None,
+        promised=JudgedLiveness(liveness.sizes, liveness.states, liveness.stopped) if liveness else None,
         unjudged=tuple(p for p in (machine.liveness if machine else ()) if p not in known),
         note=note,
     )
 
 
 def _known(found: Finding, unknown_ids: Mapping[str, str]) -> Verdict:
-    """The verdict on a condition; nothing holds under an id that nobody knows."""
+    """The verdict on a condition; nothing holds under an unknown id."""
     return Verdict.undetermined if found.id in unknown_ids and found.path is None else found.verdict
 
 

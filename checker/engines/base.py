@@ -291,20 +291,20 @@ REPORT_EVERY = 0.2  # seconds
 
 
 class Reporter:
-    """Tells the caller of a run how far it is, at most every ``REPORT_EVERY`` seconds.
+    """Reports to the caller how far a run is, at most every ``REPORT_EVERY`` seconds.
 
-    ``start`` is when it was made, in seconds of ``time.perf_counter``.
+    ``progress`` is the caller's function; ``start`` is when the reporter was made, in seconds of ``time.perf_counter``.
     """
 
     def __init__(self, progress: Report | None = None) -> None:
-        self._progress = progress
+        self.progress = progress
         self.start = self._last = time.perf_counter()
 
     def __call__(self, now: Callable[[], Progress]) -> None:
         """Report ``now()`` if it is time to; it is not asked otherwise."""
-        if self._progress is not None and time.perf_counter() - self._last >= REPORT_EVERY:
+        if self.progress is not None and time.perf_counter() - self._last >= REPORT_EVERY:
             self._last = time.perf_counter()
-            self._progress(now())
+            self.progress(now())
 
     def seconds(self) -> float:
         """Seconds since the start."""

@@ -1,4 +1,4 @@
-"""What is told of a counterexample: what is false, which step made it so, what would prevent it."""
+"""What is reported of a counterexample: what is false, which step made it so, what would prevent it."""
 
 import pytest
 
@@ -40,20 +40,25 @@ def steps_of(run: Interpreter, calls: list[str]) -> list[Instance]:
     return [run.find(name, **args) for name, args in map(parsed, calls)]  # type: ignore[arg-type]
 
 
-def told(design: str, machine: str) -> Counterexample:
+def verified(design: str, machine: str) -> Counterexample:
     return next(e for e in verify(design, machine=machine).counterexamples if e.machine == machine)
 
 
-def test_steps_that_do_not_matter_are_left_out() -> None:
+@pytest.fixture(scope="module")
+def leak() -> tuple[Interpreter, list[Instance]]:
+    """A machine that leaks a pin, and the detour to its leak without the steps that do not matter."""
     run = Interpreter(faulty("pin_leak_on_abort"), SMALL)
-    short = shorten(run, steps_of(run, DETOUR), LEAK)
+    return run, shorten(run, steps_of(run, DETOUR), LEAK)
+
+
+def test_steps_that_do_not_matter_are_left_out(leak: tuple[Interpreter, list[Instance]]) -> None:
+    run, short = leak
     assert [i.name for i in short] == ["begin_store", "submit", "end_store", "lookup", "abort"]
     assert ends_in(run, short, LEAK) == len(short)
 
 
-def test_a_shortened_path_can_spare_no_step() -> None:
-    run = Interpreter(faulty("pin_leak_on_abort"), SMALL)
-    short = shorten(run, steps_of(run, DETOUR), LEAK)
+def test_no_step_of_a_shortened_path_can_be_left_out(leak: tuple[Interpreter, list[Instance]]) -> None:
+    run, short = leak
     for k in range(len(short)):
         assert ends_in(run, [*short[:k], *short[k + 1 :]], LEAK) is None
 
@@ -90,13 +95,13 @@ def test_a_longer_path_is_explained_without_its_detours() -> None:
 
 
 def test_the_false_conjunct_has_its_variables_filled_in_and_the_values_of_its_parts() -> None:
-    found = told("unpinned_lookup", "lookup").diagnosis
+    found = verified("unpinned_lookup", "lookup").diagnosis
     assert found.conjunct.startswith("promise[0, 0] implies not all(Request r:")
     assert {p.text: p.value for p in found.parts}["promise[0, 0]"] is True
 
 
 def test_the_step_that_made_a_check_false_may_be_an_earlier_one() -> None:
-    example = told("evict_pinned", "block_pool")
+    example = verified("evict_pinned", "block_pool")
     assert example.name == "evict.PIN"
     assert example.diagnosis.made_by is not None
     made = example.steps[example.diagnosis.made_by - 1]
@@ -105,7 +110,7 @@ def test_the_step_that_made_a_check_false_may_be_an_earlier_one() -> None:
 
 
 def test_a_guard_that_would_have_prevented_it_is_named_with_its_line() -> None:
-    (prevented,) = told("evict_pinned", "lookup").diagnosis.prevented
+    (prevented,) = verified("evict_pinned", "lookup").diagnosis.prevented
     assert (prevented.action, prevented.step) == ("evict", 5)
     (guard,) = prevented.guards
     assert guard.text == "all(Request r: not pin[r, 0])"
@@ -113,12 +118,12 @@ def test_a_guard_that_would_have_prevented_it_is_named_with_its_line() -> None:
 
 
 def test_an_update_that_would_have_prevented_it_is_told_with_both_values() -> None:
-    (prevented,) = told("unpinned_lookup", "lookup").diagnosis.prevented
+    (prevented,) = verified("unpinned_lookup", "lookup").diagnosis.prevented
     assert {d.name: (d.here, d.sound) for d in prevented.updates}["pin[0, 0]"] == (False, True)
 
 
 def test_an_action_that_the_sound_design_lacks_is_said_so() -> None:
-    prevented = told("lost_completion", "transfer").diagnosis.prevented
+    prevented = verified("lost_completion", "transfer").diagnosis.prevented
     assert any(p.no_such_action and p.action == "ignore_report" for p in prevented)
 
 
@@ -131,7 +136,7 @@ WRONG_FORMULA = {"aligned_window_bound"}
     [(d.name, m) for d in DESIGNS.values() if d.breaks for m in d.machines if m != "transfer"],
 )
 def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: str, machine: str) -> None:
-    example = told(design, machine)
+    example = verified(design, machine)
     assert example.diagnosis.conjunct
     assert example.diagnosis.made_by is not None
     if design in WRONG_FORMULA:  # the same steps, and another formula in what is stated of them
@@ -144,14 +149,14 @@ def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: s
 
 
 def test_where_nothing_more_happens_the_steps_are_told_that_the_sound_design_would_take() -> None:
-    example = told("head_blocks_holder", "scheduling")
+    example = verified("head_blocks_holder", "scheduling")
     assert example.loop == len(example.steps)
     assert example.diagnosis.due == ("promote(r=0)",)
     assert not example.diagnosis.prevented
 
 
 def test_of_a_broken_promise_it_is_told_what_never_comes_true_and_for_whom() -> None:
-    example = told("mirror_pins_starve", "scheduling")
+    example = verified("mirror_pins_starve", "scheduling")
     assert example.name == "a_wanted_copy_is_made_or_given_up"
     (wanted,) = [name for name, value in example.values.items() if value is True]
     assert wanted.startswith("wanted[")

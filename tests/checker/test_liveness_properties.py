@@ -1,4 +1,4 @@
-"""Promises about whole runs are judged beside what is explored, at sizes whose graph fits."""
+"""Liveness properties are judged beside what is explored, at sizes whose graph fits."""
 
 from __future__ import annotations
 

@@ -195,10 +195,19 @@ def test_what_is_not_allowed_must_be_refused() -> None:
     assert lockstep.coverage.refused == {"sit": 1}
 
 
-def test_what_is_not_refused_is_found() -> None:
-    lockstep = Lockstep(SPEC, SqueezesIn())
+@pytest.mark.parametrize(
+    ("driver", "error", "message"),
+    [
+        (SqueezesIn, NotRefusedError, "not refused with Full"),
+        (ChangesBeforeItRefuses, StatesDifferError, "was refused"),
+    ],
+)
+def test_what_is_not_refused_or_changes_something_is_found(
+    driver: type[Seats], error: type[Exception], message: str
+) -> None:
+    lockstep = Lockstep(SPEC, driver())
     lockstep.play([SIT, SIT])
-    with pytest.raises(NotRefusedError, match="not refused with Full"):
+    with pytest.raises(error, match=message):
         lockstep.refuse(*lockstep.refusals()[0])
 
 
@@ -206,13 +215,6 @@ def test_a_refusal_with_another_error_is_found() -> None:
     lockstep = Lockstep(SPEC, GivesUp())
     with pytest.raises(NotRefusedError, match="but with KeyError"):
         lockstep.refuse(SPEC.find("leave", s=0), Full)
-
-
-def test_a_refusal_that_changes_something_is_found() -> None:
-    lockstep = Lockstep(SPEC, ChangesBeforeItRefuses())
-    lockstep.play([SIT, SIT])
-    with pytest.raises(StatesDifferError, match="was refused"):
-        lockstep.refuse(*lockstep.refusals()[0])
 
 
 def test_an_allowed_step_that_fails_is_found() -> None:
@@ -233,16 +235,16 @@ def test_a_scene_that_is_not_allowed_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
-    [({"used": ()}, "does not tell taken"), ({"used": (), "taken": 0, "x": 0}, "has no field x")],
+    ("given", "message"),
+    [({"used": ()}, "does not give taken"), ({"used": (), "taken": 0, "x": 0}, "has no field x")],
 )
-def test_a_driver_tells_every_field_or_says_that_it_does_not(told: dict[str, Observed], message: str) -> None:
-    class Tells(Seats):
+def test_a_driver_gives_every_field_or_leaves_it_unobserved(given: dict[str, Observed], message: str) -> None:
+    class Gives(Seats):
         def abstract(self) -> dict[str, Observed]:
-            return told
+            return given
 
     with pytest.raises(ValueError, match=message):
-        Lockstep(SPEC, Tells())
+        Lockstep(SPEC, Gives())
 
 
 def test_hypothesis_finds_what_only_a_long_run_shows(run: Callable[..., Coverage]) -> None:

@@ -92,9 +92,10 @@ class Comparison:
         values = next(v for v, n in self._differences(name) if _holds(n, state))
         old, new = sound.get(values), mutated[values]
         shown = str(new).replace(name, self.mutants[name].action, 1)
-        return Behaviour(tuple(map(str, way)), shown, self._told(state, old, new))
+        return Behaviour(tuple(map(str, way)), shown, self._difference(state, old, new))
 
-    def _told(self, state: Values, old: Instance | None, new: Instance) -> str:
+    def _difference(self, state: Values, old: Instance | None, new: Instance) -> str:
+        """What the new step does that the machine's own step, if it can be taken, does not."""
         here, after = self.grounded.view(state), self.grounded.view(_after(state, new))
         if old is None or not _holds(old.guard, state):
             changed = [f"{k}: {a} -> {b}" for k, (a, b) in changes(here, after).items()]

@@ -1,9 +1,9 @@
 """Runs the mutants of a machine: which condition notices each, and what the unnoticed ones do.
 
-A mutant is explored at growing sizes until something notices it. The search goes on from there, to its end or
-to some times the states of the machine, so that other conditions which it breaks are known too. Without a new
-step in any state that the machine reaches, a mutant is the machine, and is not explored. Of a machine that
-promises progress, the mutants that nothing else notices are asked for that, at the last of the sizes.
+A mutant is explored at growing sizes until a condition notices it. That search goes on to its end, or to a
+multiple of the machine's states, so that other conditions which notice it are known too. A mutant without a
+new step in any state that the machine reaches behaves as the machine does, and is not explored. If the
+machine states PROGRESS, that is judged for the mutants that nothing else notices, at the last of the sizes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STAGES: dict[str, tuple[dict[str, int], ...]] = {
     ),
 }
 MAX_STATES = 8_000_000
-ENOUGH = 3  # times the states of the machine, of a mutant that something has noticed
+ENOUGH = 3  # times the states of the machine are explored of a mutant that is noticed
 MEMORY = 2 << 30
 INTERRUPTED = "interrupted"
 DEADLOCK, RANGE = "deadlock", "a value stays in its range"
@@ -120,14 +120,14 @@ class _Stage:
         self.base = Reachable(self.grounded, memory=memory).log
         if self.base.stopped:
             raise Stop(self.base.stopped)
-        self.sound(_violations(self.base))
+        self.stop_if_unsound(_violations(self.base))
         fitting = [m for m in given if m.kind is not Kind.design and _fits(m, sizes)]
         self.unfit = {m.name for m in given} - {m.name for m in fitting}
         self.comparison = Comparison(machine, fitting, sizes, memory)
         self.ways = self.comparison.differing([m.name for m in fitting])
 
-    def sound(self, broken: Mapping[str, int]) -> None:
-        """Stop for a machine that breaks something itself: its mutants would be noticed whatever they do."""
+    def stop_if_unsound(self, broken: Mapping[str, int]) -> None:
+        """Raises Stop if the machine itself violates something: all its mutants would be noticed."""
         if broken:
             raise Stop(f"the machine itself breaks {', '.join(broken)}")
 
@@ -152,13 +152,13 @@ class _Stage:
         found = _violations(log)
         if not log.stopped and m.kind is not Kind.design:
             found |= _missing(log, self.base)
-            found = found or _idle(log, self.base)  # what else is noticed says more
+            found = found or _lost(log, self.base, premises=True)  # what else is noticed says more
         return found, log.stopped
 
     def broken(self, m: Mutant) -> tuple[dict[str, int], str | None]:
-        """Which promises are broken, by a run of how many steps; and why that was not found out."""
-        promised = Liveness().run(m.machine, self.sizes, max_states=MAX_STATES)
-        return {p.name: len(p) for p in promised.violated}, promised.stopped
+        """Which liveness properties are violated, by a run of how many steps; why that was not found out."""
+        result = Liveness().run(m.machine, self.sizes, max_states=MAX_STATES)
+        return {p.name: len(p) for p in result.violated}, result.stopped
 
 
 def _fits(m: Mutant, sizes: Sizes) -> bool:
@@ -172,8 +172,8 @@ def _fits(m: Mutant, sizes: Sizes) -> bool:
 def _violations(log: Log) -> dict[str, int]:
     ranges = {c.name for i in log.grounded.instances for c in i.ranges}
     found: dict[str, int] = {}
-    for name, seen in log.failed.items():
-        depth = seen.depth + (seen.instance is not None)
+    for name, sighting in log.failed.items():
+        depth = sighting.depth + (sighting.instance is not None)
         key = RANGE if name in ranges else name
         found[key] = min(depth, found.get(key, depth))
     if log.dead is not None:
@@ -183,19 +183,14 @@ def _violations(log: Log) -> dict[str, int]:
 
 def _missing(log: Log, base: Log) -> dict[str, int]:
     """Goals and actions that the machine reaches and the mutant does not; as deep as the search went."""
-    taken, once = _taken(log), _taken(base)
-    goals = [p.name for p, _ in base.grounded.goals if not isinstance(p, Premise)]
-    lost = [name for name in goals if name in base.reached and name not in log.reached]
-    found = {f"goal {name}": log.depth for name in lost}
-    return found | {f"action {name}": log.depth for name in once if name not in taken}
+    goals, actions = _lost(log, base, premises=False), _taken(base)
+    return goals | {f"action {name}": log.depth for name in actions if name not in _taken(log)}
 
 
-def _idle(log: Log, base: Log) -> dict[str, int]:
-    """Premises that the machine meets and the mutant does not; as deep as the search went."""
-    premises = [p.name for p, _ in base.grounded.goals if isinstance(p, Premise)]
-    return {
-        f"goal {name}": log.depth for name in premises if name in base.reached and name not in log.reached
-    }
+def _lost(log: Log, base: Log, premises: bool) -> dict[str, int]:
+    """Goals, or premises, that the machine meets and the mutant does not; as deep as the search went."""
+    names = [p.name for p, _ in base.grounded.goals if isinstance(p, Premise) is premises]
+    return {f"goal {name}": log.depth for name in names if name in base.reached and name not in log.reached}
 
 
 def _taken(log: Log) -> set[str]:
@@ -211,23 +206,20 @@ def run(
     only: str | None = None,
     workers: int | None = None,
 ) -> Campaign:
-    """Try every mutant of ``machine``, and the named designs that touch it.
+    """Tries every mutant of ``machine``, and the named designs that touch it.
 
-    ``stages``: the sizes, smallest first; those of STAGES, or the machine's own, where nothing is said.
-    ``memory`` in bytes for one search. ``only``: mutants whose name fits this pattern. ``workers``: searches
-    at a time; one for each core where nothing is said. Ctrl-C keeps what was found. SpecError for sizes that
-    do not exist.
+    ``stages``: the sizes, smallest first; by default those of STAGES, or the machine's own. ``memory`` in
+    bytes for one search. ``only``: mutants whose name fits this pattern. ``workers``: searches at a time; by
+    default one for each core. Ctrl-C keeps what was found. SpecError for sizes that do not exist.
     """
     start = time.perf_counter()
     designs = _designs(machine.name)
     given = [*_with_the_checks_of(designs, machine, mutants(machine)), *designs]
-    if only is not None:
-        given = [m for m in given if _fits_name(m.name, only)]
+    given = [m for m in given if only is None or _fits_name(m.name, only)]
     if not given:
         return Campaign(machine.name, {})
-    out = Campaign(machine.name, _stated(machine))
-    out.ghosts = dict(machine.ghosts)
-    out.may_idle = {a.name: a.why for a in machine.accepted_idle}
+    may_idle = {a.name: a.why for a in machine.accepted_idle}
+    out = Campaign(machine.name, _stated(machine), may_idle=may_idle, ghosts=dict(machine.ghosts))
     todo = {m.name: m for m in given}
     differed: dict[str, str] = {}
     stopped: dict[str, str] = {}
@@ -257,7 +249,7 @@ def run(
             vacuous = unmet if vacuous is None else vacuous & unmet
             judge(stage, stage.noticed)
         if requires_progress(machine):
-            stage.sound(stage.broken(Mutant("", Kind.design, "", machine))[0])
+            stage.stop_if_unsound(stage.broken(Mutant("", Kind.design, "", machine))[0])
             judge(stage, stage.broken)
     except KeyboardInterrupt:
         out.stopped = INTERRUPTED
@@ -277,7 +269,7 @@ def run(
 
 
 def _stated(machine: Machine) -> dict[str, str]:
-    """The ids of the machine's invariants, lemmas, checks and promises by name."""
+    """The ids of the machine's invariants, lemmas, checks and liveness properties by name."""
     checks = {c.name: c.id for a in machine.actions.values() for c in a.checks}
     liveness = {p.name: p.id for p in machine.liveness.values()} if requires_progress(machine) else {}
     properties = (*machine.invariants.values(), *machine.lemmas.values())
@@ -337,14 +329,13 @@ def _rest(
     out = []
     for name, m in todo.items():
         accepted = next((a for a in machine.accepted if _fits_name(name, a.name)), None)
+        fate, why = Fate.survived, ""
         if accepted is not None and name in differed:
             fate, why = Fate.accepted, accepted.why
         elif name in stopped:
             fate, why = Fate.undetermined, stopped[name]
         elif name not in differed and m.kind is not Kind.design:
-            fate, why = Fate.same, ""
-        else:
-            fate, why = Fate.survived, ""
+            fate = Fate.same
         out.append(Outcome(name, m.kind, fate, sizes, new=differed.get(name, ""), why=why))
     return out
 

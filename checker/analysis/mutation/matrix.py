@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from kvfence.checker.analysis.mutation.kill import (
-    DEADLOCK,
-    INTERRUPTED,
-    MEMORY,
-    RANGE,
-    Campaign,
-    Fate,
-    Outcome,
-    run,
-)
+from kvfence.checker.analysis.mutation import kill
+from kvfence.checker.analysis.mutation.kill import DEADLOCK, RANGE, Campaign, Fate, Outcome
 from kvfence.checker.analysis.mutation.mutants import Kind
 from kvfence.checker.analysis.verify import machines_for
 from kvfence.checker.core.names import SOUND
@@ -117,40 +109,39 @@ def mutate(
     *,
     sizes: Mapping[str, int] | None = None,
     only: str | None = None,
-    memory: int = MEMORY,
+    memory: int = kill.MEMORY,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Matrix]:
     """The matrix of each machine of the sound design, or of the one named.
 
     ``sizes``, where given, replace the sizes of a machine that has one of the sorts. ``only``: mutants whose
-    name fits this pattern; then nothing is said of conditions that notice none. ``progress`` is told how many
-    mutants of a machine are done. CannotRun for names that do not exist, and for a pattern that fits nothing.
-    Ctrl-C keeps what was found.
+    name fits this pattern; then nothing is said of conditions that notice none. ``progress`` gets how many
+    mutants of a machine are done, and of how many. CannotRun for names that do not exist, and for a pattern
+    that fits nothing. Ctrl-C keeps what was found.
     """
     built = machines_for(SOUND, machine, sizes or {})
     found: list[Matrix] = []
     for m in built:
         own = {sort: n for sort, n in (sizes or {}).items() if sort in m.sorts}
         shown = None if progress is None else (lambda _, done, total: progress(done, total))
-        campaign = run(m, [own] if own else None, memory=memory, progress=shown, only=only)
+        campaign = kill.run(m, [own] if own else None, memory=memory, progress=shown, only=only)
         if campaign.outcomes or campaign.stopped:
             found.append(matrix(campaign, partial=only is not None))
-        if campaign.stopped == INTERRUPTED:
+        if campaign.stopped == kill.INTERRUPTED:
             break
-    if not found and only is None:
-        raise CannotRun(
-            f"there is nothing to mutate in {', '.join(m.name for m in built)}: give a machine with actions"
-        )
     if not found:
-        raise CannotRun(f"no mutant is called {only!r}: kvfence mutate --accepted lists names; * is any text")
+        machines = ", ".join(m.name for m in built)
+        why = f"there is nothing to mutate in {machines}: give a machine with actions"
+        if only is not None:
+            why = f"no mutant is called {only!r}: kvfence mutate --accepted lists names; * is any text"
+        raise CannotRun(why)
     return found
 
 
 def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
     """The matrix of a campaign; ``partial``: of some mutants only, which need not touch every condition."""
     killed = campaign.of(Fate.killed)
-    rows = _rows(campaign.conditions, killed)
-    rows = tuple(r for r in rows if r.total or not partial)
+    rows = tuple(r for r in _rows(campaign.conditions, killed) if r.total or not partial)
     judged = not (partial or campaign.stopped or campaign.of(Fate.undetermined))
     return Matrix(
         machine=campaign.machine,
@@ -158,7 +149,7 @@ def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
         tried=_by_kind(campaign.outcomes),
         killed=_by_kind(killed),
         same=len(campaign.of(Fate.same)),
-        by_lemma=sum(_only_lemmas(o, campaign.conditions) for o in killed),
+        by_lemma=sum(all(campaign.conditions.get(c) == LEMMA for c in o.noticed) for o in killed),
         rows=rows,
         idle=tuple(r.name for r in rows if judged and not r.total and r.name not in campaign.may_idle),
         accepted_idle=campaign.may_idle,
@@ -182,12 +173,8 @@ def _rows(conditions: dict[str, str], killed: Sequence[Outcome]) -> tuple[Row, .
     for name in (*stated, RANGE, DEADLOCK):
         mine = [o for o in killed if name in o.noticed]
         alone = [o for o in mine if len(noticed[o.name]) == 1]
-        first = [
-            o
-            for o in mine
-            if all(d > o.noticed[name] for other, d in noticed[o.name].items() if other != name)
-        ]
         as_soon = [{c for c, d in noticed[o.name].items() if d <= o.noticed[name]} - {name} for o in mine]
+        first = [o for o, others in zip(mine, as_soon, strict=True) if not others]
         implied = _cover(as_soon) if name in conditions and not alone and not first else ()
         id_ = conditions.get(name, "RANGE" if name == RANGE else "DEADLOCK")
         example = (alone or first or mine)[0].name if mine else ""
@@ -215,10 +202,6 @@ def _cover(kills: Sequence[set[str]]) -> tuple[str, ...]:
         chosen.append(best)
         left = [k for k in left if best not in k]
     return tuple(chosen)
-
-
-def _only_lemmas(o: Outcome, conditions: dict[str, str]) -> bool:
-    return all(conditions.get(c) == LEMMA for c in o.noticed)
 
 
 def _by_kind(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from kvfence.spec.language.evaluate import spell
 from kvfence.spec.language.expr import FALSE, And, Or, apply, constant, make, rebuilt
 
 Change = tuple[str, Expr]  # what was changed, and the expression that comes out
+_DUAL = {"forall": "exists", "exists": "forall", "lt": "le", "le": "lt"}
 
 
 class Kind(StrEnum):
@@ -51,14 +52,10 @@ def mutants(machine: Machine) -> list[Mutant]:
             name = f"{action.name}: {text}"
             times[name] += 1
             name = name if times[name] == 1 else f"{name} (place {times[name]})"
-            found.append(Mutant(name, kind, action.name, _with(machine, changed)))
+            mutated = copy.copy(machine)
+            mutated.actions = {**machine.actions, action.name: changed}
+            found.append(Mutant(name, kind, action.name, mutated))
     return found
-
-
-def _with(machine: Machine, action: Action) -> Machine:
-    out = copy.copy(machine)
-    out.actions = {**machine.actions, action.name: action}
-    return out
 
 
 def _of_action(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, str, Action]]:
@@ -94,25 +91,24 @@ def _updates(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, st
         if function.name in ghosts:
             continue
         old = apply(function, function.formals)
-        if function.value is Bool and shrinks(e, old):
-            yield Kind.release, f"{function.name} is not released", function, None
-        else:
-            yield Kind.update, f"{function.name} is not assigned", function, None
+        release = function.value is Bool and shrinks(e, old)
+        kind, lost = (Kind.release, "released") if release else (Kind.update, "assigned")
+        yield kind, f"{function.name} is not {lost}", function, None
         for text, new in _unlike(e, varied(e)):
             if new is not old:
                 yield Kind.value, f"{function.name}: {text}", function, new
 
 
 def _unlike(e: Expr, changes: Iterator[Change]) -> Iterator[Change]:
-    seen = {e.uid}
+    made = {e.uid}
     for text, new in changes:
-        if new.uid not in seen:
-            seen.add(new.uid)
+        if new.uid not in made:
+            made.add(new.uid)
             yield text, new
 
 
 def shrinks(e: Expr, old: Expr) -> bool:
-    """Whether an update of a relation can only let go: take elements out of it."""
+    """Whether an update of a relation can only take elements out of it."""
     if e is old or e is FALSE:
         return True
     if e.op == "and":
@@ -122,7 +118,7 @@ def shrinks(e: Expr, old: Expr) -> bool:
     return e.op == "ite" and shrinks(e.args[1], old) and shrinks(e.args[2], old)
 
 
-def _told(old: Expr, new: Expr) -> str:
+def _becomes(old: Expr, new: Expr) -> str:
     return f"{spell(old)} -> {spell(new)}"
 
 
@@ -147,15 +143,12 @@ def _loosened(e: Expr, up: bool) -> Iterator[Change]:
     """``e`` made weaker (``up``) or stronger by one small change."""
     if e.op == ("and" if up else "or"):
         yield from _without_one(e)
-    if e.op == ("forall" if up else "exists"):
-        other = make("exists" if up else "forall", Bool, e.args, e.value)
-        yield _told(e, other), other
-    if e.op == ("lt" if up else "le"):
-        other = make("le" if up else "lt", Bool, e.args)
-        yield _told(e, other), other
+    if e.op in (("forall", "lt") if up else ("exists", "le")):
+        other = make(_DUAL[e.op], Bool, e.args, e.value)
+        yield _becomes(e, other), other
     if e.op == "le" and up:
         other = e.args[0] <= e.args[1] + 1
-        yield _told(e, other), other
+        yield _becomes(e, other), other
     if e.op in ("and", "or", "forall", "exists"):
         for k, a in enumerate(e.args):
             yield from _inside(e, _loosened(a, up), k)
@@ -168,7 +161,7 @@ def varied(e: Expr) -> Iterator[Change]:
     if e.op == "const":
         other = _next_value(e)
         if other is not None:
-            yield _told(e, other), other
+            yield _becomes(e, other), other
     elif e.op in ("and", "or"):
         yield from _without_one(e)
     elif e.op == "ite":
@@ -177,14 +170,11 @@ def varied(e: Expr) -> Iterator[Change]:
     elif e.op in ("add", "sub"):
         a, b = e.args
         other = a - b if e.op == "add" else a + b
-        yield _told(e, other), other
-        yield _told(e, a), a
-    elif e.op in ("forall", "exists"):
-        other = make("exists" if e.op == "forall" else "forall", Bool, e.args, e.value)
-        yield _told(e, other), other
-    elif e.op in ("lt", "le"):
-        other = make("le" if e.op == "lt" else "lt", Bool, e.args)
-        yield _told(e, other), other
+        yield _becomes(e, other), other
+        yield _becomes(e, a), a
+    elif e.op in _DUAL:
+        other = make(_DUAL[e.op], Bool, e.args, e.value)
+        yield _becomes(e, other), other
     if e.op not in ("apply", "count"):
         for k, a in enumerate(e.args):
             yield from _inside(e, varied(a), k)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,7 +24,7 @@ from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.files.traces import OtherFormatError, TraceReader, read_again
 
 MOST_EVENTS = 28
-"""Events that are told and drawn, at most: the last ones before the violation."""
+"""Events that are described and drawn, at most: the last ones before the violation."""
 _MOST_ORDER_EVENTS = 48
 """Events of an order trace that are drawn, at most."""
 Verdict = Literal["holds", "violated", "undetermined"]
@@ -53,7 +55,7 @@ class OrderStory:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a trace says: its verdict, how much is wrong, and the story of one violation."""
+    """A trace explained: its verdict, how many violations or races were found, and the story of one."""
 
     path: str
     verdict: Verdict
@@ -120,32 +122,27 @@ def _story(path: Path, violation: Violation) -> Story:
 
 
 def _header(path: Path) -> ev.Header:
-    reader = TraceReader(path)
-    reader.close()
-    header: ev.Header = reader.header
-    return header
+    with closing(TraceReader(path)) as reader:
+        header: ev.Header = reader.header
+        return header
 
 
 def _up_to(path: Path, last: int) -> Iterator[tuple[int, ev.Event]]:
     """The events of a trace up to a number, that one included."""
-    reader = TraceReader(path)
-    number = 0
-    try:
-        for batch in reader.batches():
-            for event in batch:
-                if number > last:
-                    return
-                yield number, event
-                number += 1
-    finally:
-        reader.close()
+    with closing(TraceReader(path)) as reader:
+        for number, event in enumerate(itertools.chain.from_iterable(reader.batches())):
+            if number > last:
+                return
+            yield number, event
 
 
 def _concerns(event: ev.Event, slots: tuple[Slot, ...], subjects: set[str]) -> bool:
-    told = about(event)
-    if subjects & told or {s.rpartition(".")[0] for s in subjects} & told:
-        return True
-    return any(slot in slots for slot in slots_named([event]))
+    concerned = about(event)
+    return bool(
+        subjects & concerned
+        or {s.rpartition(".")[0] for s in subjects} & concerned
+        or any(slot in slots for slot in slots_named([event]))
+    )
 
 
 # Order traces.
@@ -163,29 +160,19 @@ def _race(path: Path, which: int) -> Explained:
     streams = {s.id: s for s in header.streams}
     regions = {r.id: r for r in header.regions}
     number = 0
-    try:
-        for batch in reader.batches():
-            for event in batch:
-                if number > race.second.number:
-                    break
-                if isinstance(event, od.Declare):
-                    streams |= {s.id: s for s in event.streams}
-                    regions |= {r.id: r for r in event.regions}
-                kept.append(event)
-                number += 1
+    with closing(reader):
+        for event in itertools.chain.from_iterable(reader.batches()):
             if number > race.second.number:
                 break
-    finally:
-        reader.close()
+            if isinstance(event, od.Declare):
+                streams |= {s.id: s for s in event.streams}
+                regions |= {r.id: r for r in event.regions}
+            kept.append(event)
+            number += 1
     whole = msgspec.structs.replace(header, streams=tuple(streams.values()), regions=tuple(regions.values()))
     first, events = _excerpt(list(kept), race, number - len(kept))
-    return Explained(
-        str(path),
-        report.verdict,
-        len(report.races),
-        OrderStory(whole, race, first, tuple(events)),
-        report.notes,
-    )
+    story = OrderStory(whole, race, first, tuple(events))
+    return Explained(str(path), report.verdict, len(report.races), story, report.notes)
 
 
 def _excerpt(events: Sequence[od.OrderEvent], race: Race, offset: int) -> tuple[int, list[od.OrderEvent]]:

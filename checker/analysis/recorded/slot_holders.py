@@ -1,4 +1,4 @@
-"""What the events of a trace do to slots: who holds each, whether it can be found, what copies use it."""
+"""What the events of a trace do to slots: their holders, their labels, and the copies that use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Holding:
             self.labelled |= {(known.name, s) for s in ints(known.labelled, NARROW)}
 
     def __call__(self, event: ev.Event) -> None:
-        """Take an event into account."""
+        """Updates the slots by an event."""
         e: Any = ev.listed(event)
         match event:
             case ev.Alloc() | ev.Touch():
@@ -57,7 +57,7 @@ class Holding:
                 self.copies.pop((e.op, e.gen), None)
 
     def held(self) -> dict[Slot, tuple[str, ...]]:
-        """Who holds which slot, of all slots that were ever held."""
+        """The holders of each slot that was ever held."""
         return {slot: tuple(holders) for slot, holders in sorted(self.holders.items())}
 
     def look(self, slot: Slot) -> Look:
@@ -69,7 +69,7 @@ class Holding:
         held, found = bool(self.holders.get(slot)), slot in self.labelled
         return "both" if held and found else "held" if held else "cached" if found else "free"
 
-    def told(self, slot: Slot) -> str:
+    def described(self, slot: Slot) -> str:
         """The state of a slot in words."""
         by = ", ".join(self.holders.get(slot, ())) or "nobody"
         copies = [f"{kind} {op}.{gen}" for (op, gen), (kind, slots) in self.copies.items() if slot in slots]
@@ -89,7 +89,7 @@ def slots_named(events: Iterable[ev.Event]) -> Iterator[Slot]:
 
 
 def about(event: ev.Event) -> set[str]:
-    """What an event is about besides slots: requests and operations, as ``req:7.0`` and ``op:3.1``.
+    """The requests and operations that an event is about, as ``req:7.0`` and ``op:3.1``.
 
     A dispatched step names requests without their generation, as ``req:7``.
     """
@@ -105,7 +105,7 @@ def about(event: ev.Event) -> set[str]:
 
 
 def fields_of(event: msgspec.Struct) -> str:
-    """The fields of an event that are not as they are by default, in a line."""
+    """The fields of an event that differ from their defaults, in a line."""
     return " ".join(
         f"{f.name}={getattr(event, f.name)}"
         for f in msgspec.structs.fields(event)

@@ -2,7 +2,7 @@
 
 Both machines take the same actions with the same arguments, side by side. An instance of an action has one
 outcome, so a sequence of instances leads each machine to one state, and the pair of states says which
-instances either can take next. The pairs are the states of one combined machine; a step that only one side
+instances either can take next. The pairs are the states of one combined machine; a step that only one of them
 can take is its violation, and breadth-first search finds a shortest way to it.
 """
 
@@ -17,7 +17,7 @@ from kvfence.checker.analysis.review.facts import Behaviour, Behaviours, Taken
 from kvfence.checker.core.c_build import CannotCompile
 from kvfence.checker.core.names import MOST_PAIRS
 from kvfence.checker.engines.base import FIRST, Log, Report, Reporter, RunOptions, Stop
-from kvfence.checker.engines.explicit.interpret import Interpreter
+from kvfence.checker.engines.explicit.interpret import Interpreter, Values
 from kvfence.checker.engines.native.exploration import Exploration, Model
 from kvfence.checker.engines.word_size import TooWide, word_bounds
 from kvfence.spec.language import Grounded, Instance, Machine, Property, ground
@@ -45,9 +45,7 @@ def behaviours(
     if not most:
         unknown = Behaviours(complete=False, why="it was not asked for")
         return unknown, unknown
-    ours = ground(base, {k: v for k, v in sizes.items() if k in base.sorts})
-    theirs = ground(change, {k: v for k, v in sizes.items() if k in change.sorts})
-    pair = _Pair(ours, theirs)
+    pair = _Pair(*(ground(m, {k: v for k, v in sizes.items() if k in m.sorts}) for m in (base, change)))
     new = lost = Behaviours()
     if not weaker_only(change, base):
         new = _search(pair, "new", most, threads, progress)
@@ -72,11 +70,11 @@ class _Pair:
         self.joint.initial = (*base.initial, *change.initial)
         here, there = _Moved(self.joint.graph, 0), _Moved(self.joint.graph, shift)
         false = self.joint.graph.false
-        ours, theirs = ({(i.name, i.values): i for i in g.instances} for g in (base, change))
+        of_base, of_change = ({(i.name, i.values): i for i in g.instances} for g in (base, change))
         self.joint.instances = []
         self.alone: dict[str, dict[tuple[str, tuple[int, ...]], Node]] = {"new": {}, "lost": {}}
-        for key in dict.fromkeys((*ours, *theirs)):
-            one, other = ours.get(key), theirs.get(key)
+        for key in dict.fromkeys((*of_base, *of_change)):
+            one, other = of_base.get(key), of_change.get(key)
             guards = here(one.guard) if one else false, there(other.guard) if other else false
             graph = self.joint.graph
             for kind, yes, no in (("new", guards[1], guards[0]), ("lost", guards[0], guards[1])):
@@ -109,7 +107,7 @@ class _Pair:
         ]
         return g, list(by_action)
 
-    def told(self, kind: str, action: str, way: Sequence[Instance]) -> Behaviour:
+    def behaviour(self, kind: str, action: str, way: Sequence[Instance]) -> Behaviour:
         """The behaviour that ends with a step of ``action`` in the pair of states that ``way`` leads to."""
         own, other = (self.change, self.base) if kind == "new" else (self.base, self.change)
         states = {}
@@ -184,7 +182,7 @@ def _search(pair: _Pair, kind: str, most: int, threads: int, progress: Report | 
         ways = _in_python(interpreter, log, min(most, _MOST_IN_PYTHON))
     else:
         ways = _in_c(model, log, most, threads, progress)
-    found = tuple(pair.told(kind, name, way) for name, way in ways.items())
+    found = tuple(pair.behaviour(kind, name, way) for name, way in ways.items())
     why = "" if log.stopped in (None, FIRST) else str(log.stopped)
     return Behaviours(found, complete=not why, states=log.states, why=why)
 
@@ -204,43 +202,29 @@ def _in_c(
         steps = search.finish()
     finally:
         search.close()
-    return {
-        name: steps[id(seen)]
-        for name, seen in log.failed.items()
-        if id(seen) in steps and name in _asked(log)
-    }
-
-
-def _asked(log: Log) -> set[str]:
-    return {p.name for p, _ in log.grounded.invariants}
+    asked = {p.name for p, _ in log.grounded.invariants}
+    found = {name: steps.get(id(sighting)) for name, sighting in log.failed.items() if name in asked}
+    return {name: way for name, way in found.items() if way is not None}
 
 
 def _in_python(run: Interpreter, log: Log, most: int) -> dict[str, list[Instance]]:
-    came: dict[tuple[int, ...], tuple[tuple[int, ...], Instance] | None] = {run.initial(): None}
+    ways_to: dict[Values, list[Instance]] = {run.initial(): []}
     frontier = [run.initial()]
-    ways: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[Instance]] = {}
     while frontier:
         for state in frontier:
             for p in run.violated(state):
-                ways.setdefault(p.name, state)
-        if ways or len(came) > most:
+                found.setdefault(p.name, ways_to[state])
+        if found or len(ways_to) > most:
             break
         fresh = []
         for state in frontier:
             for index, after, _ in run.successors(state):
-                if after not in came:
-                    came[after] = state, run.instances[index]
+                if after not in ways_to:
+                    ways_to[after] = [*ways_to[state], run.instances[index]]
                     fresh.append(after)
         frontier = fresh
-    log.states = len(came)
-    if frontier and not ways:
+    log.states = len(ways_to)
+    if frontier and not found:
         log.stopped = f"more than {most} states"
-    out: dict[str, list[Instance]] = {}
-    for name, end in ways.items():
-        steps: list[Instance] = []
-        at = came[end]
-        while at is not None:
-            steps.insert(0, at[1])
-            at = came[at[0]]
-        out[name] = steps
-    return out
+    return found

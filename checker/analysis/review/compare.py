@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
@@ -13,16 +13,23 @@ from msgspec.structs import replace
 
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import liveness_sizes
-from kvfence.checker.analysis.results import MachineFacts, own_titles
+from kvfence.checker.analysis.named_specs import Built, NamedSpec, named_spec
+from kvfence.checker.analysis.results import Counterexample, MachineFacts, own_titles
 from kvfence.checker.analysis.review import differences
 from kvfence.checker.analysis.review.behaviours import behaviours
-from kvfence.checker.analysis.review.facts import Behaviours, Effect, InvariantReview, MachineReview, Review
+from kvfence.checker.analysis.review.facts import (
+    SIDES,
+    Behaviours,
+    Effect,
+    InvariantReview,
+    MachineReview,
+    Review,
+)
 from kvfence.checker.analysis.review.proofs import Proofs, Proving
-from kvfence.checker.analysis.review_sides import Built, Side, side
-from kvfence.checker.analysis.verify import INTERRUPTED, machine_facts
+from kvfence.checker.analysis.verify import INTERRUPTED, MachineProgress, check_sorts, machine_facts
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.names import MOST_PAIRS
-from kvfence.checker.engines.base import Engine, Finding, Progress, Result, Verdict
+from kvfence.checker.engines.base import Path, Progress, Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.native import Native
@@ -32,21 +39,19 @@ from kvfence.spec.language import LEMMA, And, Bool, Function, Guard, Machine, No
 from kvfence.spec.language.expr import apply
 
 BUILT_IN = ("DEADLOCK", "RANGE")
-"""Conditions of every machine; where a side does not list one, nothing there can break it."""
+"""Conditions of every machine; where a design does not list one, nothing there can break it."""
 MOST_LIVENESS_STATES = 300_000
-"""States of a graph on which promises about whole runs are decided."""
-MachineProgress = Callable[[str, Progress], None]
+"""States of a graph on which liveness properties are decided."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a review may cost. ``sizes`` by sort, ``memory`` in bytes for one search, ``pairs`` of states."""
+class _Limits:
+    """What a review may cost: ``memory`` in bytes for one search, ``pairs`` of states."""
 
-    sizes: Mapping[str, int]
-    memory: int | None = None
-    threads: int = 1
-    pairs: int = MOST_PAIRS
-    symmetry: bool = True
+    memory: int | None
+    threads: int
+    pairs: int
+    symmetry: bool
 
 
 def review(
@@ -62,11 +67,11 @@ def review(
     proving: Proving | None = Proving(),  # noqa: B008 (frozen)
     progress: MachineProgress | None = None,
 ) -> Review:
-    """Compares the side ``change`` with the side ``base``; ``review_sides.side`` makes them.
+    """Compares the specification ``change`` with ``base``; see ``named_specs.named_spec`` for their names.
 
     ``sizes`` by sort, where they differ from those of the machines and designs. ``pairs``: how many pairs of
     states a search for new or lost behaviours may look at. ``proving``: how long to look for proofs of what
-    the change concerns; with None nothing is proved. CannotRun for a side, a machine, a sort or a solver
+    the change concerns; with None nothing is proved. CannotRun for a design, a machine, a sort or a solver
     that does not exist. Ctrl-C keeps what was found; what was not begun is undetermined.
 
     >>> found = review("sound", "unpinned_lookup", machine="lookup", proving=None)
@@ -75,38 +80,41 @@ def review(
     """
     start = time.perf_counter()
     proofs = Proofs(proving)
-    ours, theirs = side(base), side(change)
-    options = Options(dict(sizes or {}), memory, threads, pairs, symmetry)
+    named = named_spec(base), named_spec(change)
+    limits = _Limits(memory, threads, pairs, symmetry)
     found: list[MachineReview] = []
     unchanged: list[str] = []
-    pairs_of, only_base, only_change = _paired(ours, theirs, machine)
-    built = [(ours.builders[one](), theirs.builders[other]()) for one, other in pairs_of]
-    _known_sorts(options.sizes, [b.machine for pair in built for b in pair])
+    names, only_base, only_change = _paired(*named, machine)
+    built = [(named[0].builders[one](), named[1].builders[other]()) for one, other in names]
+    check_sorts(sizes or {}, [b.machine for pair in built for b in pair])
+    known = [spec.sizes for spec in named]
+    whole = {sort: max(own.get(sort, 0) for own in known) for own in known for sort in own} | dict(
+        sizes or {}
+    )
     interrupted = False
-    for one, other in built:
-        if differences.same(one.machine, other.machine):
-            unchanged.append(other.machine.name)
+    for pair in built:
+        name = pair[1].machine.name
+        if differences.same(pair[0].machine, pair[1].machine):
+            unchanged.append(name)
             continue
         if interrupted:
-            note = "not begun: interrupted"
-            found.append(MachineReview(machine=other.machine.name, sizes={}, same=False, notes=(note,)))
+            found.append(_not_compared(name, "not begun: interrupted"))
             continue
-        compared = _Comparison(one, other, ours, theirs, options, proofs, progress)
+        comparison = _Comparison(pair, whole, limits, proofs, progress)
         try:
-            found.append(compared.review())
-            interrupted = compared.interrupted
+            found.append(comparison.review())
+            interrupted = comparison.interrupted
         except KeyboardInterrupt:  # outside of a search: while something is compiled, for instance
             if not interrupts.pressed():
                 raise
             interrupted = True
-            note = "interrupted before it was compared"
-            found.append(MachineReview(machine=other.machine.name, sizes={}, same=False, notes=(note,)))
+            found.append(_not_compared(name, "interrupted before it was compared"))
     out = Review(
         version=version("kvfence"),
         base=base,
         change=change,
-        base_summary=ours.summary,
-        change_summary=theirs.summary,
+        base_summary=named[0].summary,
+        change_summary=named[1].summary,
         verdict="same",
         machines=tuple(found),
         unchanged=tuple(unchanged),
@@ -131,17 +139,21 @@ def _judged(found: Review) -> Review:
     return replace(found, verdict=verdict)
 
 
+def _not_compared(machine: str, note: str, sizes: Mapping[str, int] | None = None) -> MachineReview:
+    return MachineReview(machine=machine, sizes=dict(sizes or {}), same=False, notes=(note,))
+
+
 def _paired(
-    ours: Side, theirs: Side, machine: str | None
+    base: NamedSpec, change: NamedSpec, machine: str | None
 ) -> tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...]]:
-    """Machines of the two sides that stand for each other, and those that only one side has."""
-    wanted = [*dict.fromkeys((*ours.touched, *theirs.touched))]
+    """The names of machines to compare with each other, and of those that only base or only change has."""
+    wanted = [*dict.fromkeys((*base.touched, *change.touched))]
     if machine is not None:
         if machine not in wanted:
             raise unknown("machine in these designs", machine, wanted, f"there is {', '.join(wanted)}")
         wanted = [machine]
-    if len(ours.builders) == 1 or len(theirs.builders) == 1:  # a machine of a file
-        few, many = (ours, theirs) if len(ours.builders) == 1 else (theirs, ours)
+    if len(base.builders) == 1 or len(change.builders) == 1:  # a machine of a file
+        few, many = (base, change) if len(base.builders) == 1 else (change, base)
         (name,) = few.builders
         partner = name if name in many.builders else many.touched[0] if len(many.touched) == 1 else ""
         if not partner:
@@ -149,80 +161,60 @@ def _paired(
                 f"{few.name} is machine {name}, and {many.name} has none of that name: "
                 f"it has {', '.join(many.builders)}"
             )
-        pair = (name, partner) if few is ours else (partner, name)
-        return [pair], (), ()
-    both = [(name, name) for name in wanted if name in ours.builders and name in theirs.builders]
+        return [(name, partner) if few is base else (partner, name)], (), ()
     return (
-        both,
-        tuple(name for name in wanted if name not in theirs.builders),
-        tuple(name for name in wanted if name not in ours.builders),
+        [(name, name) for name in wanted if name in base.builders and name in change.builders],
+        tuple(name for name in wanted if name not in change.builders),
+        tuple(name for name in wanted if name not in base.builders),
     )
 
 
-def _known_sorts(sizes: Mapping[str, int], machines: Iterable[Machine]) -> None:
-    sorts = {sort for machine in machines for sort in machine.sorts}
-    for sort in sizes:
-        if sort not in sorts:
-            raise unknown("sort", sort, sorts, f"there is {', '.join(sorted(sorts))}")
-
-
 class _Comparison:
-    """One machine of each side, explored and compared."""
+    """One machine of the base and one of the change, explored and compared."""
 
     def __init__(
         self,
-        one: Built,
-        other: Built,
-        ours: Side,
-        theirs: Side,
-        options: Options,
+        built: tuple[Built, Built],
+        sizes: Mapping[str, int],
+        limits: _Limits,
         proofs: Proofs,
         progress: MachineProgress | None,
     ) -> None:
-        self.one, self.other = one, other
-        self.base, self.change = one.machine, other.machine
-        self.options, self.proofs, self.progress = options, proofs, progress
+        self.built, self.sizes, self.limits, self.proofs, self.progress = (
+            built,
+            sizes,
+            limits,
+            proofs,
+            progress,
+        )
+        self.machines = (built[0].machine, built[1].machine)
+        self.name = self.machines[1].name
         self.interrupted = False
-        known = {s: max(ours.sizes.get(s, 0), theirs.sizes.get(s, 0)) for s in {*ours.sizes, *theirs.sizes}}
-        self.sizes = {**known, **options.sizes}
 
     def review(self) -> MachineReview:
         """Everything that is found out about the pair."""
-        base = self._explored(self.base)
+        base = self._explored(self.machines[0], "base")
         if self.interrupted:
-            note = f"interrupted after {base.states:,} states of the base"
-            return MachineReview(machine=self.change.name, sizes=base.sizes, same=False, notes=(note,))
-        change = self._explored(self.change)
-        kept = self._judged_liveness()
-        notes = [
-            f"{name} was not explored to the end: {result.stopped}"
-            for name, result in (("the base", base), ("the change", change))
-            if result.stopped
+            return _not_compared(
+                self.name, f"interrupted after {base.states:,} states of the base", base.sizes
+            )
+        change = self._explored(self.machines[1], "change")
+        results = (base, change)
+        liveness = [None, None] if self.interrupted else [self._liveness_result(m) for m in self.machines]
+        new, lost = self._behaviours()
+        facts = [  # liveness properties are judged apart from the rest
+            replace(machine_facts(result, machine=machine), unjudged=())
+            for result, machine in zip(results, self.machines, strict=True)
         ]
-        new = lost = Behaviours()
-        if not self.interrupted:
-            try:
-                new, lost = behaviours(
-                    self.base,
-                    self.change,
-                    self.sizes,
-                    most=self.options.pairs,
-                    threads=self.options.threads,
-                    progress=self._report("steps side by side"),
-                )
-            except SpecError as error:
-                new = lost = Behaviours(complete=False, why=str(error))
-            self.interrupted = self.interrupted or INTERRUPTED in (new.why, lost.why)
-        facts = self._facts(base, self.base), self._facts(change, self.change)
-        notes += [
-            f"{name} {text}"
-            for name, side_facts in (("the base", facts[0]), ("the change", facts[1]))
-            for text in _undecided(side_facts)
-        ]
-        rows = [*self._invariants(base, change, facts), *self._liveness(kept)]
-        rows = self._with_evidence(rows, facts, kept)
+        rows = [*self._invariants(results, facts), *self._liveness(liveness)]
+        self.proofs.interrupted |= self.interrupted
+        restated = differences.restated(*self.machines)
+        rows = self.proofs.added(
+            rows, self.machines, facts, liveness, restated, lambda side: self._report(f"proof of the {side}")
+        )
+        self.interrupted = self.proofs.interrupted
         return MachineReview(
-            machine=self.change.name,
+            machine=self.name,
             sizes=change.sizes,
             same=False,
             base=facts[0],
@@ -234,69 +226,73 @@ class _Comparison:
             goals_gained=_unreached(change, base),
             actions_lost=_untaken(base, change),
             actions_gained=_untaken(change, base),
-            lines=differences.lines(self.one, self.other),
-            differences=differences.parts(self.base, self.change),
-            notes=tuple(notes),
+            lines=differences.lines(*self.built),
+            differences=differences.parts(*self.machines),
+            notes=(
+                *(
+                    f"the {side} was not explored to the end: {result.stopped}"
+                    for side, result in zip(SIDES, results, strict=True)
+                    if result.stopped
+                ),
+                *(
+                    f"the {side} {text}"
+                    for side, own in zip(SIDES, facts, strict=True)
+                    for text in _undecided(own)
+                ),
+            ),
         )
-
-    def _facts(self, result: Result, machine: Machine) -> MachineFacts:
-        # promises are judged apart from the rest
-        return replace(machine_facts(result, machine=machine), unjudged=())
-
-    def _sizes_of(self, machine: Machine) -> dict[str, int]:
-        return {sort: size for sort, size in self.sizes.items() if sort in machine.sorts}
 
     def _report(self, what: str) -> Callable[[Progress], None] | None:
         progress = self.progress
-        return None if progress is None else lambda state: progress(f"{self.change.name}, {what}", state)
+        return None if progress is None else lambda state: progress(f"{self.name}, {what}", state)
 
-    def _explored(self, machine: Machine) -> Result:
-        engine: Engine = Native(
-            threads=self.options.threads, symmetry=self.options.symmetry, note=lambda _line: None
-        )
-        result = engine.run(
-            machine,
-            self._sizes_of(machine),
-            memory=self.options.memory,
-            progress=self._report("base" if machine is self.base else "change"),
-        )
+    def _explored(self, machine: Machine, side: str) -> Result:
+        sizes = {sort: size for sort, size in self.sizes.items() if sort in machine.sorts}
+        native = Native(threads=self.limits.threads, symmetry=self.limits.symmetry, note=lambda _line: None)
+        result = native.run(machine, sizes, memory=self.limits.memory, progress=self._report(side))
         if result.overflow:  # too much for 64 bits
-            result = Interpret().run(
-                machine,
-                self._sizes_of(machine),
-                memory=self.options.memory,
-                progress=self._report("base" if machine is self.base else "change"),
-            )
-        self.interrupted = self.interrupted or result.stopped == INTERRUPTED
+            result = Interpret().run(machine, sizes, memory=self.limits.memory, progress=self._report(side))
+        self.interrupted |= result.stopped == INTERRUPTED
         return result
 
-    # Safety.
+    def _behaviours(self) -> tuple[Behaviours, Behaviours]:
+        """What only the change, and what only the base can do."""
+        if self.interrupted:
+            return Behaviours(), Behaviours()
+        limits, report = self.limits, self._report("steps side by side")
+        try:
+            new, lost = behaviours(
+                *self.machines, self.sizes, most=limits.pairs, threads=limits.threads, progress=report
+            )
+        except SpecError as error:
+            new = lost = Behaviours(complete=False, why=str(error))
+        self.interrupted = INTERRUPTED in (new.why, lost.why)
+        return new, lost
 
-    def _invariants(
-        self, base: Result, change: Result, facts: tuple[MachineFacts, MachineFacts]
-    ) -> list[InvariantReview]:
+    def _story(
+        self, at: int, effect: Effect, result: Result | None, path: Path | None
+    ) -> Counterexample | None:
+        """The counterexample of one side, compared with the other, where the change has an effect."""
+        if result is None or path is None or effect not in ("worse", "better"):
+            return None
+        return counterexample(self.machines[at], result.sizes, path, self.machines[1 - at])
+
+    def _invariants(self, results: Sequence[Result], facts: Sequence[MachineFacts]) -> list[InvariantReview]:
         ids = [row.id for row in INVARIANTS]
-        stated = {c.invariant for side_facts in facts for c in side_facts.conditions}
-        # lemmas are stated by sound designs only: what proofs assume, not what a design promises
+        stated = {c.invariant for own in facts for c in own.conditions}
+        # lemmas are stated by sound designs only: what proofs assume, not what a design must satisfy
         ids = [id_ for id_ in (*ids, *sorted(stated - {*ids, *BUILT_IN, LEMMA}), *BUILT_IN) if id_ in stated]
-        firsts: dict[str, set[str]] = {}
+        firsts: dict[int, set[str]] = {}
         titles = own_titles(reversed(facts))
         out = []
         for id_ in ids:
-            verdicts = [_verdict(side_facts, id_) for side_facts in facts]
+            verdicts = [_verdict(own, id_) for own in facts]
             effect = effect_of(*verdicts)
-            result, machine, against, which = (
-                (change, self.change, self.base, "change")
-                if verdicts[1] is Verdict.violated
-                else (base, self.base, self.change, "base")
-            )
-            paths = [p for p in result.violated if p.id == id_]
-            story, first = None, True
-            if paths and effect in ("worse", "better"):
-                story = counterexample(machine, result.sizes, paths[0], against)
-                if which not in firsts:
-                    firsts[which] = self._breaks_first(machine, result)
-                first = id_ in firsts[which]
+            at = int(verdicts[1] is Verdict.violated)
+            paths = [p for p in results[at].violated if p.id == id_]
+            story = self._story(at, effect, results[at], paths[0] if paths else None)
+            if story is not None and at not in firsts:
+                firsts[at] = self._breaks_first(at, results[at])
             out.append(
                 InvariantReview(
                     invariant=id_,
@@ -304,68 +300,39 @@ class _Comparison:
                     base=verdicts[0],
                     change=verdicts[1],
                     conditions=tuple(dict.fromkeys(p.name for p in paths)),
-                    first=first,
+                    first=story is None or id_ in firsts[at],
                     story=story,
-                    story_of="" if story is None else "change" if which == "change" else "base",
+                    story_of="" if story is None else SIDES[at],
                     sentence=titles.get(id_, ""),
                 )
             )
         return out
 
-    def _breaks_first(self, machine: Machine, result: Result) -> set[str]:
+    def _breaks_first(self, at: int, result: Result) -> set[str]:
         """The invariants that a run can break while all others still hold."""
         broken = {p.id for p in result.violated}
         if len(broken) < 2 or self.interrupted:
             return broken
-        found = self._explored(stopping(machine))
+        found = self._explored(stopping(self.machines[at]), SIDES[at])
         return {p.id for p in found.violated} if found.stopped is None else broken
 
-    # Why what holds does hold.
+    # Liveness properties.
 
-    def _with_evidence(
-        self,
-        rows: list[InvariantReview],
-        facts: tuple[MachineFacts, MachineFacts],
-        kept: list[Result | None],
-    ) -> list[InvariantReview]:
-        self.proofs.interrupted = self.proofs.interrupted or self.interrupted
-        out = self.proofs.added(
-            rows,
-            {"base": self.base, "change": self.change},
-            {"base": facts[0], "change": facts[1]},
-            {"base": kept[0], "change": kept[1]},
-            differences.restated(self.base, self.change),
-            lambda side: self._report(f"proof of the {side}"),
-        )
-        self.interrupted = self.proofs.interrupted
-        return out
-
-    # Promises about whole runs.
-
-    def _judged_liveness(self) -> list[Result | None]:
-        if self.interrupted:
-            return [None, None]
-        return [self._kept(machine) for machine in (self.base, self.change)]
-
-    def _liveness(self, results: list[Result | None]) -> list[InvariantReview]:
-        names = dict.fromkeys((*self.base.liveness, *self.change.liveness))
-        out = []
+    def _liveness(self, results: Sequence[Result | None]) -> list[InvariantReview]:
+        out: list[InvariantReview] = []
         if not any(results):
-            return []
-        for name in names:
-            findings: list[Finding | None] = [r.findings.get(name) if r else None for r in results]
+            return out
+        base, change = self.machines
+        for name in dict.fromkeys((*base.liveness, *change.liveness)):
+            findings = [r.findings.get(name) if r else None for r in results]
             verdicts = [f.verdict if f else None for f in findings]
             effect = effect_of(*verdicts)
-            at = 1 if verdicts[1] is Verdict.violated else 0
-            finding, result = findings[at], results[at]
-            story = None
-            if effect in ("worse", "better") and finding and finding.path is not None and result:
-                machines = (self.change, self.base) if at else (self.base, self.change)
-                story = counterexample(machines[0], result.sizes, finding.path, machines[1])
-            promise = self.change.liveness.get(name) or self.base.liveness[name]
+            at = int(verdicts[1] is Verdict.violated)
+            finding = findings[at]
+            story = self._story(at, effect, results[at], finding.path if finding else None)
             out.append(
                 InvariantReview(
-                    invariant=promise.id,
+                    invariant=(change.liveness.get(name) or base.liveness[name]).id,
                     effect=effect,
                     base=verdicts[0],
                     change=verdicts[1],
@@ -373,23 +340,19 @@ class _Comparison:
                     conditions=(name,),
                     sizes=self._smaller(results),
                     story=story,
-                    story_of="" if story is None else ("base", "change")[at],
+                    story_of="" if story is None else SIDES[at],
                 )
             )
         return out
 
-    def _smaller(self, results: list[Result | None]) -> dict[str, int]:
-        """The sizes at which promises were judged, if they are smaller than those of everything else."""
-        judged = next((r for r in reversed(results) if r), None)
-        if judged is None:
-            return {}
-        sorts = (self.change if results[1] else self.base).sorts
-        return (
-            judged.sizes if any(judged.sizes[s] < self.sizes.get(s, sorts[s].default) for s in sorts) else {}
-        )
+    def _smaller(self, results: Sequence[Result | None]) -> dict[str, int]:
+        """The sizes at which liveness was judged, if they are smaller than those of everything else."""
+        sizes = next((r.sizes for r in reversed(results) if r), {})
+        sorts = self.machines[1 if results[1] else 0].sorts
+        return sizes if any(sizes[s] < self.sizes.get(s, sorts[s].default) for s in sorts if sizes) else {}
 
-    def _kept(self, machine: Machine) -> Result | None:
-        """The verdicts on the promises of the machine, at the largest of ever smaller sizes that fit."""
+    def _liveness_result(self, machine: Machine) -> Result | None:
+        """The verdicts on liveness properties, at the largest of ever smaller sizes that fit."""
         if not machine.liveness:
             return None
         whole = {sort: self.sizes.get(sort, s.default) for sort, s in machine.sorts.items()}
@@ -399,16 +362,14 @@ class _Comparison:
                 machine,
                 sizes,
                 max_states=MOST_LIVENESS_STATES,
-                memory=self.options.memory,
+                memory=self.limits.memory,
                 progress=self._report("promises"),
             )
             largest = max(sizes, key=lambda sort: sizes[sort], default=None)
-            if result.stopped is None or result.stopped == INTERRUPTED:
-                break
-            if largest is None or sizes[largest] < 2:
+            if result.stopped in (None, INTERRUPTED) or largest is None or sizes[largest] < 2:
                 break
             sizes[largest] -= 1
-        self.interrupted = self.interrupted or result.stopped == INTERRUPTED
+        self.interrupted |= result.stopped == INTERRUPTED
         return result
 
 
@@ -433,7 +394,7 @@ def stopping(machine: Machine) -> Machine:
 
 
 def effect_of(base: Verdict | None, change: Verdict | None) -> Effect:
-    """What a change of one verdict means; None where a side does not state the condition."""
+    """What a change of one verdict means; None where a design does not state the condition."""
     if base is change:
         return "open" if change is Verdict.undetermined else "same"
     if change is Verdict.violated or change is None:
@@ -451,7 +412,7 @@ def _verdict(facts: MachineFacts, id_: str) -> Verdict | None:
 
 
 def _undecided(facts: MachineFacts) -> Iterator[str]:
-    """Why a side is undetermined, whatever its states."""
+    """Why a design is undetermined, whatever its states."""
     if facts.states_nothing:
         yield "states no invariant, check or liveness property"
     for text in facts.undeclared.values():

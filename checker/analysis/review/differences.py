@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
+from kvfence.checker.analysis.named_specs import Built
 from kvfence.checker.analysis.review.facts import Difference, SourceLine
-from kvfence.checker.analysis.review_sides import Built
 from kvfence.spec.language import Action, Expr, Function, Guard, Int, Machine, Property, Type
 from kvfence.spec.language.evaluate import spell
 from kvfence.spec.language.expr import apply
@@ -33,15 +34,15 @@ def weaker_only(base: Machine, change: Machine) -> bool:
         other = change.actions.get(name)
         if other is None or _parameters(action) != _parameters(other):
             return False
-        if _assigned(action) != _assigned(other) or not _conjuncts(other) <= _conjuncts(action):
+        if _assigned(action) != _assigned(other) or not _guards(other).keys() <= _guards(action).keys():
             return False
     return True
 
 
 def restated(base: Machine, change: Machine) -> set[str]:
     """The invariants that the two machines state in different words: conditions or checks differ."""
-    ours, theirs = _statements(base), _statements(change)
-    return {id_ for id_ in {*ours, *theirs} if ours.get(id_) != theirs.get(id_)}
+    stated = _statements(base), _statements(change)
+    return {id_ for id_ in {*stated[0], *stated[1]} if stated[0].get(id_) != stated[1].get(id_)}
 
 
 def _statements(m: Machine) -> dict[str, set[Form]]:
@@ -65,22 +66,15 @@ def _parts(base: Machine, change: Machine) -> Iterator[Difference]:
     for name in dict.fromkeys((*base.actions, *change.actions)):
         one, other = base.actions.get(name), change.actions.get(name)
         if one is None or other is None:
-            there = one or other
-            assert there is not None
-            text = repr(there)
-            yield Difference(f"action {name}", text if one else "", text if other else "", there.where)
+            yield from _only_one(
+                f"action {name}", {name: one} if one else {}, {name: other} if other else {}, repr
+            )
         else:
             yield from _of_action(name, one, other)
-    for what, ours, theirs in (
-        ("invariant", base.invariants, change.invariants),
-        ("goal", base.goals, change.goals),
-    ):
-        for name in dict.fromkeys((*ours, *theirs)):
-            p, q = ours.get(name), theirs.get(name)
-            if p is None or q is None or (p.id, form(p.expr)) != (q.id, form(q.expr)):
-                yield Difference(f"{what} {name}", _text(p), _text(q), (q or p).where)  # type: ignore[union-attr]
+    yield from _named("invariant", base.invariants, change.invariants, _text, _property)
+    yield from _named("goal", base.goals, change.goals, _text, _property)
     yield from _named("promise", base.liveness, change.liveness, _liveness_text)
-    terminal = [m.terminal_states for m in (base, change)]
+    terminal = base.terminal_states, change.terminal_states
     if _property(terminal[0]) != _property(terminal[1]):
         yield Difference("terminal states", _text(terminal[0]), _text(terminal[1]))
 
@@ -89,39 +83,44 @@ def _of_action(name: str, one: Action, other: Action) -> Iterator[Difference]:
     if _parameters(one) != _parameters(other):
         yield Difference(f"parameters of {name}", repr(one), repr(other), other.where)
         return
-    guards = [_guards(a) for a in (one, other)]
-    for key, guard in guards[0].items():
-        if key not in guards[1]:
-            yield Difference(f"guard of {name}", base=short(spell(guard.expr)), where=guard.where)
-    for key, guard in guards[1].items():
-        if key not in guards[0]:
-            yield Difference(f"guard of {name}", change=short(spell(guard.expr)), where=guard.where)
+    yield from _only_one(f"guard of {name}", _guards(one), _guards(other), lambda g: short(spell(g.expr)))
     updates = [{f.name: (f, e) for f, e in a.updates.items()} for a in (one, other)]
     for field in dict.fromkeys((*updates[0], *updates[1])):
         forms = [_assignment(*u[field]) if field in u else None for u in updates]
         if forms[0] != forms[1]:
             texts = [short(spell(u[field][1])) if field in u else "not assigned" for u in updates]
             yield Difference(f"{field} after {name}", texts[0], texts[1], other.where)
-    # the form of a check changes with the assignments before it, so its text tells which one it is
+    # the form of a check changes with the assignments before it, so its text says which one it is
     checks = [{(c.id, c.text): c for c in a.checks} for a in (one, other)]
-    for key, check in checks[0].items():
-        if key not in checks[1]:
-            yield Difference(f"check of {name}", base=f"{check.id}: {check.text}", where=check.where)
-    for key, check in checks[1].items():
-        if key not in checks[0]:
-            yield Difference(f"check of {name}", change=f"{check.id}: {check.text}", where=check.where)
+    yield from _only_one(f"check of {name}", checks[0], checks[1], lambda c: f"{c.id}: {c.text}")
     if one.fair != other.fair:
         yield Difference(f"fairness of {name}", str(one.fair), str(other.fair), other.where)
 
 
-def _named(
-    what: str, ours: Mapping[str, object], theirs: Mapping[str, object], text: Callable[..., str]
+def _only_one(
+    what: str, base: Mapping[Any, Any], change: Mapping[Any, Any], text: Callable[[Any], str]
 ) -> Iterator[Difference]:
-    for name in dict.fromkeys((*ours, *theirs)):
-        told = [text(side[name]) if name in side else "" for side in (ours, theirs)]
-        if told[0] != told[1]:
-            where = getattr((theirs.get(name) or ours.get(name)), "where", "")
-            yield Difference(f"{what} {name}", told[0], told[1], where)
+    """The parts that only base or only change has, by their keys."""
+    for part in (base[key] for key in base if key not in change):
+        yield Difference(what, base=text(part), where=part.where)
+    for part in (change[key] for key in change if key not in base):
+        yield Difference(what, change=text(part), where=part.where)
+
+
+def _named(
+    what: str,
+    base: Mapping[str, Any],
+    change: Mapping[str, Any],
+    text: Callable[[Any], str],
+    form: Callable[[Any], object] | None = None,
+) -> Iterator[Difference]:
+    """The parts of one name that differ by ``form``, which is their text unless given."""
+    for name in dict.fromkeys((*base, *change)):
+        both = [side.get(name) for side in (base, change)]
+        forms = [(form or text)(part) if part is not None else None for part in both]
+        if forms[0] != forms[1]:
+            old, new = (text(part) if part is not None else "" for part in both)
+            yield Difference(f"{what} {name}", old, new, getattr(both[1] or both[0], "where", ""))
 
 
 def short(text: str) -> str:
@@ -133,9 +132,8 @@ def _field_text(f: Function) -> str:
     return f"{f!r}, at first {spell(f.init)}"
 
 
-def _liveness_text(p: object) -> str:
-    when, then = getattr(p, "when", None), p.then  # type: ignore[attr-defined]
-    return f"{spell(when) if when is not None else 'always'} leads to {spell(then)}"
+def _liveness_text(p: Any) -> str:
+    return f"{spell(p.when) if p.when is not None else 'always'} leads to {spell(p.then)}"
 
 
 def _text(p: Property | None) -> str:
@@ -157,10 +155,9 @@ def _form(e: Expr, env: dict[int, Form], depth: int, memo: dict[tuple[object, ..
     if e.op in ("param", "bound"):
         return env.get(e.uid) or (e.op, e.type.name, e.value)
     key = (e.uid, depth, *(env.get(v.uid) for v in e.free))
-    found = memo.get(key)
-    if found is None:
-        found = memo[key] = _built(e, env, depth, memo)
-    return found
+    if key not in memo:
+        memo[key] = _built(e, env, depth, memo)
+    return memo[key]
 
 
 def _built(e: Expr, env: dict[int, Form], depth: int, memo: dict[tuple[object, ...], Form]) -> Form:
@@ -202,10 +199,6 @@ def _bound(value: object) -> object:
     return (code.co_code, code.co_consts, code.co_names, cells, given, globals_)
 
 
-def _positions(a: Action) -> dict[int, Form]:
-    return {p.uid: ("parameter", k) for k, p in enumerate(a.params)}
-
-
 def _parameters(a: Action) -> tuple[object, ...]:
     return tuple((p.value, _range(p.type)) for p in a.params)
 
@@ -215,27 +208,18 @@ def _assignment(f: Function, e: Expr, known: Mapping[int, Form] | None = None) -
 
 
 def _assigned(a: Action) -> dict[str, Form]:
-    known = _positions(a)
+    known = _positions(a.params)
     kept = {f: e for f, e in a.updates.items() if e is not apply(f, f.formals)}
     return {f.name: _assignment(f, e, known) for f, e in kept.items()}
 
 
 def _guards(a: Action) -> dict[Form, Guard]:
-    known = _positions(a)
+    known = _positions(a.params)
     out: dict[Form, Guard] = {}
     for g in a.guards:
         for e in g.expr.args if g.expr.op == "and" else (g.expr,):
             out.setdefault(form(e, known), Guard(e, g.where))
     return out
-
-
-def _conjuncts(a: Action) -> set[Form]:
-    return set(_guards(a))
-
-
-def _checks(a: Action) -> list[Form]:
-    known = _positions(a)
-    return [(c.id, form(c.expr, known)) for c in a.checks]
 
 
 def _state(m: Machine) -> Form:
@@ -252,27 +236,27 @@ def _property(p: Property | None) -> Form:
 
 
 def _whole(m: Machine) -> Form:
-    actions = tuple(
-        (
-            name,
-            _parameters(a),
-            a.fair,
-            frozenset(_conjuncts(a)),
-            frozenset(_assigned(a).items()),
-            tuple(_checks(a)),
-        )
-        for name, a in m.actions.items()
-    )
+    actions = []
+    for name, a in m.actions.items():
+        known = _positions(a.params)
+        checks = tuple((c.id, form(c.expr, known)) for c in a.checks)
+        guards, assigned = frozenset(_guards(a)), frozenset(_assigned(a).items())
+        actions.append((name, _parameters(a), a.fair, guards, assigned, checks))
     liveness = tuple(
-        (p.id, p.name, None if p.when is None else form(p.when, _of(p.params)), form(p.then, _of(p.params)))
+        (
+            p.id,
+            p.name,
+            None if p.when is None else form(p.when, _positions(p.params)),
+            form(p.then, _positions(p.params)),
+        )
         for p in m.liveness.values()
     )
     invariants = tuple(_property(p) for p in m.invariants.values())
     goals = tuple(_property(p) for p in m.goals.values())
-    return (_state(m), actions, invariants, goals, liveness, _property(m.terminal_states))
+    return (_state(m), tuple(actions), invariants, goals, liveness, _property(m.terminal_states))
 
 
-def _of(params: tuple[Expr, ...]) -> dict[int, Form]:
+def _positions(params: tuple[Expr, ...]) -> dict[int, Form]:
     return {p.uid: ("parameter", k) for k, p in enumerate(params)}
 
 

@@ -9,6 +9,9 @@ import msgspec
 from kvfence.checker.analysis.results import Counterexample, MachineFacts, Value
 from kvfence.checker.engines.base import Verdict
 
+Side = Literal["base", "change"]
+"""One of the two designs of a review."""
+SIDES: tuple[Side, Side] = ("base", "change")
 Effect = Literal["same", "better", "worse", "open"]
 """What a change does to one thing; ``open``: it could not be decided."""
 
@@ -16,7 +19,7 @@ Effect = Literal["same", "better", "worse", "open"]
 class SourceLine(msgspec.Struct, frozen=True):
     """A line of the specification that only one side has, or that only one side's build went through."""
 
-    side: Literal["base", "change"]
+    side: Side
     file: str
     line: int
     text: str
@@ -66,8 +69,8 @@ class Behaviours(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Leant(msgspec.Struct, frozen=True):
-    """A lemma that a proof leans on, and its one line of why it holds."""
+class UsedLemma(msgspec.Struct, frozen=True):
+    """A lemma that a proof uses, and its one line of why it holds."""
 
     name: str
     why: str
@@ -78,16 +81,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``basis``: ``proved`` for any size of the sorts and runs of any length; ``exhausted``, which says nothing
     of other sizes: every state at ``sizes`` was judged, and ``why`` there is no proof; ``open``: neither.
-    ``conditions`` are the machine's own names for what holds. A proof leans on ``lemmas`` and the conditions
-    ``invariants`` besides; it took ``questions``, each decided again by a new z3, and by ``second`` (empty:
-    nobody was asked) except for ``second_open``. ``states`` were judged one by one; for a promise about whole
-    runs, those of its graph, and ``fairness`` says what is assumed: of each fair action, how.
+    ``conditions`` are the machine's own names for what holds. A proof uses ``lemmas`` and the conditions
+    ``invariants``; it took ``questions``, each decided again by a fresh z3, and by ``second`` (empty:
+    no other solver) except for ``second_open``. ``states`` were judged one by one; for a liveness
+    property, those of its graph, and ``fairness`` says what is assumed: of each fair action, how.
     """
 
-    side: Literal["base", "change"]
+    side: Side
     basis: Literal["proved", "exhausted", "open"]
     conditions: tuple[str, ...]
-    lemmas: tuple[Leant, ...] = ()
+    lemmas: tuple[UsedLemma, ...] = ()
     invariants: tuple[str, ...] = ()
     questions: int = 0
     second: str = ""
@@ -103,8 +106,8 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     """One invariant of the catalogue, or DEADLOCK, RANGE: its verdict on either side.
 
     ``base`` and ``change`` are None where that side does not state it. ``conditions`` are the machine's own
-    names for what is violated. ``first``: whether a run breaks it while everything else still holds; an
-    invariant that breaks only in the wake of others has it false. ``story`` is a shortest counterexample, of
+    names for what is violated. ``first``: whether a run breaks it while everything else still holds; it is
+    false for an invariant that breaks only after others. ``story`` is a shortest counterexample, of
     the change if that violates it, else of the base. ``evidence``, of an invariant that the change concerns:
     why it holds, for each side on which it does.
     """
@@ -120,13 +123,13 @@ class InvariantReview(msgspec.Struct, frozen=True, kw_only=True):
     story_of: Literal["base", "change", ""] = ""
     evidence: tuple[Evidence, ...] = ()
     sizes: dict[str, int] = {}
-    """Sort sizes at which a promise about whole runs was judged, where smaller than the others."""
+    """Sort sizes at which a liveness property was judged, where smaller than the others."""
     sentence: str = ""
     """What an id of the machine's own stands for."""
 
     @property
     def label(self) -> str:
-        """The invariant; for a promise about whole runs, also the promise."""
+        """The invariant; for a liveness property, also its name."""
         if self.kind == "safety":
             return self.invariant
         return f"{self.invariant} ({self.conditions[0].replace('_', ' ')})"
@@ -184,29 +187,28 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def worse(self) -> tuple[str, ...]:
         """Sentences: what got worse."""
-        return (*_named(self, "worse"), *(
-            f"goal {goal.replace('_', ' ')} of {m.machine} can no longer be reached"
-            for m in self.machines for goal in m.goals_lost
-        ), *(
-            f"action {action} of {m.machine} can no longer be taken"
-            for m in self.machines for action in m.actions_lost
-        ), *(f"machine {name} is gone" for name in self.only_base))  # fmt: skip
+        goals = [(goal.replace("_", " "), m.machine) for m in self.machines for goal in m.goals_lost]
+        actions = [(action, m.machine) for m in self.machines for action in m.actions_lost]
+        return (
+            *_rows(self, "worse"),
+            *(f"goal {goal} of {m} can no longer be reached" for goal, m in goals),
+            *(f"action {action} of {m} can no longer be taken" for action, m in actions),
+            *(f"machine {name} is gone" for name in self.only_base),
+        )
 
     @property
     def better(self) -> tuple[str, ...]:
         """Sentences: what got better."""
-        return (*_named(self, "better"), *(
-            f"goal {goal.replace('_', ' ')} of {m.machine} can be reached now"
-            for m in self.machines for goal in m.goals_gained
-        ))  # fmt: skip
+        goals = [(goal.replace("_", " "), m.machine) for m in self.machines for goal in m.goals_gained]
+        return (*_rows(self, "better"), *(f"goal {goal} of {m} can be reached now" for goal, m in goals))
 
     @property
     def open(self) -> tuple[str, ...]:
         """Sentences: what could not be decided."""
-        return (*_named(self, "open"), *(f"{m.machine}: {note}" for m in self.machines for note in m.notes))
+        return (*_rows(self, "open"), *(f"{m.machine}: {note}" for m in self.machines for note in m.notes))
 
 
-def _named(review: Review, effect: Effect) -> tuple[str, ...]:
+def _rows(review: Review, effect: Effect) -> tuple[str, ...]:
     verb = {"worse": "is violated by the change", "better": "is violated no more", "open": "is undetermined"}
     out = []
     for m, i in review.of(effect):

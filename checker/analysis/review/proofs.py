@@ -1,17 +1,17 @@
-"""Why an invariant holds on a side of a review: a proof for any size, or at which sizes it was exhausted."""
+"""Why an invariant holds in a design of a review: a proof for any size, or the sizes that were exhausted."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from kvfence.checker.analysis.results import MachineFacts
-from kvfence.checker.analysis.review.facts import Evidence, InvariantReview, Leant
+from kvfence.checker.analysis.review.facts import SIDES, Evidence, InvariantReview, Side, UsedLemma
 from kvfence.checker.core.names import PROOF_SECONDS
 from kvfence.checker.engines.base import Progress, Result, Verdict
 from kvfence.spec.language import Machine
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 NO_PROOF_ASKED = "no proof was asked for"
 WHOLE_RUNS = "promises about whole runs are not proved"
 NO_Z3 = "z3 is not installed: pip install 'kvfence[smt]'"
-
-Side = Literal["base", "change"]
 
 
 @dataclass(frozen=True)
@@ -53,19 +51,20 @@ class Proofs:
     def added(
         self,
         rows: Sequence[InvariantReview],
-        machines: Mapping[Side, Machine],
-        facts: Mapping[Side, MachineFacts],
-        promised: Mapping[Side, Result | None],
+        machines: Sequence[Machine],
+        facts: Sequence[MachineFacts],
+        liveness: Sequence[Result | None],
         restated: Collection[str],
         report: Callable[[Side], Callable[[Progress], None] | None],
     ) -> list[InvariantReview]:
-        """The rows, those that the change concerns with why they hold, on each side where they do.
+        """The rows; those that the change concerns say why they hold, for each design in which they do.
 
-        These are the rows whose verdict differs, and those whose statement does (``restated``).
+        These are the rows whose verdict differs, and those whose statement does (``restated``). ``machines``,
+        ``facts`` and results on ``liveness`` are those of the base and of the change.
         """
         out = list(rows)
-        for side in ("base", "change"):
-            judge = _Judge(self, machines[side], facts[side], promised[side], side, report(side))
+        for side, machine, own, live in zip(SIDES, machines, facts, liveness, strict=True):
+            judge = _Evidences(self, machine, own, live, side, report(side))
             for k, row in enumerate(out):
                 verdict = row.base if side == "base" else row.change
                 concerned = row.base is not row.change or row.effect == "open"
@@ -75,50 +74,44 @@ class Proofs:
         return out
 
 
-class _Judge:
-    """The evidence for the rows of one side of one machine."""
+class _Evidences:
+    """The evidence for the rows of one machine, of the base or of the change."""
 
     def __init__(
         self,
         proofs: Proofs,
         machine: Machine,
         facts: MachineFacts,
-        promised: Result | None,
+        liveness: Result | None,
         side: Side,
         report: Callable[[Progress], None] | None,
     ) -> None:
-        self.proofs, self.machine, self.facts, self.promised = proofs, machine, facts, promised
+        self.proofs, self.machine, self.facts, self.liveness = proofs, machine, facts, liveness
         self.side, self.report = side, report
         self.prover: Prover | None = None
 
     def may_hold(self, row: InvariantReview, verdict: Verdict | None) -> bool:
         """Whether there is anything to say: it holds, or an exploration that was stopped left it open."""
-        if row.kind == "progress":
-            return verdict is Verdict.holds
-        return verdict is Verdict.holds or (
-            verdict is Verdict.undetermined and self.facts.stopped is not None
-        )
+        unfinished = row.kind == "safety" and self.facts.stopped is not None
+        return verdict is Verdict.holds or (verdict is Verdict.undetermined and unfinished)
 
     def evidence(self, row: InvariantReview, verdict: Verdict | None) -> Evidence:
-        """Why the row's invariant holds on this side."""
+        """Why the row's invariant holds."""
         if row.kind == "progress":
             return self._of_liveness(row)
+        names = dict.fromkeys(c.name for c in self.facts.conditions if c.invariant == row.invariant)
         plain = Evidence(
             side=self.side,
             basis="exhausted" if verdict is Verdict.holds else "open",
-            conditions=tuple(
-                dict.fromkeys(c.name for c in self.facts.conditions if c.invariant == row.invariant)
-            ),
+            conditions=tuple(names),
             sizes=self.facts.sizes,
             states=self.facts.states,
         )
         options = self.proofs.options
         if options is None:
             return replace(plain, why=NO_PROOF_ASKED)
-        if not self.proofs.able:
-            return replace(plain, why=NO_Z3)
-        if self.proofs.interrupted:
-            return replace(plain, why="interrupted")
+        if not self.proofs.able or self.proofs.interrupted:
+            return replace(plain, why="interrupted" if self.proofs.able else NO_Z3)
         start = time.perf_counter()
         try:
             return self._proved(row, plain, options)
@@ -145,7 +138,7 @@ class _Judge:
             plain,
             basis="proved",
             conditions=tuple(names),
-            lemmas=tuple(Leant(n, _line(lemmas[n].doc)) for n in besides if n in lemmas),
+            lemmas=tuple(UsedLemma(n, " ".join(lemmas[n].doc.split())) for n in besides if n in lemmas),
             invariants=tuple(n for n in besides if n not in lemmas),
             questions=found.questions,
             second=options.second or "",
@@ -154,9 +147,8 @@ class _Judge:
         )
 
     def _of_liveness(self, row: InvariantReview) -> Evidence:
-        graph = self.promised
+        graph = self.liveness
         assert graph is not None
-        fair = {name: a.fair for name, a in self.machine.actions.items() if a.fair is not None}
         return Evidence(
             side=self.side,
             basis="exhausted",
@@ -164,9 +156,5 @@ class _Judge:
             why=WHOLE_RUNS,
             sizes=graph.sizes,
             states=graph.states,
-            fairness=dict(fair),
+            fairness={name: a.fair for name, a in self.machine.actions.items() if a.fair is not None},
         )
-
-
-def _line(doc: str) -> str:
-    return " ".join(doc.split())

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kvfence.checker.analysis.counterexamples import reasons
 from kvfence.checker.analysis.diagnosis import false_guards
-from kvfence.checker.analysis.review_sides import side
+from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.verify import machines_for
 from kvfence.checker.core.names import SOUND
 from kvfence.checker.engines.base import Path
@@ -317,6 +317,6 @@ def explorer_of(machine: str, design: str | None, sizes: dict[str, int]) -> Expl
         raise unknown("machine", machine, MACHINES, f"there is {', '.join(MACHINES)}; a file is FILE.py:NAME")
     own: dict[str, Machine] = {}
     for text in [design, machine] if design else [machine]:
-        own[text] = next(iter(side(text).builders.values()))().machine
+        own[text] = next(iter(named_spec(text).builders.values()))().machine
     machines_for(SOUND, machine, sizes)
     return Explorer(own, sizes)

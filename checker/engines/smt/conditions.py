@@ -12,20 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvfence.checker.engines.base import Kind
-from kvfence.spec.language import (
-    LEMMA,
-    Action,
-    And,
-    Expr,
-    Function,
-    If,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Property,
-)
-from kvfence.spec.language.expr import FALSE, apply, equal, limit, make, substitute, variable
+from kvfence.spec.language import LEMMA, Action, And, Expr, Function, Int, Machine, Or
+from kvfence.spec.language.expr import FALSE, apply, limit, make, rebuilt, substitute, variable
 from kvfence.spec.language.sizes import NotPolynomial, polynomial
 
 
@@ -63,6 +51,7 @@ class Question:
 
     @property
     def name(self) -> str:
+        """The condition, and the case."""
         return f"{self.of}.{self.case}"
 
 
@@ -70,24 +59,20 @@ START = "the initial state"  # as no action is called
 DEADLOCK = "deadlock"
 
 
-def conditions(machine: Machine, lemmas: bool = True) -> list[Condition]:
+def of_machine(machine: Machine, lemmas: bool = True) -> list[Condition]:
     """Invariants, lemmas, and for each bounded Int of the state that it stays in its range."""
     out = []
     for p in (*machine.invariants.values(), *(machine.lemmas.values() if lemmas else ())):
-        out.append(Condition(p.id, p.name, "lemma" if p.id == LEMMA else "invariant", _text(p), p.expr))
+        kind: Kind = "lemma" if p.id == LEMMA else "invariant"
+        out.append(Condition(p.id, p.name, kind, p.doc or p.name, p.expr))
     for f in machine.functions.values():
         if isinstance(f.value, Int) and f.value.lo is not None and f.value.hi is not None:
             value = apply(f, f.formals)
             inside = And(limit(f.value.lo) <= value, value <= limit(f.value.hi))
             body = make("forall", inside.type, (inside,), f.formals) if f.formals else inside
-            out.append(
-                Condition("RANGE", f"range of {f.name}", "range", f"{f.name} stays in its range", body)
-            )
+            text = f"{f.name} stays in its range"
+            out.append(Condition("RANGE", f"range of {f.name}", "range", text, body))
     return out
-
-
-def _text(p: Property) -> str:
-    return p.doc or p.name
 
 
 def rewrite(
@@ -114,20 +99,6 @@ def rewrite(
         return done
 
     return go(e)
-
-
-def rebuilt(x: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The node ``x`` with other arguments, simplified."""
-    plain: dict[str, Callable[..., Expr]] = {"and": And, "or": Or, "not": Not, "eq": equal, "ite": If}
-    if x.op in plain:
-        return plain[x.op](*args)
-    if x.op in ("lt", "le"):
-        return args[0] < args[1] if x.op == "lt" else args[0] <= args[1]
-    if x.op in ("add", "sub"):
-        return args[0] + args[1] if x.op == "add" else args[0] - args[1]
-    if x.op in ("forall", "exists") and args[0].op == "const":
-        return args[0]
-    return make(x.op, x.type, args, x.value)
 
 
 def after(e: Expr, action: Action, counts: list[tuple[Expr, Expr]] | None = None) -> Expr:

@@ -1,9 +1,9 @@
 """Counting over sorts of any size: each count is an integer, tied to its set by what holds of finite sets.
 
 ``Count(Block, lambda b: P(b))`` is outside first-order logic. Here it becomes an unknown integer (a function
-of its free variables) of which a question is told facts, each true of any finite sets:
+of its free variables). A question contains facts about it, each true of any finite sets:
 
-* ``threshold``: it is at least k exactly when k different elements have P, for small k;
+* ``thresholds``: it is at least k iff k pairwise distinct elements have P, for small k;
 * ``size``: it lies between 0 and the number of elements of the sort;
 * ``flips``: if P before and after a step agree except at some named elements, the count changes by the number
   of those that gain P less the number that lose it.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kvfence.checker.engines.smt.conditions import Question, Unsupported, rebuilt
+from kvfence.checker.engines.smt.conditions import Question, Unsupported
 from kvfence.spec.language import And, Bool, Expr, If, Iff, Implies, Not, Or, Sort, Type
-from kvfence.spec.language.expr import FALSE, equal, limit, make, show, substitute, variable
+from kvfence.spec.language.expr import FALSE, equal, limit, make, rebuilt, show, substitute, variable
 
-THRESHOLDS = 3  # a count is told apart up to here
+THRESHOLDS = 3  # counts below this one are distinguished
 
 _names: dict[tuple[str, int, int], Expr] = {}
 
@@ -81,41 +81,32 @@ def _renamed(e: Expr, depth: int) -> Expr:
 
 def counts_in(expressions: Iterable[Expr]) -> list[Expr]:
     """The count nodes, inner ones first."""
-    seen: set[int] = set()
-    out: list[Expr] = []
+    visited: dict[int, Expr] = {}
 
-    def go(e: Expr) -> None:
-        if e.uid in seen:
-            return
-        seen.add(e.uid)
-        for a in e.args:
-            go(a)
-        if e.op == "count":
-            out.append(e)
+    def visit(e: Expr) -> None:
+        if e.uid not in visited:
+            for a in e.args:
+                visit(a)
+            visited[e.uid] = e
 
     for e in expressions:
-        go(e)
-    return out
+        visit(e)
+    return [e for e in visited.values() if e.op == "count"]
 
 
 def facts(question: Question) -> list[Expr]:
-    """What a question is told about its counts."""
-    out: dict[int, Expr] = {}
-    known: set[int] = set()
-    for count in counts_in((*question.given, question.goal, *(c for pair in question.counts for c in pair))):
-        counter = Counter(count)
-        if counter.term.uid not in known:
-            known.add(counter.term.uid)
-            for fact in (*thresholds(counter), *size(counter)):
-                out[fact.uid] = fact
-    for before, after in question.counts:
-        fact = flips(before, after, question.fixed)
-        out[fact.uid] = fact
-    return list(out.values())
+    """The facts about the counts of a question."""
+    counts = counts_in((*question.given, question.goal, *(c for pair in question.counts for c in pair)))
+    counters: dict[int, Counter] = {}
+    for counter in map(Counter, counts):
+        counters.setdefault(counter.term.uid, counter)
+    out = [fact for counter in counters.values() for fact in (*thresholds(counter), *size(counter))]
+    out += [flips(before, after, question.fixed) for before, after in question.counts]
+    return list({fact.uid: fact for fact in out}.values())
 
 
 def thresholds(counter: Counter) -> Iterator[Expr]:
-    """At least k, exactly when there are k different ones."""
+    """count ≥ k iff k pairwise distinct witnesses exist."""
     for k in range(1, THRESHOLDS + 1):
         copies = [tuple(variable("bound", v.type, f"{v.value}_{j}") for v in counter.over) for j in range(k)]
         have = [
@@ -134,7 +125,7 @@ def thresholds(counter: Counter) -> Iterator[Expr]:
 
 
 def size(counter: Counter) -> Iterator[Expr]:
-    """Never negative; never more than the sort has elements."""
+    """0 ≤ count ≤ the number of elements of the sort."""
     yield everywhere(counter.formals, counter.term >= 0)
     if len(counter.over) == 1 and isinstance(counter.over[0].type, Sort):
         most = cardinality(counter.over[0].type)
@@ -152,7 +143,7 @@ def cardinality(sort: Sort) -> Expr:
 
 
 def flips(before: Expr, after: Expr, named: Sequence[Expr]) -> Expr:
-    """If the sets of two counts agree except at the ``named`` elements, how far the counts are apart."""
+    """If two sets agree except at the ``named`` elements, their counts differ by what those gain and lose."""
     assert isinstance(before.value, tuple)
     assert isinstance(after.value, tuple)
     if len(before.value) != 1:

@@ -1,17 +1,19 @@
 """What a proof leaves open: whether the machine ever does what the proof is about.
 
-That no state breaks a condition says nothing of actions that cannot be taken, of goals out of reach, and of
-premises that are never met. Engines that ask a solver borrow this from an exploration at given sizes, which
-ends as soon as everything was seen; the result says so in ``searched``.
+A proof says nothing about actions that cannot be taken, goals out of reach, and premises that are never met.
+Engines that ask a solver get that from an exploration at given sizes, which ends as soon as every action,
+goal and premise was observed; the result says so in ``searched``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from kvfence.checker.engines.base import (
+    INTERRUPTED,
     SEEN,
     Bounds,
     Engine,
@@ -21,7 +23,6 @@ from kvfence.checker.engines.base import (
     Result,
     Searched,
     Stop,
-    Until,
     Verdict,
 )
 from kvfence.spec.errors import CannotRun
@@ -30,63 +31,45 @@ from kvfence.spec.language.premises import premises
 
 STATES = 5_000_000
 SECONDS = 30.0
-MEMORY = 2 << 30  # bytes, where nobody said
-SLOW_STATES = 100_000  # of a machine that only the interpreter can run
-INTERRUPTED = "interrupted"
+MEMORY = 2 << 30  # bytes, unless the caller sets a limit
+SLOW_STATES = 100_000  # for a machine that only the interpreter can run
 
 
 class Exercised(Engine):
-    """``engine``, and beside its proof a search for what was taken, reached and met.
+    """``engine``, followed by a search for the actions, goals and premises that its proof is about.
 
     The search is at the sizes of the run, for at most ``seconds`` and ``states``. What it finds violated is
-    violated; what it does not come by leaves the answer undetermined.
+    violated; what it does not reach leaves the answer undetermined.
     """
 
     def __init__(self, engine: Engine, seconds: float = SECONDS, states: int = STATES) -> None:
         self.engine, self.name = engine, engine.name
         self.seconds, self.states = seconds, states
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: Report | None = None,
-    ) -> Result:
+    def run(self, machine: Machine, sizes: Mapping[str, int] | None = None, **limits: Any) -> Result:
         """See ``Engine.run``; ``memory`` and ``max_states`` also limit the search."""
-        result = self.engine.run(
-            machine,
-            sizes,
-            until=until,
-            bounds=bounds,
-            max_states=max_states,
-            memory=memory,
-            progress=progress,
-        )
+        result = self.engine.run(machine, sizes, **limits)
         if result.verdict is Verdict.violated or result.stopped == INTERRUPTED:
             return result
         start = time.perf_counter()
         try:
-            seen = self._explored(machine, sizes, bounds, max_states, memory or MEMORY, progress)
+            joined = _joined(result, self._explored(machine, sizes, **limits))
         except (SpecError, CannotRun) as why:
-            joined = _not_looked_at(result, machine, str(why))
-        else:
-            joined = _joined(result, seen)
+            joined = _unexplored(result, machine, str(why))
         return replace(joined, seconds=joined.seconds + time.perf_counter() - start)
 
     def _explored(
         self,
         machine: Machine,
         sizes: Mapping[str, int] | None,
-        bounds: Bounds | None,
-        max_states: int | None,
-        memory: int,
-        progress: Report | None,
+        *,
+        bounds: Bounds | None = None,
+        max_states: int | None = None,
+        memory: int | None = None,
+        progress: Report | None = None,
+        **_: object,
     ) -> Result:
+        """The search, by the native engine if its 64 bits suffice."""
         from kvfence.checker.engines.explicit.interpret import Interpret
         from kvfence.checker.engines.native import Native
 
@@ -99,70 +82,53 @@ class Exercised(Engine):
                 raise Stop(f"the {self.seconds:g} s for it were over")
 
         most = min(self.states, max_states or self.states)
-        unbounded = any(f.value.range(_sizes(machine, sizes)) is None for f in machine.functions.values())
-        if not unbounded or bounds:
-            seen = Native(note=lambda _line: None).run(
-                machine,
-                sizes,
-                until="seen",
-                bounds=bounds,
-                max_states=most,
-                memory=memory,
-                progress=in_time,
-            )
-            if seen.overflow is None:
-                return seen  # else numbers that no 64 bits hold: slowly, then
-        return Interpret().run(
-            machine,
-            sizes,
-            until="seen",
-            bounds=bounds,
-            max_states=min(most, SLOW_STATES),
-            memory=memory,
-            progress=in_time,
-        )
+        common: dict[str, Any] = {"until": "seen", "bounds": bounds, "memory": memory or MEMORY}
+        common["progress"] = in_time
+        whole = {name: sort.default for name, sort in machine.sorts.items()} | dict(sizes or {})
+        if bounds or all(f.value.range(whole) is not None for f in machine.functions.values()):
+            found = Native(note=lambda _line: None).run(machine, sizes, max_states=most, **common)
+            if found.overflow is None:
+                return found
+        return Interpret().run(machine, sizes, max_states=min(most, SLOW_STATES), **common)
 
 
-def _sizes(machine: Machine, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    return {name: sort.default for name, sort in machine.sorts.items()} | dict(sizes or {})
-
-
-def _joined(result: Result, seen: Result) -> Result:
-    """The result, with what the search saw."""
-    stopped = None if seen.stopped == SEEN else seen.stopped
-    findings: dict[str, Finding] = dict(result.findings)
-    for name in (*seen.not_met, *seen.unjudged):
-        if name in findings and findings[name].verdict is Verdict.holds:
-            findings[name] = replace(findings[name], verdict=Verdict.undetermined)
-    findings |= {name: found for name, found in seen.findings.items() if found.path is not None}
+def _joined(result: Result, search: Result) -> Result:
+    """The result of the engine, with what the search reached."""
+    stopped = None if search.stopped == SEEN else search.stopped
+    findings = _undetermined(result, (*search.not_met, *search.unjudged))
+    findings |= {name: found for name, found in search.findings.items() if found.path is not None}
     return replace(
         result,
         findings=findings,
-        deadlock=seen.deadlock if result.deadlock is None else result.deadlock,
-        coverage=seen.coverage,
-        goals={**seen.goals, **{name: depth for name, depth in result.goals.items() if depth is not None}},
-        witnesses={**seen.witnesses, **result.witnesses},
-        premises=seen.premises,
-        unmet=seen.unmet,
-        unjudged=seen.unjudged,
-        searched=Searched(seen.engine, seen.sizes, seen.states, stopped),
+        deadlock=search.deadlock if result.deadlock is None else result.deadlock,
+        coverage=search.coverage,
+        goals={**search.goals, **{name: depth for name, depth in result.goals.items() if depth is not None}},
+        witnesses={**search.witnesses, **result.witnesses},
+        premises=search.premises,
+        unmet=search.unmet,
+        unjudged=search.unjudged,
+        searched=Searched(search.engine, search.sizes, search.states, stopped),
         stopped=INTERRUPTED if stopped == INTERRUPTED else result.stopped,
     )
 
 
-def _not_looked_at(result: Result, machine: Machine, why: str) -> Result:
-    """The result of a machine that cannot be explored: whatever could be missing, is."""
+def _undetermined(result: Result, names: Collection[str]) -> dict[str, Finding]:
+    """The findings, those of ``names`` undetermined unless they are violated."""
+    return {
+        name: replace(f, verdict=Verdict.undetermined) if name in names and f.verdict is Verdict.holds else f
+        for name, f in result.findings.items()
+    }
+
+
+def _unexplored(result: Result, machine: Machine, why: str) -> Result:
+    """The result for a machine that cannot be explored: every action, goal and premise may be missing."""
     unmet: dict[str, str] = {}
     for p in premises(machine):
         unmet[p.of] = f"{unmet[p.of]}; {p.text}" if p.of in unmet else p.text
     unjudged = tuple(c.name for a in machine.actions.values() for c in a.checks)
-    findings = {
-        name: replace(f, verdict=Verdict.undetermined) if name in unmet or name in unjudged else f
-        for name, f in result.findings.items()
-    }
     return replace(
         result,
-        findings=findings,
+        findings=_undetermined(result, (*unmet, *unjudged)),
         coverage=dict.fromkeys(machine.actions, 0),
         goals={**dict.fromkeys(machine.goals), **result.goals},
         premises=dict.fromkeys(unmet),

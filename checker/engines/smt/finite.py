@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import add, eq, le, lt, sub
 from typing import Any
 
 import z3
 
 from kvfence.checker.engines.base import Kind
 from kvfence.spec.language import LEMMA, Grounded, Instance
+from kvfence.spec.language.ground import Cell
 from kvfence.spec.language.nodes import INF, Node
 
 Term = Any  # z3 is untyped
 Values = tuple[int, ...]
+_BINARY = {"eq": eq, "lt": lt, "le": le, "add": add, "sub": sub}
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,16 @@ class Unrolled:
     def add_state(self) -> int:
         """A new state, about which nothing is known; its number."""
         k = len(self.states)
-        self.states.append(
-            [
-                self._cell(c.number, f"{c.label if c.label.isascii() else f'c{c.number}'}@{k}")
-                for c in self.grounded.cells
-            ]
-        )
+        cells = self.grounded.cells
+        names = [c.label if c.label.isascii() else f"c{c.number}" for c in cells]
+        self.states.append([self._cell(c, f"{name}@{k}") for c, name in zip(cells, names, strict=True)])
         self._memo.append({})
         return k
 
-    def _cell(self, number: int, name: str) -> Term:
-        cell = self.grounded.cells[number]
-        if self._boolean(number):
+    def _cell(self, cell: Cell, name: str) -> Term:
+        if self._boolean(cell.number):
             return z3.Bool(name, self.context)
-        if self.integers or cell.lo is None:
-            return z3.Int(name, self.context)
-        return z3.BitVec(name, self.width, self.context)
+        return z3.Int(name, self.context) if self.integers else z3.BitVec(name, self.width, self.context)
 
     def _boolean(self, number: int) -> bool:
         return self.grounded.cells[number].function.value.name == "Bool"
@@ -141,10 +138,9 @@ class Unrolled:
 
     def _term(self, n: Node, k: int) -> Term:
         memo = self._memo[k]
-        done = memo.get(n.id)
-        if done is None:
-            done = memo[n.id] = self._build(n, k)
-        return done
+        if n.id not in memo:
+            memo[n.id] = self._build(n, k)
+        return memo[n.id]
 
     def _build(self, n: Node, k: int) -> Term:
         if n.op == "const":
@@ -161,14 +157,7 @@ class Unrolled:
             return z3.If(self.truth(c, k), read(a, k), read(b, k))
         if n.op == "eq" and all(z3.is_bool(self._term(a, k)) for a in n.args):
             return self._term(n.args[0], k) == self._term(n.args[1], k)
-        a, b = (self.value(x, k) for x in n.args)
-        return {
-            "eq": lambda: a == b,
-            "lt": lambda: a < b,
-            "le": lambda: a <= b,
-            "add": lambda: a + b,
-            "sub": lambda: a - b,
-        }[n.op]()
+        return _BINARY[n.op](*(self.value(x, k) for x in n.args))
 
     def conditions(self, k: int) -> dict[str, tuple[Target, Term]]:
         """What must hold in state ``k``, by name: invariants, lemmas, checks, ranges and ``deadlock``."""
@@ -229,14 +218,14 @@ def _width(g: Grounded) -> int:
 
 def nodes(g: Grounded) -> Iterable[Node]:
     """Every node of the machine's guards, updates, checks and properties, once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack: list[Node] = [n for _, n in (*g.invariants, *g.goals)]
     stack.append(g.terminal)
     for i in g.instances:
         stack += [i.guard, *i.updates.values(), *(c.holds for c in (*i.checks, *i.ranges))]
     while stack:
         n = stack.pop()
-        if n.id not in seen:
-            seen.add(n.id)
+        if n.id not in visited:
+            visited.add(n.id)
             yield n
             stack += n.args

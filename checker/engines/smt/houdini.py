@@ -1,9 +1,9 @@
-"""Finds lemmas: clauses over the machine's own vocabulary that every step keeps.
+"""Finds lemmas (Houdini): clauses over the machine's own vocabulary that every step keeps.
 
 A candidate says that one fact about some elements implies another, or that two elements with given facts are
 the same. Those false in a state that was reached go first; then those that some step breaks although all
-others held before, until the rest keeps itself (Houdini). Of the rest, only what the machine's own conditions
-lean on is kept. All this happens at a small size: what is found is a proposal, which the proof for any size
+others held before, until the rest is inductive. Of the rest, only what the machine's own conditions
+depend on is kept. All this happens at a small size: what is found is a proposal, which the proof for any size
 must confirm.
 """
 
@@ -17,26 +17,13 @@ from dataclasses import dataclass
 
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.induction import Inductive
-from kvfence.spec.language import (
-    LEMMA,
-    Bool,
-    Enum,
-    Expr,
-    Function,
-    Int,
-    Machine,
-    Not,
-    Or,
-    Property,
-    Sort,
-    Type,
-)
-from kvfence.spec.language.expr import apply, constant, equal, make, show, substitute, variable
-from kvfence.spec.language.types import INTEGER
+from kvfence.checker.engines.smt.translate import values_of
+from kvfence.spec.language import LEMMA, Bool, Expr, Function, Int, Machine, Not, Or, Property, Sort, Type
+from kvfence.spec.language.expr import apply, equal, make, show, substitute, variable
 
 STATES = 4000  # reached by random runs, at which candidates are tried
 RUN = 60  # steps of a random run
-LITERALS_OF_INT = 3  # an Int with more values gives no facts
+LITERALS_OF_INT = 3  # an Int with more values yields no facts
 
 
 @dataclass(frozen=True)
@@ -48,7 +35,7 @@ class Fact:
 
 
 def infer(machine: Machine, sizes: Mapping[str, int] | None = None, *, seed: int = 0) -> list[Property]:
-    """Lemmas that the machine's conditions lean on, at these sizes (two of each sort where unsaid)."""
+    """Lemmas that the machine's conditions depend on, at these sizes (by default two of each sort)."""
     small = dict.fromkeys(machine.sorts, 2) | dict(sizes or {})
     proposed = candidates(machine)
     shadow = with_lemmas(machine, proposed)
@@ -59,18 +46,18 @@ def infer(machine: Machine, sizes: Mapping[str, int] | None = None, *, seed: int
 
 
 def _needed(machine: Machine, proposed: Sequence[Property], sizes: Mapping[str, int]) -> list[Property]:
-    """The candidates that keep themselves and that the machine's conditions lean on, directly or not."""
+    """The candidates that are inductive and that the machine's conditions depend on, directly or not."""
     step = Inductive(with_lemmas(machine, proposed), sizes)
-    names = {p.name for p in proposed}
+    names = [p.name for p in proposed]
     own = [name for name in step.names if name not in names]
-    left = step.keep_themselves([p.name for p in proposed], own)
+    left = step.keep_themselves(names, own)
     given = [*left, *own]
     wanted, done, todo = set[str](), set[str](), [n for n in own if step.enough(n, given) is not None]
     while todo:
         name = todo.pop()
         if name not in done:
             done.add(name)
-            more = [n for n in step.enough(name, given, left) or () if n in names]
+            more = [n for n in step.enough(name, given, left) or () if n not in own]
             wanted |= set(more)
             todo += more
     return [p for p in proposed if p.name in wanted]
@@ -88,7 +75,7 @@ def candidates(machine: Machine) -> list[Property]:
     one = {s.name: variable("bound", s, f"{s.name[0].lower()}0") for s in machine.sorts.values()}
     other = {s.name: variable("bound", s, f"{s.name[0].lower()}1") for s in machine.sorts.values()}
     facts = [f for g in machine.functions.values() for f in _facts(g, one)]
-    facts += _spoken(machine, one)
+    facts += _quantified(machine, one)
     clauses: dict[int, Expr] = {}
     for a, b in itertools.combinations(facts, 2):
         if a.expr.op == "eq" and b.expr.op == "eq" and a.expr.args[0] is b.expr.args[0]:
@@ -111,47 +98,41 @@ def candidates(machine: Machine) -> list[Property]:
 def _facts(f: Function, variables: Mapping[str, Expr]) -> Iterator[Fact]:
     choices = [[variables[t.name]] if isinstance(t, Sort) else _few(t) for t in f.domain]
     for at in itertools.product(*choices):
-        used = tuple({i.uid: i for i in at if i.op == "bound"}.values())
-        if len({t.name for t in f.domain if isinstance(t, Sort)}) < sum(
-            isinstance(t, Sort) for t in f.domain
-        ):
+        elements = [i for i in at if i.op == "bound"]
+        used = tuple({i.uid: i for i in elements}.values())
+        if len(used) < len(elements):
             continue  # two elements of one sort
-        value = apply(f, tuple(at))
+        value = apply(f, at)
         if f.value is Bool:
             yield Fact(value, used)
-        elif isinstance(f.value, Enum) or len(_few(f.value)) > 0:
-            for v in _few(f.value):
-                yield Fact(equal(value, v), used)
+        else:
+            yield from (Fact(equal(value, v), used) for v in _few(f.value))
 
 
-def _spoken(machine: Machine, variables: Mapping[str, Expr]) -> Iterator[Fact]:
-    """The quantified parts of guards and invariants, such as "somebody holds b"."""
-    seen: set[int] = set()
-    told: set[int] = set()
+def _quantified(machine: Machine, variables: Mapping[str, Expr]) -> Iterator[Fact]:
+    """The quantified parts of guards and invariants, such as "a request holds b"."""
+    visited: set[int] = set()
+    emitted: set[int] = set()
     guards = (g.expr for a in machine.actions.values() for g in a.guards)
     stack = [*guards, *(p.expr for p in machine.invariants.values())]
     while stack:
         e = stack.pop()
-        if e.uid in seen:
+        if e.uid in visited:
             continue
-        seen.add(e.uid)
+        visited.add(e.uid)
         stack += e.args
         sorts = [v.type.name for v in e.free if isinstance(v.type, Sort)]
         if e.op in ("forall", "exists") and len(sorts) == len(e.free) == len(set(sorts)):
             fact = substitute(e, {v.uid: variables[v.type.name] for v in e.free})
-            if fact.uid not in told:
-                told.add(fact.uid)
+            if fact.uid not in emitted:
+                emitted.add(fact.uid)
                 yield Fact(fact, fact.free)
 
 
 def _few(t: Type) -> list[Expr]:
-    """The values of a type that has few."""
-    if isinstance(t, Sort) or (isinstance(t, Int) and t.literal is None):
-        return []
-    ends = t.range({})
-    if ends is None or (isinstance(t, Int) and ends[1] - ends[0] >= LITERALS_OF_INT):
-        return []
-    return [constant(INTEGER if isinstance(t, Int) else t, v) for v in range(ends[0], ends[1] + 1)]
+    """The values of a type that has few; none of another."""
+    values = values_of(t) or []
+    return [] if isinstance(t, Int) and len(values) > LITERALS_OF_INT else values
 
 
 def _add(clauses: dict[int, Expr], body: Expr) -> None:
@@ -163,11 +144,11 @@ def _add(clauses: dict[int, Expr], body: Expr) -> None:
 
 def _never_false(interpreter: Interpreter, names: set[str], draw: random.Random) -> set[str]:
     """The conditions among ``names`` that hold in every state that random runs reach."""
-    alive, seen = set(names), set()
+    alive, visited = set(names), set()
     state = interpreter.initial()
     for step in range(STATES):
-        if state not in seen:
-            seen.add(state)
+        if state not in visited:
+            visited.add(state)
             alive -= {p.name for p in interpreter.violated(state)}
         successors = interpreter.successors(state)
         if not successors or step % RUN == RUN - 1:

@@ -1,4 +1,4 @@
-"""One step of an induction at given sizes: what keeps itself, and a smallest state from which a step fails.
+"""One step of an induction at given sizes: which conditions it keeps, and a smallest state where it fails.
 
 Such a state need not be reachable. It says what a lemma must exclude.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import z3
@@ -21,10 +21,12 @@ from kvfence.spec.language import Instance, Machine, SpecError, View, changes, f
 from kvfence.spec.language.ground import Grounded, ground
 
 LARGEST = 3  # elements of a sort
+SMALL = 2  # elements of each sort when steps are tried before z3 is asked about any size
+BREAKS_WHEN_SMALL = f"a step breaks it when every sort has {SMALL} elements"
 
 
 class Inductive:
-    """One step at given sizes: which conditions of a machine, its lemmas among them, keep each other."""
+    """One step at given sizes: which conditions of a machine, its lemmas among them, are kept together."""
 
     def __init__(self, machine: Machine, sizes: Mapping[str, int]) -> None:
         sound = copy.copy(machine)
@@ -42,7 +44,7 @@ class Inductive:
             self.solver.add(z3.Implies(self.assume[name], before[name][1]))
 
     def keep_themselves(self, names: Sequence[str], besides: Sequence[str] = ()) -> list[str]:
-        """The most of ``names`` that every step keeps when they, and ``besides``, held before."""
+        """The largest part of ``names`` that every step keeps if that part, and ``besides``, held before."""
         left = list(names)
         while left:
             some = z3.Bool(f"some of {len(left)}", self.runs.context)
@@ -55,9 +57,9 @@ class Inductive:
         return left
 
     def enough(self, name: str, given: Sequence[str], droppable: Sequence[str] = ()) -> list[str] | None:
-        """Of ``given``, what is enough for a condition to be kept; None when all of it is not.
+        """Of ``given``, the conditions that suffice for ``name`` to be kept; None when all do not.
 
-        Conditions in ``droppable`` are left out where the rest is enough.
+        Conditions in ``droppable`` are left out where the rest suffices.
         """
         bad = z3.Bool(f"bad {name}", self.runs.context)
         self.solver.add(z3.Implies(bad, z3.Not(self.after[name])))
@@ -70,6 +72,16 @@ class Inductive:
             if self.solver.check(bad, *(self.assume[n] for n in fewer)) == z3.unsat:
                 core = fewer
         return core
+
+
+def broken_when_small(machine: Machine, names: Iterable[str]) -> set[str]:
+    """Of ``names``, the conditions that a step breaks at size ``SMALL``, whatever else holds."""
+    try:
+        step = Inductive(machine, dict.fromkeys(machine.sorts, SMALL))
+    except SpecError:
+        return set()
+    known = [name for name in names if name in step.names]
+    return set(known) - set(step.keep_themselves(known))
 
 
 @dataclass(frozen=True)
@@ -140,23 +152,19 @@ def _search(
     solver.add(runs.in_range(0))
     here = runs.conditions(0)
     solver.add(*(here[name][1] for name in assumed if name in here))
-    alone = of == DEADLOCK or (of in here and here[of][0].kind == "check")
-    if alone:
-        if of not in here:
-            return None
-        solver.add(z3.Not(here[of][1]))
-    elif of in here and here[of][0].kind == "range":
-        solver.add(z3.Not(here[of][1]))
+    about_one_state = of == DEADLOCK or (of in here and here[of][0].kind in ("check", "range"))
+    if about_one_state:
+        bad = here
     else:
         runs.add_state()
         solver.add(runs.step(0))
         if case:
             ways = [runs.choices[0] == i.index for i in grounded.instances if i.name == case]
             solver.add(runs.some(ways))
-        there = runs.conditions(1)
-        if of not in there:
-            return None
-        solver.add(z3.Not(there[of][1]))
+        bad = runs.conditions(1)
+    if of not in bad:
+        return None
+    solver.add(z3.Not(bad[of][1]))
     if solver.check() != z3.sat:
         return None
     model = solver.model()
@@ -167,17 +175,17 @@ def _search(
         elif solver.check(usual) == z3.sat:
             model = solver.model()  # before anything is added, which may take the model away
             solver.add(usual)
-    return _told(runs, model, of)
+    return _read(runs, model, of)
 
 
-def _told(runs: Unrolled, model: z3.ModelRef, of: str) -> Counterexample:
+def _read(runs: Unrolled, model: z3.ModelRef, of: str) -> Counterexample:
+    """The counterexample that a model shows."""
     g = runs.grounded
-    interpreter = Interpreter(g.machine, g.sizes)
+    interpreter = Interpreter.of(g)
     before = runs.read(model, 0)
     step: Step | None = None
-    instance: Instance | None
     if len(runs.states) > 1:
-        instance = runs.taken(model, 1)[0]
+        instance: Instance | None = runs.taken(model, 1)[0]
     else:
         blamed = runs.culprit(model, 0, of)
         instance = blamed[0] if blamed else None

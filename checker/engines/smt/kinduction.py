@@ -7,21 +7,17 @@ there, so the second part alone says nothing about it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 import z3
 
-from kvfence.checker.core import interrupts
-from kvfence.checker.engines.base import FIRST, Bounds, Engine, Report, Result, Until, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search, settled
 from kvfence.checker.engines.smt.finite import Unrolled
-from kvfence.spec.language import Machine
+from kvfence.checker.engines.smt.search import FiniteEngine, Search
+from kvfence.checker.engines.smt.solve import checked
 
 LENGTH = 8
 
 
-class KInduction(Engine):
+class KInduction(FiniteEngine):
     """Proves at given sizes, for any number of steps, by up to ``length`` states in a row.
 
     All conditions are proved together, the lemmas of a sound machine among them. What is not violated and not
@@ -33,47 +29,14 @@ class KInduction(Engine):
     def __init__(self, length: int = LENGTH, seconds: float | None = None) -> None:
         self.length, self.seconds = length, seconds
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,  # noqa: ARG002 (every value is searched)
-        max_states: int | None = None,  # noqa: ARG002 (no state is stored)
-        memory: int | None = None,  # noqa: ARG002
-        progress: Report | None = None,
-    ) -> Result:
-        """See ``Engine.run``."""
-        start = time.perf_counter()
-        deadline = None if self.seconds is None else start + self.seconds
-        base = Search(Interpreter(machine, sizes))
-        step = _Step(base)
-        proved = False
+    def prove(self, search: Search) -> str | None:
+        """Tries one state in a row, then two, and so on."""
+        step = _Step(search)
         for length in range(1, self.length + 1):
-            base.go(length - 1, until, deadline, progress)  # states reached by fewer than ``length`` steps
-            if base.stopped is not None or base.complete:
-                break
-            try:
-                proved = step.holds(length, deadline)
-            except KeyboardInterrupt:
-                base.stopped = INTERRUPTED
-                break
-            if proved:
-                break
-        result = base.result(self.name, time.perf_counter() - start)
-        if base.stopped is None and proved:
-            return settled(result, Verdict.holds)
-        if base.stopped is None and not base.complete:
-            why = step.reason or f"{self.length} good states in a row do not make the next one good"
-            return _open(result, why)
-        return result
-
-
-def _open(result: Result, why: str) -> Result:
-    from dataclasses import replace
-
-    return replace(result, stopped=why if result.stopped != FIRST else FIRST)
+            search.deepen_to(length - 1)  # states reached by fewer than ``length`` steps
+            if search.ended or step.holds(length):
+                return None
+        return step.reason or f"{self.length} good states in a row do not make the next one good"
 
 
 class _Step:
@@ -92,7 +55,7 @@ class _Step:
         """That a condition is assumed; one that turns out to be violated at a later depth no longer is."""
         return z3.Bool(f"assumed {name}", self.runs.context)
 
-    def holds(self, length: int, deadline: float | None) -> bool:
+    def holds(self, length: int) -> bool:
         """Whether ``length`` good states in a row are always followed by a good one."""
         runs, solver = self.runs, self.solver
         broken = set(self.base.found)  # what is violated anyway is neither assumed nor asked
@@ -103,15 +66,12 @@ class _Step:
             runs.add_state()
             solver.add(runs.step(k), runs.in_range(k + 1))
             self.length += 1
-        if deadline is not None:
-            left = max(1, int((deadline - time.perf_counter()) * 1000))
-            solver.set("timeout", left)
+        if self.base.deadline is not None:
+            solver.set("timeout", max(1, int((self.base.deadline - time.perf_counter()) * 1000)))
         asked = {name: holds for name, (_, holds) in runs.conditions(length).items() if name not in broken}
         bad = z3.Bool(f"bad after {length}", runs.context)
         solver.add(z3.Implies(bad, z3.Not(runs.every(list(asked.values())))))
-        answer = solver.check(bad, *map(self._assumed, asked))
+        answer = checked(solver, bad, *map(self._assumed, asked))
         if answer == z3.unknown:
             self.reason = f"z3 did not answer for {length} states in a row ({solver.reason_unknown()})"
-            if "interrupted" in self.reason:
-                raise interrupts.from_library()
         return bool(answer == z3.unsat)

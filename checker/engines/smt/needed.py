@@ -1,8 +1,8 @@
 """Proves some conditions of a machine for any size, with only what they need.
 
-What the step of a condition leans on is read off each proof: the lemmas and invariants that z3 made use of.
-They are proved in turn, until what is needed keeps itself. Every answer is decided again by a new z3 that
-is given no more than that. What cannot be proved is leant on no longer, and what leant on it is asked again.
+Each proof shows which lemmas and invariants z3 used for a condition. These are proved in turn, until all that
+is used is proved. Every answer is decided again by a fresh z3 that is given no more than that. A condition
+that cannot be proved is no longer used, and what used it is asked again.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from kvfence.checker.engines.base import Progress, Report
-from kvfence.checker.engines.smt import conditions as say
-from kvfence.checker.engines.smt import induction, recheck
+from kvfence.checker.engines.base import Report
+from kvfence.checker.engines.smt import conditions, induction, recheck
 from kvfence.checker.engines.smt.conditions import DEADLOCK, Question, Unsupported
-from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, ask, text_of, with_only
-from kvfence.spec.language import Machine, SpecError
+from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, QuestionCount, ask, text_of, with_only
+from kvfence.spec.language import Machine
 
 CTI_SECONDS = 5.0
-SMALL = 2  # elements of each sort when steps are tried before z3 is asked about any size
 
 
 def named(machine: Machine, invariant: str) -> list[str]:
     """The names of all conditions and checks by which the machine states an invariant, RANGE or DEADLOCK."""
     if invariant == "DEADLOCK":
         return [DEADLOCK]
-    own = [c.name for c in say.conditions(machine, lemmas=False) if c.id == invariant]
+    own = [c.name for c in conditions.of_machine(machine, lemmas=False) if c.id == invariant]
     checks = [c.name for a in machine.actions.values() for c in a.checks if c.id == invariant]
     return list(dict.fromkeys((*own, *checks)))
 
@@ -54,7 +52,7 @@ class Support:
 
 @dataclass
 class _Proved:
-    """A question that is answered, with the conditions it leans on, and its text for other solvers."""
+    """A question that is answered, the conditions that its proof uses, and its text for other solvers."""
 
     name: str
     uses: tuple[str, ...]
@@ -80,21 +78,20 @@ class Prover:
         progress: Report | None = None,
     ) -> None:
         self.machine = machine.finished()
-        self.deadline, self.progress = deadline, progress
-        self.second = second
+        self.deadline, self.second = deadline, second
         self._decide = recheck.second_solver(second) if second else None
-        known = {c.name: c for c in say.conditions(self.machine)}
+        known = {c.name: c for c in conditions.of_machine(self.machine)}
         self.candidates = {name: c for name, c in known.items() if name not in false}
         self.dropped = {name: "it is violated" for name in known if name in false}
         self._proved: dict[str, list[_Proved]] = {}
         self._tried_small, self._failed_case = False, ""
-        self._asked, self._started = 0, time.perf_counter()
+        self._questions_decided = QuestionCount(progress)
 
     def prove(self, names: Sequence[str]) -> Support:
         """Whether the conditions, checks or ``deadlock`` of these names hold for any size."""
         start = time.perf_counter()
         try:
-            say.supported(self.machine)
+            conditions.supported(self.machine)
             while True:
                 needs, failed = self._closed(names)
                 if not failed:
@@ -111,7 +108,7 @@ class Prover:
         return Support("", keeps, answers, undecided, time.perf_counter() - start)
 
     def _closed(self, names: Sequence[str]) -> tuple[list[str], str]:
-        """All that the named conditions lean on; or the name of one that is not proved, and is dropped."""
+        """All that the proofs of the named conditions use, and the name of one that fails, if any."""
         needs = list(dict.fromkeys(names))
         for name in needs:  # grows meanwhile
             if name not in self._proved:
@@ -130,25 +127,26 @@ class Prover:
     def _questions(self, name: str) -> Iterator[Question]:
         given = list(self.candidates.values())
         if name == DEADLOCK:
-            yield say.deadlock_question(self.machine, given)
+            yield conditions.deadlock_question(self.machine, given)
         elif name in self.candidates:
             condition = self.candidates[name]
-            yield say.start_question(condition)
+            yield conditions.start_question(condition)
             for action in self.machine.actions.values():
-                question = say.step_question(condition, action, given)
+                question = conditions.step_question(condition, action, given)
                 if question is not None:
                     yield question
         else:
-            yield from (q for q in say.check_questions(self.machine, given) if q.of == name)
+            yield from (q for q in conditions.check_questions(self.machine, given) if q.of == name)
 
     def _answered(self, question: Question) -> _Proved | None:
         """The question's answer; None if it is not proved, and then its condition is dropped."""
         answer = self._ask(question)
         if answer.outcome is not Outcome.yes:
             if not self._tried_small:
-                self._drop_what_breaks_when_small()
-            why = answer.reason or f"z3 has a state in which it fails ({question.case})"
-            self._drop(question.of, why, question.case)
+                self._tried_small = True
+                for name in induction.broken_when_small(self.machine, self.candidates):
+                    self._drop(name, induction.BREAKS_WHEN_SMALL)
+            self._drop(question.of, answer.why, question.case)
             return None
         places = answer.used if answer.used is not None else range(len(question.given))
         less = with_only(question, places) if question.sources else question
@@ -160,30 +158,25 @@ class Prover:
                 return None
         return _Proved(question.name, tuple(dict.fromkeys(s for s in less.sources if s)), text)
 
+    def _limited(self, seconds: float) -> float:
+        """``seconds``, or the time that is left if that is less."""
+        return seconds if self.deadline is None else min(seconds, self.deadline - time.perf_counter())
+
     def _ask(self, question: Question) -> Answer:
-        limit = SECONDS
-        if self.deadline is not None:
-            limit = min(limit, self.deadline - time.perf_counter())
-            if limit <= 0:
-                raise OutOfTime
-        answer = ask(question, limit, track=bool(question.sources))
-        late = self.deadline is not None and time.perf_counter() >= self.deadline
-        if answer.outcome is Outcome.unknown and late:
+        limit = self._limited(SECONDS)
+        if limit <= 0:
             raise OutOfTime
-        self._count()
+        answer = ask(question, limit, track=bool(question.sources))
+        if answer.outcome is Outcome.unknown and self._limited(SECONDS) <= 0:
+            raise OutOfTime
+        self._questions_decided.add()
         return answer
 
     def _confirmed(self, text: str) -> bool:
         return recheck.by_z3(text, recheck.SECONDS) is True
 
-    def _count(self) -> None:
-        self._asked += 1
-        if self.progress is not None:
-            rate = self._asked / max(time.perf_counter() - self._started, 1e-9)
-            self.progress(Progress(self._asked, 0, 0, rate, unit="questions"))
-
     def _drop(self, name: str, why: str, case: str = "") -> None:
-        """Lean on a condition no more: what did is proved no longer."""
+        """Stops using a condition: what used it is no longer proved."""
         self.dropped.setdefault(name, why)
         self._failed_case = case
         if self.candidates.pop(name, None) is not None:
@@ -193,27 +186,14 @@ class Prover:
                 if of != name and all(name not in answer.uses for answer in answers)
             }
 
-    def _drop_what_breaks_when_small(self) -> None:
-        """What some step breaks at a small size already, whatever else holds, need not be asked about."""
-        self._tried_small = True
-        try:
-            step = induction.Inductive(self.machine, dict.fromkeys(self.machine.sorts, SMALL))
-        except SpecError:
-            return
-        names = [name for name in self.candidates if name in step.names]
-        for name in set(names) - set(step.keep_themselves(names)):
-            self._drop(name, f"a step breaks it when every sort has {SMALL} elements")
-
     def _explained(self, name: str) -> str:
         """Why a condition is not proved: a state that shows it, and which lemmas are not kept."""
         why = f"{name} is not proved: {self.dropped[name]}"
-        left = CTI_SECONDS if self.deadline is None else self.deadline - time.perf_counter()
+        left = self._limited(CTI_SECONDS)
         found = None
         if left > 0:
             assumed = [*self.candidates, name]
-            found = induction.counterexample(
-                self.machine, name, self._failed_case, assumed, min(left, CTI_SECONDS)
-            )
+            found = induction.counterexample(self.machine, name, self._failed_case, assumed, left)
         lemmas = [lemma for lemma in self.machine.lemmas if lemma in self.dropped and lemma != name]
         broken = f"; lemmas that are not kept: {', '.join(lemmas)}" if lemmas else ""
         return (str(found) if found is not None else why) + broken
@@ -225,12 +205,10 @@ class Prover:
         undecided = []
         for answer in (answer for name in needs for answer in self._proved[name]):
             if not answer.asked_second:
-                limit = recheck.SECOND_SECONDS
-                if self.deadline is not None:
-                    limit = min(limit, self.deadline - time.perf_counter())
+                limit = self._limited(recheck.SECOND_SECONDS)
                 answer.second = self._decide(answer.text, limit) if limit > 0 else None
                 answer.asked_second = True
-                self._count()
+                self._questions_decided.add()
             if answer.second is False:
                 raise Unsupported(f"{self.second} says that {answer.name} does not follow")
             if answer.second is None:

@@ -1,17 +1,24 @@
-"""Checks a proof again: each answered question, as SMT-LIB 2 text, by a fresh z3 and, if wanted, by cvc5."""
+"""Decides a proof again, question by question, and writes it down for other solvers.
+
+A question is SMT-LIB 2 text, which is unsatisfiable if the proof is right. A fresh z3 decides it, and cvc5 if
+that is wanted.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import z3
 
-from kvfence.checker.core import interrupts
+from kvfence.checker.engines.smt.conditions import START
+from kvfence.checker.engines.smt.solve import Answer, checked
 from kvfence.spec.errors import CannotRun
+from kvfence.spec.files.outputs import write_text
 
 SECONDS = 10.0
 SECOND_SECONDS = 5.0
@@ -31,14 +38,10 @@ def by_z3(text: str, seconds: float = SECONDS) -> bool | None:
     solver.set("smt.random_seed", 11)
     try:
         solver.from_string(text)
-        answer = solver.check()
+        answer = checked(solver)
     except z3.Z3Exception:
         return None
-    if answer == z3.unknown:
-        if "interrupt" in solver.reason_unknown():
-            raise interrupts.from_library()
-        return None
-    return bool(answer == z3.unsat)
+    return None if answer == z3.unknown else bool(answer == z3.unsat)
 
 
 def by_cvc5(text: str, seconds: float = SECOND_SECONDS) -> bool | None:
@@ -87,22 +90,43 @@ def standard(text: str) -> str:
 
 
 class Checked:
-    """How the second look went: ``wrong`` and ``open`` are the names of questions."""
+    """What another solver said: how often it agreed; names of questions that are ``wrong`` or ``open``."""
 
     def __init__(self) -> None:
         self.agreed = 0
         self.wrong: list[str] = []
         self.open: list[str] = []
-        self.seconds = 0.0
 
-    def look(self, name: str, text: str, decide: Decide, seconds: float) -> None:
-        """Decide one text again."""
-        start = time.perf_counter()
-        answer = decide(text, seconds)
-        self.seconds += time.perf_counter() - start
+    def decide(self, name: str, text: str, by: Decide, seconds: float) -> None:
+        """Decides one question again."""
+        answer = by(text, seconds)
         if answer is None:
             self.open.append(name)
         elif answer:
             self.agreed += 1
         else:
             self.wrong.append(name)
+
+
+def export(machine: str, answers: Iterable[Answer], folder: Path) -> int:
+    """Writes the questions into ``folder/machine``; how many. CannotRun if that cannot be written."""
+    here = folder / machine
+    count = 0
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+        for count, answer in enumerate(answers, 1):
+            name = re.sub(r"[^A-Za-z0-9_.#-]+", "_", answer.question.name)
+            write_text(here / f"{count:04}-{name}.smt2", _text(machine, answer))
+    except OSError as problem:
+        raise CannotRun(f"{here}: {problem.strerror or problem}; give another folder") from problem
+    return count
+
+
+def _text(machine: str, answer: Answer) -> str:
+    q = answer.question
+    head = (
+        f"; Machine {machine}: {q.of}, {'in ' + START if q.case == START else 'by ' + q.case}.\n"
+        "; Holds for sorts of any size exactly when this is unsatisfiable.\n"
+    )
+    logic, body = standard(answer.text).split("\n", 1)
+    return f"{head}{logic}\n(set-info :status unsat)\n{body}"

@@ -1,4 +1,4 @@
-"""Spacer: lets z3 look for an invariant at given sizes, and believes nothing that it says.
+"""Spacer: lets z3 look for an invariant at given sizes, and checks whatever it answers.
 
 It runs in a process of its own with a time limit, since it may crash, hang or be wrong. What it answers is
 only a candidate: a fresh solver checks that it holds initially, that every step keeps it, and that it implies
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import z3
 
-from kvfence.checker.core import interrupts
-from kvfence.checker.engines.base import Bounds, Engine, Report, Result, Until, Verdict
-from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.smt.bmc import INTERRUPTED, Search, settled
 from kvfence.checker.engines.smt.finite import Unrolled
-from kvfence.spec.language import Machine
+from kvfence.checker.engines.smt.search import FiniteEngine, Search
+from kvfence.checker.engines.smt.solve import checked
 
 SECONDS = 60.0
 DEPTH = 6  # steps of the runs that are searched first
@@ -45,10 +41,15 @@ if answer == z3.sat:
 COMMAND = (sys.executable, "-c", _CHILD)
 
 
-class Spacer(Engine):
+class NoInvariant(Exception):  # noqa: N818 (not a fault: the reason why an answer stays undetermined)
+    """Spacer answered with no invariant."""
+
+
+class Spacer(FiniteEngine):
     """Looks for an invariant at given sizes, for ``seconds``, by ``command``; small machines only.
 
-    ``command`` reads the Horn clauses from its input; tests put others in its place.
+    Runs of up to ``depth`` steps are searched first. ``command`` reads the Horn clauses from its input; tests
+    put others in its place.
     """
 
     name = "spacer"
@@ -56,67 +57,45 @@ class Spacer(Engine):
     def __init__(
         self, seconds: float = SECONDS, command: Sequence[str] = COMMAND, depth: int = DEPTH
     ) -> None:
-        self.seconds, self.command, self.depth = seconds, tuple(command), depth
+        self.seconds: float = seconds
+        self.command, self.depth = tuple(command), depth
 
-    def run(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None = None,
-        *,
-        until: Until = "end",
-        bounds: Bounds | None = None,  # noqa: ARG002 (every value is searched)
-        max_states: int | None = None,  # noqa: ARG002 (no state is stored)
-        memory: int | None = None,  # noqa: ARG002
-        progress: Report | None = None,
-    ) -> Result:
-        """See ``Engine.run``. Runs of a few steps are searched first; goals are left to others."""
-        from dataclasses import replace
-
-        start = time.perf_counter()
-        base = Search(Interpreter(machine, sizes))
-        base.go(self.depth, until, start + self.seconds, progress)
-        why = None
-        if base.stopped is None and not base.complete and not base.found:
-            try:
-                why = self._prove(base)
-            except KeyboardInterrupt:
-                base.stopped = INTERRUPTED
-            if why is None and base.stopped is None:
-                return settled(base.result(self.name, time.perf_counter() - start), Verdict.holds)
-        result = base.result(self.name, time.perf_counter() - start)
-        return replace(result, stopped=why) if why else result
-
-    def _prove(self, base: Search) -> str | None:
-        """Why the machine is not proved; None when it is."""
-        runs = Unrolled(base.grounded, integers=True)
+    def prove(self, search: Search) -> str | None:
+        """Searches a few steps, then asks Spacer, unless something is violated."""
+        search.deepen_to(self.depth)
+        if search.ended or search.found:
+            return search.unsearched
+        runs = Unrolled(search.grounded, integers=True)
         runs.add_state()
         runs.add_state()
         holds = runs.every([term for _, term in runs.conditions(0).values()])
         step = runs.step(0)
-        answer = self._ask(_clauses(runs, step, holds))
-        if answer.startswith("!"):
-            return answer[1:]
-        return _confirm(runs, step, holds, answer)
+        try:
+            candidate = self._candidate(_clauses(runs, step, holds))
+        except NoInvariant as reason:
+            return str(reason)
+        return _refuted(runs, step, holds, candidate)
 
-    def _ask(self, clauses: str) -> str:
+    def _candidate(self, clauses: str) -> str:
+        """The invariant that Spacer finds, as SMT-LIB; NoInvariant says why there is none."""
         try:
             done = subprocess.run(
                 self.command, input=clauses, capture_output=True, text=True, timeout=self.seconds, check=False
             )
         except subprocess.TimeoutExpired:
-            return f"!Spacer did not answer in {self.seconds:g} s"
+            raise NoInvariant(f"Spacer did not answer in {self.seconds:g} s") from None
         if done.returncode != 0:
-            return f"!Spacer ended with exit code {done.returncode}"
+            raise NoInvariant(f"Spacer ended with exit code {done.returncode}")
         verdict, _, text = done.stdout.partition("\n")
         if verdict.strip() == "unsat":
-            return "!Spacer says that a condition is violated, and no run of a few steps shows it"
+            raise NoInvariant("Spacer says that a condition is violated, and no run of a few steps shows it")
         if verdict.strip() != "sat" or not text.strip():
-            return "!Spacer did not decide"
+            raise NoInvariant("Spacer did not decide")
         return text
 
 
 def _clauses(runs: Unrolled, step: Any, holds: Any) -> str:
-    """Initial states are in the invariant, steps stay in it, and in it all conditions hold."""
+    """The Horn clauses: initial states are in the invariant, steps stay in it, and it implies ``holds``."""
     here, there = runs.states[0], runs.states[1]
     sorts = [x.sort() for x in here]
     inside = z3.Function(NAME, *sorts, z3.BoolSort(runs.context))
@@ -128,8 +107,8 @@ def _clauses(runs: Unrolled, step: Any, holds: Any) -> str:
     return str(solver.to_smt2())
 
 
-def _confirm(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
-    """Check the candidate: base, step, property. What fails, or None."""
+def _refuted(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
+    """What the candidate fails, in words: the base, the step, or the conditions; None if nothing."""
     given = {f"c{k}": x for k, x in enumerate(runs.states[0])}
     try:
         candidate = runs.every(list(z3.parse_smt2_string(text, decls=given, ctx=runs.context)))
@@ -145,9 +124,6 @@ def _confirm(runs: Unrolled, step: Any, holds: Any, text: str) -> str | None:
         solver = z3.Solver(ctx=runs.context)
         solver.set("timeout", int(SECONDS * 1000))
         solver.add(wrong)
-        answer = solver.check()
-        if answer == z3.unknown and "interrupt" in solver.reason_unknown():
-            raise interrupts.from_library()
-        if answer != z3.unsat:
+        if checked(solver) != z3.unsat:
             return f"the invariant that Spacer found {fault}"
     return None

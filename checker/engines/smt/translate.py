@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 from collections.abc import Iterator
+from operator import add, eq, le, lt, mul, sub
 from typing import Any
 
 import z3
@@ -22,6 +22,7 @@ from kvfence.spec.language.sizes import NotPolynomial, polynomial
 from kvfence.spec.language.types import INTEGER
 
 Term = Any  # z3 is untyped
+_BUILD = {"not": z3.Not, "ite": z3.If, "eq": eq, "lt": lt, "le": le, "add": add, "sub": sub}
 
 
 class Translator:
@@ -64,18 +65,17 @@ class Translator:
     def parts(self, question: Question) -> tuple[list[Term], dict[int, Term], list[Term]]:
         """These terms: bounds of the constants, what is given by its place among the question's, the rest."""
         given = {k: self.term(e) for k, e in enumerate(question.given) if not _is_true(e)}
-        told = [self.term(e) for e in facts(question) if not _is_true(e)]
+        counts = [self.term(e) for e in facts(question) if not _is_true(e)]
         bounds = [self.term(inside) for v in question.fixed for inside in _inside(v)]
         goal = z3.Not(self.term(question.goal), self.context)
         sizes = [size >= 1 for size in self._used_sizes.values()]
-        return bounds, given, [*told, *sizes, goal]
+        return bounds, given, [*counts, *sizes, goal]
 
     def term(self, e: Expr) -> Term:
         """The z3 term of ``e``. Unsupported for what only finite engines can read."""
-        done = self._terms.get(e.uid)
-        if done is None:
-            done = self._terms[e.uid] = self._build(e)
-        return done
+        if e.uid not in self._terms:
+            self._terms[e.uid] = self._build(e)
+        return self._terms[e.uid]
 
     def _build(self, e: Expr) -> Term:
         op, value = e.op, e.value
@@ -95,22 +95,7 @@ class Translator:
         if op == "count":
             return self._count(e)
         a = [self.term(x) for x in e.args]
-        if op == "and":
-            return z3.And(a)
-        if op == "or":
-            return z3.Or(a)
-        if op == "not":
-            return z3.Not(a[0])
-        if op == "ite":
-            return z3.If(a[0], a[1], a[2])
-        if op == "eq":
-            return a[0] == a[1]
-        return {
-            "lt": lambda: a[0] < a[1],
-            "le": lambda: a[0] <= a[1],
-            "add": lambda: a[0] + a[1],
-            "sub": lambda: a[0] - a[1],
-        }[op]()
+        return (z3.And if op == "and" else z3.Or)(a) if op in ("and", "or") else _BUILD[op](*a)
 
     def _constant(self, t: Type, value: object) -> Term:
         assert isinstance(value, int)
@@ -131,8 +116,8 @@ class Translator:
         for sorts, times in terms.items():
             factors = [self.size(sort) for sort in sorts]
             number = [z3.IntVal(times, self.context)] if times != 1 or not factors else []
-            parts.append(functools.reduce(operator.mul, [*number, *factors]))
-        return functools.reduce(operator.add, parts) if parts else z3.IntVal(0, self.context)
+            parts.append(functools.reduce(mul, [*number, *factors]))
+        return functools.reduce(add, parts) if parts else z3.IntVal(0, self.context)
 
     def size(self, sort: str) -> Term:
         """The number of elements of a sort."""
@@ -151,16 +136,15 @@ class Translator:
 
     def _quantified(self, e: Expr) -> Term:
         assert isinstance(e.value, tuple)
-        finite = [v for v in e.value if _values(v.type) is not None]
-        join = z3.And if e.op == "forall" else z3.Or
-        if finite:
-            kept = tuple(v for v in e.value if _values(v.type) is None)
-            bodies = []
-            for choice in itertools.product(*(_values(v.type) or () for v in finite)):
-                body = substitute(e.args[0], {v.uid: c for v, c in zip(finite, choice, strict=True)})
-                bodies.append(self._over(e.op, kept, self.term(body)))
-            return join(bodies)
-        return self._over(e.op, e.value, self.term(e.args[0]))
+        finite = [v for v in e.value if values_of(v.type) is not None]
+        if not finite:
+            return self._over(e.op, e.value, self.term(e.args[0]))
+        kept = tuple(v for v in e.value if values_of(v.type) is None)
+        bodies = []
+        for choice in itertools.product(*(values_of(v.type) or () for v in finite)):
+            body = substitute(e.args[0], {v.uid: c for v, c in zip(finite, choice, strict=True)})
+            bodies.append(self._over(e.op, kept, self.term(body)))
+        return (z3.And if e.op == "forall" else z3.Or)(bodies)
 
     def _over(self, op: str, variables: tuple[Expr, ...], body: Term) -> Term:
         if not variables:
@@ -185,11 +169,9 @@ def _is_true(e: Expr) -> bool:
     return e.op == "const" and bool(e.value)
 
 
-def _values(t: Type) -> list[Expr] | None:
-    """All values of a type that has few and known ones."""
-    if isinstance(t, Sort):
-        return None
-    if isinstance(t, Int) and t.literal is None:
+def values_of(t: Type) -> list[Expr] | None:
+    """All values of a type, if they are known without the sizes of sorts; else None."""
+    if isinstance(t, Sort) or (isinstance(t, Int) and t.literal is None):
         return None
     ends = t.range({})
     assert ends is not None
@@ -198,7 +180,7 @@ def _values(t: Type) -> list[Expr] | None:
 
 
 def _inside(v: Expr) -> Iterator[Expr]:
-    """What is known of a variable by its type."""
+    """What is known of a variable from its type."""
     from kvfence.spec.language.state import within
 
     yield from within(v, v.type)

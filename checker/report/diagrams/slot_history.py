@@ -138,7 +138,7 @@ def _pools(
             text = holders[0] if len(holders) == 1 else f"{len(holders)} holders" if holders else ""
             if not text and state.look((pool, slot)) == "moving":
                 text = "nobody"
-            rows[f"{pool} {slot}"].append(Cell(state.look((pool, slot)), text, state.told((pool, slot))))
+            rows[f"{pool} {slot}"].append(Cell(state.look((pool, slot)), text, state.described((pool, slot))))
     used = {name: cells for name, cells in rows.items() if any(c.look not in ("free", "null") for c in cells)}
     return grid(dict(used or rows), columns, broken=broken, title=title)
 

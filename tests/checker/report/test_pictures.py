@@ -134,7 +134,7 @@ def test_the_last_row_of_a_slot_history_is_what_the_events_say(examples: dict[st
     for event in example.trace:
         holding(event)
     assert holding.look(("cpu", 0)) == "cached"
-    assert holding.told(("cpu", 0)) == "cpu 0: held by nobody, in the prefix index"
+    assert holding.described(("cpu", 0)) == "cpu 0: held by nobody, in the prefix index"
 
 
 def test_coverage_shows_what_is_never_taken() -> None:

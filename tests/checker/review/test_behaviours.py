@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import behaviours as module
 from kvfence.checker.analysis.review.behaviours import behaviours
 from kvfence.checker.analysis.review.facts import Behaviour
-from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
@@ -17,7 +17,7 @@ SPEC = Path(__file__).parent / "two_tier.py"
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine of two_tier.py."""
-    (builder,) = side("+".join((f"{SPEC}:build", *faults))).builders.values()
+    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
     return builder().machine
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kvfence.checker.analysis.liveness import liveness_sizes
+from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import compare
 from kvfence.checker.analysis.review.compare import effect_of, review, stopping
 from kvfence.checker.analysis.review.facts import Review
-from kvfence.checker.analysis.review_sides import side
 from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.numpy_search import Explore
@@ -33,7 +33,7 @@ QUICK = {  # designs whose fault shows where every sort has one element, or as m
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine of two_tier.py."""
-    (builder,) = side("+".join((f"{SPEC}:build", *faults))).builders.values()
+    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
     return builder().machine
 
 

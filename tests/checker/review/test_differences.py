@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import differences
-from kvfence.checker.analysis.review_sides import side
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import ForAll, Implies, Int, Machine, Not
 from kvfence.spec.machines import MACHINES
@@ -15,7 +15,7 @@ SPEC = Path(__file__).parent / "two_tier.py"
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine of two_tier.py."""
-    (builder,) = side("+".join((f"{SPEC}:build", *faults))).builders.values()
+    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
     return builder().machine
 
 
@@ -26,7 +26,7 @@ def test_a_machine_built_twice_is_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(DESIGNS) - {"sound"}))
 def test_no_design_is_the_same_as_the_sound_one_and_its_difference_is_told(name: str) -> None:
-    sound, design = side("sound"), side(name)
+    sound, design = named_spec("sound"), named_spec(name)
     for machine in design.touched:
         base, change = sound.builders[machine](), design.builders[machine]()
         assert not differences.same(base.machine, change.machine)
@@ -100,7 +100,7 @@ def test_a_weaker_guard_only_adds_steps() -> None:
 
 
 def test_the_lines_of_a_switched_on_fault_are_told() -> None:
-    base, change = side("sound").builders["lookup"](), side("evict_pinned").builders["lookup"]()
+    base, change = named_spec("sound").builders["lookup"](), named_spec("evict_pinned").builders["lookup"]()
     (line,) = differences.lines(base, change)
     assert (line.side, line.file) == ("base", "spec/machines/lookup.py")
     assert "s.pin[r, b]" in line.text
@@ -111,7 +111,7 @@ def test_two_files_of_different_names_are_compared_line_by_line(tmp_path: Path) 
     one, other = tmp_path / "before.py", tmp_path / "after.py"
     one.write_text(text, encoding="utf-8")
     other.write_text(text.replace("s.require(Not(s.cached[b]))", "s.require()"), encoding="utf-8")
-    built = [side(f"{path}:build").builders["two_tier"]() for path in (one, other)]
+    built = [named_spec(f"{path}:build").builders["two_tier"]() for path in (one, other)]
     assert {(line.side, line.text.strip()) for line in differences.lines(*built)} == {
         ("base", "s.require(Not(s.cached[b]))"),
         ("change", "s.require()"),

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("z3", reason="needs the extra smt")
 
-from kvfence.checker.analysis.review import proofs as evidence
+from kvfence.checker.analysis.review import proofs
 from kvfence.checker.analysis.review.compare import review
 from kvfence.checker.analysis.review.facts import Evidence, Review
 from kvfence.checker.analysis.review.proofs import Proving
@@ -80,9 +80,8 @@ def found_for(found: Review, invariant: str) -> tuple[Evidence, ...]:
 def every_report(found: Review) -> list[str]:
     """Each report as one line of words."""
     reports = (review_html, review_markdown, review_junit, review_sarif, github_annotations)
-    texts = [report(found) for report in reports]
-    plain = [*texts, review_text(found, width=90)]
-    return [" ".join(text.replace(r"\_", "_").split()) for text in plain]
+    texts = [*(report(found) for report in reports), review_text(found, width=90)]
+    return [" ".join(text.replace(r"\_", "_").split()) for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +94,10 @@ def test_what_a_design_breaks_is_proved_of_the_sound_one(name: str) -> None:
     found = review("sound", name, sizes=QUICK[name], pairs=0)
     assert DESIGNS[name].breaks in {i.invariant for _, i in found.of("worse")}
     for _, row in found.of("worse"):
-        (told,) = row.evidence
-        assert (told.side, told.basis) == ("base", "proved")
-        assert told.questions > 0
-        assert claim(told).startswith("proved for any number of ")
+        (evidence,) = row.evidence
+        assert (evidence.side, evidence.basis) == ("base", "proved")
+        assert evidence.questions > 0
+        assert claim(evidence).startswith("proved for any number of ")
 
 
 def test_what_a_repair_buys_is_proved_of_the_repair() -> None:
@@ -107,9 +106,9 @@ def test_what_a_repair_buys_is_proved_of_the_repair() -> None:
 
 
 def test_a_proof_names_the_lemmas_that_it_leans_on(unpinned: Review) -> None:
-    (told,) = found_for(unpinned, "PIN")
-    assert [lemma.name for lemma in told.lemmas] == ["what_is_promised_is_pinned"]
-    assert told.lemmas[0].why == "The lookup pins exactly what it promises."
+    (evidence,) = found_for(unpinned, "PIN")
+    assert [lemma.name for lemma in evidence.lemmas] == ["what_is_promised_is_pinned"]
+    assert evidence.lemmas[0].why == "The lookup pins exactly what it promises."
     for text in every_report(unpinned):
         assert "proved for any number of Request and Block" in text
 
@@ -126,9 +125,9 @@ def written(folder: Path, *, lemma: bool = True, wrong: bool = False) -> str:
 
 def test_a_machine_in_a_file_is_proved_with_its_lemma(tmp_path: Path) -> None:
     spec = written(tmp_path)
-    (told,) = found_for(review(f"{spec}+forgetful", spec, pairs=0), "ONE")
-    assert (told.side, told.basis) == ("change", "proved")
-    assert [lemma.name for lemma in told.lemmas] == ["nobody_has_a_free_lock"]
+    (evidence,) = found_for(review(f"{spec}+forgetful", spec, pairs=0), "ONE")
+    assert (evidence.side, evidence.basis) == ("change", "proved")
+    assert [lemma.name for lemma in evidence.lemmas] == ["nobody_has_a_free_lock"]
 
 
 @pytest.mark.parametrize(("lemma", "wrong"), [(False, False), (False, True)])
@@ -137,10 +136,10 @@ def test_without_the_lemma_or_with_a_wrong_one_nothing_is_called_proved(
 ) -> None:
     spec = written(tmp_path, lemma=lemma, wrong=wrong)
     found = review(f"{spec}+forgetful", spec, pairs=0)
-    (told,) = found_for(found, "ONE")
-    assert told.basis == "exhausted"
-    assert "one_client_has_it is not kept by take(c=" in told.why
-    assert ("lemmas that are not kept: somebody_always_has_it" in told.why) is wrong
+    (evidence,) = found_for(found, "ONE")
+    assert evidence.basis == "exhausted"
+    assert "one_client_has_it is not kept by take(c=" in evidence.why
+    assert ("lemmas that are not kept: somebody_always_has_it" in evidence.why) is wrong
     for text in every_report(found):
         assert "proved for any" not in text
         assert "exhausted at Client 3" in text
@@ -175,39 +174,39 @@ def test_an_invariant_that_is_stated_anew_is_proved_of_the_change(tmp_path: Path
     stronger.write_text(text.replace(old, old.replace("Implies(s.promised[r, b], s.pinned[r, b])",
                                                       "s.promised[r, b] == s.pinned[r, b]")))  # fmt: skip
     found = review(f"{plain}:build", f"{stronger}:build", pairs=0)
-    (told,) = found_for(found, "PIN")
-    assert (told.side, told.basis, found.verdict) == ("change", "proved", "different")
+    (evidence,) = found_for(found, "PIN")
+    assert (evidence.side, evidence.basis, found.verdict) == ("change", "proved", "different")
 
 
-def test_a_promise_about_whole_runs_is_exhausted_with_its_fairness_told_and_never_proved() -> None:
+def test_a_promise_about_whole_runs_is_exhausted_with_its_fairness_and_never_proved() -> None:
     found = review("free_fenced_victim", "fenced_victim_spin", pairs=0)
     ((_, row),) = found.of("worse")
-    (told,) = row.evidence
-    assert (told.side, told.basis) == ("base", "exhausted")
-    assert "promises about whole runs are not proved" in told.why
-    assert told.fairness["admit"] == "weak"
-    assert "assuming fairness weakly for " in claim(told)
+    (evidence,) = row.evidence
+    assert (evidence.side, evidence.basis) == ("base", "exhausted")
+    assert "promises about whole runs are not proved" in evidence.why
+    assert evidence.fairness["admit"] == "weak"
+    assert "assuming fairness weakly for " in claim(evidence)
     (kept,) = found_for(found, "FREEZE")
     assert kept.basis == "proved"
 
 
-def test_nothing_is_proved_where_it_is_not_asked_for() -> None:
-    found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0, proving=None)
-    (told,) = found_for(found, "PIN")
-    assert (told.basis, told.why) == ("exhausted", evidence.NO_PROOF_ASKED)
-
-
-def test_without_z3_a_review_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "find_spec", lambda _name: None)
-    found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0)
-    (told,) = found_for(found, "PIN")
-    assert (told.basis, told.why, found.verdict) == ("exhausted", evidence.NO_Z3, "worse")
-
-
-def test_when_the_time_for_proofs_is_over_the_rest_is_exhausted() -> None:
-    found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0, proving=Proving(seconds=0))
-    (told,) = found_for(found, "PIN")
-    assert (told.basis, told.why) == ("exhausted", "the time for proofs was over")
+@pytest.mark.parametrize(
+    ("proving", "z3", "why"),
+    [
+        (None, True, proofs.NO_PROOF_ASKED),
+        (Proving(), False, proofs.NO_Z3),
+        (Proving(seconds=0), True, "the time for proofs was over"),
+    ],
+    ids=["not asked for", "without z3", "no time left"],
+)
+def test_what_cannot_be_proved_is_exhausted_and_the_review_goes_on(
+    proving: Proving | None, z3: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not z3:
+        monkeypatch.setattr(proofs, "find_spec", lambda _name: None)
+    found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0, proving=proving)
+    (evidence,) = found_for(found, "PIN")
+    assert (evidence.basis, evidence.why, found.verdict) == ("exhausted", why, "worse")
 
 
 def test_ctrl_c_keeps_the_proofs_that_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +221,10 @@ def test_ctrl_c_keeps_the_proofs_that_were_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Prover, "prove", pressed)
     found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0)
-    told = [e for _, i in (*found.of("worse"), *found.of("open")) for e in i.evidence]
+    evidence = [e for _, i in (*found.of("worse"), *found.of("open")) for e in i.evidence]
     assert found.interrupted
-    assert [e.basis for e in told].count("proved") == 1
-    assert {e.why for e in told if e.basis != "proved"} == {"interrupted"}
+    assert [e.basis for e in evidence].count("proved") == 1
+    assert {e.why for e in evidence if e.basis != "proved"} == {"interrupted"}
     assert len(asked) == 2
 
 
@@ -233,9 +232,9 @@ def test_the_second_solver_is_named_with_what_it_decided(monkeypatch: pytest.Mon
     answers = iter([True, None, *[True] * 100])
     monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: next(answers))
     found = review("sound", "unpinned_lookup", sizes=SMALL, pairs=0, proving=Proving(second="cvc5"))
-    told = next(e for _, i in found.of("worse") for e in i.evidence)
-    assert len(told.second_open) == 1
-    assert f"{told.questions - 1} of them by cvc5" in claim(told)
+    evidence = next(e for _, i in found.of("worse") for e in i.evidence)
+    assert len(evidence.second_open) == 1
+    assert f"{evidence.questions - 1} of them by cvc5" in claim(evidence)
 
 
 def test_a_second_solver_that_is_not_there_is_bad_input() -> None:
@@ -248,8 +247,8 @@ def test_an_exploration_that_was_cut_short_may_still_be_proved() -> None:
     found = review(
         f"{SPEC}:build+no_pin", f"{SPEC}:build", sizes=sizes, memory=4 << 20, symmetry=False, pairs=0
     )
-    told = found_for(found, "PIN")
-    assert {(e.side, e.basis) for e in told} == {("change", "proved")}
+    evidence = found_for(found, "PIN")
+    assert {(e.side, e.basis) for e in evidence} == {("change", "proved")}
     assert found.verdict == "undetermined"  # goals and promises were not looked at to the end
 
 

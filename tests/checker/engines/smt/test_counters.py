@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from kvfence.checker.engines.explicit.interpret import Interpreter
-from kvfence.checker.engines.smt import conditions as say
+from kvfence.checker.engines.smt import conditions
 from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.counters import Counter, counts_in, everywhere, facts, flips
 from kvfence.checker.engines.smt.houdini import with_lemmas
@@ -26,8 +26,8 @@ def _closed(e: Expr, fixed: Sequence[Expr]) -> Expr:
 
 
 def _questions(m: Machine) -> list[Question]:
-    given = say.conditions(m)
-    steps = [say.step_question(c, a, given) for c in given for a in m.actions.values()]
+    given = conditions.of_machine(m)
+    steps = [conditions.step_question(c, a, given) for c in given for a in m.actions.values()]
     return [q for q in steps if q is not None]
 
 

@@ -1,4 +1,4 @@
-"""Proofs of some conditions: they lean on what is proved, say on what, and fail when that is taken away."""
+"""Proofs of some conditions: they use what is proved, say what, and fail when that is taken away."""
 
 import time
 from types import ModuleType
@@ -11,24 +11,31 @@ from kvfence.spec.language import Elem, Expr, ForAll, Machine, Not, State
 from kvfence.spec.machines import MACHINES
 
 
+@pytest.fixture
+def lemma_lock(small: ModuleType) -> Machine:
+    """The lock with the lemma that its proof needs."""
+    machine: Machine = small.with_the_lemma(small.lock())
+    return machine
+
+
 @pytest.mark.parametrize("name", ["block_pool", "tiers"])
 def test_every_invariant_of_a_machine_is_proved_with_less_than_all_of_it(name: str) -> None:
     machine = MACHINES[name](frozenset())
     prover = Prover(machine)
     ids = {p.id for p in machine.invariants.values()} | {"DEADLOCK"}
     everything = {*machine.invariants, *machine.lemmas}
-    leant_on = []
+    used = []
     for id_ in sorted(ids):
         found = prover.prove(named(machine, id_))
         assert found.open == ""
         assert found.questions > 0
         assert {n for n in found.needs if not n.startswith("range of ")} <= everything
-        leant_on.append(len(found.needs))
-    assert min(leant_on) < len(everything)
+        used.append(len(found.needs))
+    assert min(used) < len(everything)
 
 
-def test_the_lemma_that_a_proof_needs_is_named(small: ModuleType) -> None:
-    found = Prover(small.with_the_lemma(small.lock())).prove(["one_client_has_it"])
+def test_the_lemma_that_a_proof_needs_is_named(lemma_lock: Machine) -> None:
+    found = Prover(lemma_lock).prove(["one_client_has_it"])
     assert found.open == ""
     assert set(found.needs) == {"one_client_has_it", "nobody_has_a_free_lock"}
     assert found.questions == 6  # each holds initially, and both actions keep it
@@ -40,7 +47,7 @@ def test_without_its_lemma_it_is_open_and_a_smallest_state_says_why(small: Modul
     assert found.questions == 0
 
 
-def test_a_lemma_that_is_not_kept_is_leant_on_by_nothing(small: ModuleType) -> None:
+def test_a_lemma_that_is_not_kept_is_used_by_nothing(small: ModuleType) -> None:
     m: Machine = small.lock()
 
     @m.lemma
@@ -53,20 +60,16 @@ def test_a_lemma_that_is_not_kept_is_leant_on_by_nothing(small: ModuleType) -> N
     assert "lemmas that are not kept: it_is_always_free" in found.open
 
 
-def test_what_is_known_to_be_false_is_leant_on_by_nothing(small: ModuleType) -> None:
-    machine = small.with_the_lemma(small.lock())
-    found = Prover(machine, false=["nobody_has_a_free_lock"]).prove(["one_client_has_it"])
-    assert found.open
+def test_what_is_known_to_be_false_is_used_by_nothing(lemma_lock: Machine) -> None:
+    assert Prover(lemma_lock, false=["nobody_has_a_free_lock"]).prove(["one_client_has_it"]).open
 
 
-def test_a_condition_that_fails_leaves_what_does_not_lean_on_it_proved(small: ModuleType) -> None:
-    m: Machine = small.with_the_lemma(small.lock())
-
-    @m.invariant("WRONG")
+def test_a_condition_that_fails_leaves_what_does_not_use_it_proved(lemma_lock: Machine) -> None:
+    @lemma_lock.invariant("WRONG")
     def nobody_ever_has_it(s: State) -> Expr:
-        return ForAll(m.sorts["Client"], lambda c: Not(s.has[c]))
+        return ForAll(lemma_lock.sorts["Client"], lambda c: Not(s.has[c]))
 
-    prover = Prover(m)
+    prover = Prover(lemma_lock)
     assert "nobody_ever_has_it" in prover.prove(["nobody_ever_has_it"]).open
     assert prover.prove(["one_client_has_it"]).open == ""
 
@@ -100,38 +103,33 @@ def test_a_step_that_a_check_forbids_is_not_proved_away() -> None:
     assert "go.ONCE" in Prover(walker(0)).prove(["go.ONCE"]).open
 
 
-def test_what_time_does_not_suffice_for_is_open(small: ModuleType) -> None:
-    machine = small.with_the_lemma(small.lock())
-    found = Prover(machine, deadline=time.perf_counter()).prove(["one_client_has_it"])
+def test_what_time_does_not_suffice_for_is_open(lemma_lock: Machine) -> None:
+    found = Prover(lemma_lock, deadline=time.perf_counter()).prove(["one_client_has_it"])
     assert found.open == "the time for proofs was over"
 
 
 def test_an_answer_that_a_fresh_z3_does_not_confirm_proves_nothing(
-    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+    lemma_lock: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(needed.recheck, "by_z3", lambda _text, _seconds: None)
-    found = Prover(small.with_the_lemma(small.lock())).prove(["one_client_has_it"])
+    found = Prover(lemma_lock).prove(["one_client_has_it"])
     assert "a fresh z3 did not confirm" in found.open
 
 
-def test_cvc5_decides_the_questions_again(small: ModuleType) -> None:
+def test_cvc5_decides_the_questions_again(lemma_lock: Machine) -> None:
     pytest.importorskip("cvc5")
-    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
+    found = Prover(lemma_lock, second="cvc5").prove(["one_client_has_it"])
     assert (found.open, found.second_open) == ("", ())
 
 
-def test_a_second_solver_that_objects_leaves_nothing_proved(
-    small: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [False, None])
+def test_a_second_solver_that_objects_leaves_nothing_proved_and_one_that_gives_up_is_reported(
+    lemma_lock: Machine, answer: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: False)
-    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
-    assert "cvc5 says that" in found.open
-
-
-def test_what_the_second_solver_does_not_decide_is_told(
-    small: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: None)
-    found = Prover(small.with_the_lemma(small.lock()), second="cvc5").prove(["one_client_has_it"])
-    assert found.open == ""
-    assert len(found.second_open) == found.questions
+    monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: answer)
+    found = Prover(lemma_lock, second="cvc5").prove(["one_client_has_it"])
+    if answer is False:
+        assert "cvc5 says that" in found.open
+    else:
+        assert found.open == ""
+        assert len(found.second_open) == found.questions

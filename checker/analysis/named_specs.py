@@ -1,4 +1,4 @@
-"""The two sides of a review: a named design, a machine in a file, or either at a git revision."""
+"""Specifications named on the command line: a design, a machine in a file, or either at a git revision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +29,8 @@ from kvfence.spec.machines import MACHINES
 
 Lines = dict[str, set[int]]
 """Lines that a build went through, by file."""
+Builders = dict[str, Callable[[frozenset[str]], Machine]]
+"""How to build each machine with some faults."""
 OWN = "kvfence.spec.machines"
 _ROOT = Path(__file__).parents[2]
 
@@ -46,23 +48,22 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side of a review: how to build each of its machines.
+class NamedSpec:
+    """A specification by name: how to build each of its machines.
 
     ``touched``: the machines that it is about. ``sizes`` by sort, where the machines' own are too small to
-    show what the side is known for. ``expected``: the invariant that it is known to break.
+    show what the design is known for.
     """
 
     name: str
     summary: str
-    builders: dict[str, Callable[[], Built]]
+    builders: Mapping[str, Callable[[], Built]]
     touched: tuple[str, ...]
     sizes: dict[str, int] = field(default_factory=dict)
-    expected: str = ""
 
 
-def side(text: str) -> Side:
-    """The side called ``text``; CannotRun for one that does not exist.
+def named_spec(text: str) -> NamedSpec:
+    """The specification called ``text``; CannotRun for one that does not exist.
 
     ``text`` is a design (``unpinned_lookup``), a machine or a function that builds one in a file
     (``my_spec.py:build``, with faults ``my_spec.py:build+no_pin``), or one of these at a revision
@@ -87,51 +88,44 @@ def side(text: str) -> Side:
 # Named designs.
 
 
-def _design(
-    design: Design,
-    machines: dict[str, Callable[[frozenset[str]], Machine]],
-    shown: str,
-    root: Path,
-) -> Side:
+def _design(design: Design, machines: Builders, shown: str, root: Path) -> NamedSpec:
     def builder(machine: str) -> Callable[[], Built]:
         faults = design.faults if machine in design.machines else frozenset()
         return lambda: traced(lambda: machines[machine](faults), root)
 
-    return Side(
+    return NamedSpec(
         name=shown,
         summary=design.summary,
         builders={machine: builder(machine) for machine in machines},
         touched=tuple(design.machines),
         sizes=dict(design.sizes),
-        expected=design.breaks,
     )
 
 
-def _given(built: Built) -> Built:
+def _itself(built: Built) -> Built:
     return built
 
 
 # Machines in files.
 
 
-def _file(text: str, path: Path, attribute: str, shown: str, root: Path | None) -> Side:
+def _file(text: str, path: Path, attribute: str, shown: str, root: Path | None) -> NamedSpec:
     built = _build(path, attribute, shown, root or path.parent)
     summary = (built.machine.doc or "").split("\n\n")[0].replace("\n", " ")
-    return Side(
+    return NamedSpec(
         name=text,
         summary=summary,
-        builders={built.machine.name: partial(_given, built)},
+        builders={built.machine.name: partial(_itself, built)},
         touched=(built.machine.name,),
     )
 
 
 def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
     name, *faults = attribute.split("+")
-    modules: list[types.ModuleType] = []
 
     def make() -> Machine:
         try:
-            with redirect_stdout(sys.stderr), _going_on():  # what the file prints is not the report
+            with redirect_stdout(sys.stderr), _exit_refused():  # what the file prints is not the report
                 return made()
         except (SpecError, CannotRun, ForeignExit):
             raise
@@ -141,9 +135,7 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
             raise refused(error, f"{shown}{line}") from error
 
     def made() -> Machine:
-        module = _module(path, shown)
-        modules.append(module)
-        found = _maker(module, name, shown)
+        found = _maker(_module(path, shown), name, shown)
         if isinstance(found, Machine):
             if faults:
                 raise CannotRun(
@@ -159,8 +151,8 @@ def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """While a user's file is loaded, ``os._exit`` raises: its exit code would be taken for the verdict."""
+def _exit_refused() -> Iterator[None]:
+    """While this lasts, ``os._exit`` raises: its exit code would be taken for the verdict."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
@@ -205,7 +197,7 @@ def _called(found: Any, name: str, faults: frozenset[str], shown: str) -> object
 
 
 def _module(path: Path, shown: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"kvfence_side_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"kvfence_spec_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise CannotRun(f"{shown} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
@@ -222,7 +214,7 @@ def _module(path: Path, shown: str) -> types.ModuleType:
 # Git revisions.
 
 
-def _at_revision(text: str, revision: str, rest: str) -> Side:
+def _at_revision(text: str, revision: str, rest: str) -> NamedSpec:
     path, _, attribute = rest.partition(":")
     is_file = Path(path.partition("+")[0]).suffix == ".py"
     with tempfile.TemporaryDirectory(prefix="kvfence-review-") as made:
@@ -243,17 +235,17 @@ def _at_revision(text: str, revision: str, rest: str) -> Side:
                     if rest not in designs:
                         raise unknown(f"design at {revision}", rest, designs, "kvfence designs lists today's")
                     found = _design(designs[rest], machines, text, folder)
-                    built = {name: make() for name, make in found.builders.items()}
-                    found = replace(found, builders={n: partial(_given, b) for n, b in built.items()})
+                    builders = {name: partial(_itself, make()) for name, make in found.builders.items()}
+                    found = replace(found, builders=builders)
         except (CannotRun, SpecError) as error:
             raise CannotRun(str(error).replace(f"{folder}/", f"{revision}:")) from error
         for make in found.builders.values():
-            _emit_places(make().machine, f"{folder}/", f"{revision}:")
+            _rename_places(make().machine, f"{folder}/", f"{revision}:")
     return found
 
 
-def _emit_places(machine: Machine, folder: str, instead: str) -> None:
-    """Makes the machine tell the places of its parts by revision, not by the folder it was built from."""
+def _rename_places(machine: Machine, folder: str, instead: str) -> None:
+    """Replaces the folder that a machine was built from in the places of its parts."""
     parts: list[Any] = [machine, *machine.functions.values()]
     for action in machine.actions.values():
         parts += [action, *action.guards, *action.checks]
@@ -284,16 +276,14 @@ def _git(arguments: Sequence[str], folder: Path, trouble: str) -> bytes:
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
     except FileNotFoundError:
-        raise CannotRun("a side at a revision needs git, which is not installed") from None
+        raise CannotRun("a design or machine at a revision needs git, which is not installed") from None
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise CannotRun(f"{trouble}{f': {said[-1]}' if said else ''}")
     return done.stdout
 
 
-def _own_spec(
-    revision: str,
-) -> tuple[dict[str, Design], dict[str, Callable[[frozenset[str]], Machine]]]:
+def _own_spec(revision: str) -> tuple[dict[str, Design], Builders]:
     """The designs and machines of kvfence's own specification, from the files of ``revision``."""
     try:
         designs = importlib.import_module("kvfence.spec.designs").DESIGNS
@@ -330,7 +320,7 @@ def _is_own(name: str) -> bool:
 
 @contextmanager
 def _loading(folder: Path, roots: Sequence[Path]) -> Iterator[None]:
-    """While this lasts, ``folder`` comes first where modules are looked for, and what is loaded is forgotten.
+    """While this lasts, modules are looked for in ``folder`` first; what was loaded is then forgotten.
 
     A root with machines of kvfence's own replaces the installed ones meanwhile.
     """
@@ -371,7 +361,7 @@ def traced(make: Callable[[], Machine], root: Path, *, renamed: dict[str, str] |
 
     File names are shown relative to it, unless ``renamed`` says otherwise. The language itself is left out.
     """
-    seen: dict[str, set[int]] = {}
+    visited: dict[str, set[int]] = {}
     language = str(Path(inspect.getfile(Machine)).parent)
     wanted: dict[str, bool] = {}
 
@@ -384,7 +374,7 @@ def traced(make: Callable[[], Machine], root: Path, *, renamed: dict[str, str] |
 
     def local(frame: types.FrameType, event: str, _arg: object) -> Any:
         if event == "line":
-            seen.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+            visited.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
         return local
 
     def everywhere(frame: types.FrameType, _event: str, _arg: object) -> Any:
@@ -398,7 +388,7 @@ def traced(make: Callable[[], Machine], root: Path, *, renamed: dict[str, str] |
         sys.settrace(before)
     lines: Lines = {}
     sources: dict[str, list[str]] = {}
-    for name, numbers in seen.items():
+    for name, numbers in visited.items():
         resolved = Path(name).resolve()
         shown = (renamed or {}).get(str(resolved))
         if shown is None:

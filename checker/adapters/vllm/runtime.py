@@ -13,7 +13,7 @@ from kvfence.checker.adapters.vllm.hooks.instrument import Instrumentation, inst
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
 from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED
 from kvfence.checker.adapters.vllm.notes.judge_thread import Judge, flush_all
-from kvfence.checker.adapters.vllm.stream.stream import Sink
+from kvfence.checker.adapters.vllm.stream.pool_events import Sink
 from kvfence.checker.adapters.vllm.worker.worker_races import Races
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.guard.recorder import Recorder

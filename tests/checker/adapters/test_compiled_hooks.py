@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import random
 import sys
 import types
 import weakref
-from pathlib import Path
 from typing import Any
 
+import fake_pool
 import pytest
 
 from kvfence.checker.adapters.vllm.hooks.engine import Engines
@@ -22,12 +21,6 @@ from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled, compile
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.judge_thread import Judge
 from kvfence.checker.adapters.vllm.stream import transfers
-
-_spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fake_pool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake_pool)
 
 needs_compiled = pytest.mark.skipif(
     compiled_hooks() is None, reason="no compiled hooks: there is no C compiler, or no header files of Python"

@@ -10,8 +10,8 @@ from kvfence.checker.adapters.vllm.hooks.pool import TAP
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_tiers
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
-from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, log
+from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, PoolTap
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, log
 from kvfence.checker.adapters.vllm.stream.tables import TableReader
 from kvfence.spec import events as ev
 

@@ -19,7 +19,8 @@ from kvfence.checker.adapters.vllm.hooks.worker import (
 )
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
-from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, Sink
+from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, Sink
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue
 from kvfence.checker.order.races import Race
 from kvfence.spec import events as ev
 

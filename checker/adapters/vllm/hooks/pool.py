@@ -8,7 +8,7 @@ from typing import Any, Final
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.notes.note_queue import LIVELY
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 
 TAP: Final = "_kvfence_tap"
 """Attribute of a pool under observation."""

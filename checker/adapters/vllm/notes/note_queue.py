@@ -118,12 +118,6 @@ class NoteQueue:
     def finish(self) -> None:
         """Return when everything is told; what comes from here on is not noted."""
 
-    def _emit(self, note: Note) -> None:
-        try:
-            note[0](*note[1:])
-        except Exception as error:
-            self.trouble(error)
-
     def trouble(self, error: Exception) -> None:
         """A hook could not see what it should have seen. An InvariantViolation is raised again."""
         stream = self._stream()
@@ -147,26 +141,26 @@ def _nothing() -> int:
 
 
 class ImmediateNoteQueue(NoteQueue):
-    """Tells each note at once."""
+    """Gives each note to the stream at once."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self.append = self._emit
+        self.append = stream.follow
         self.begin = self._gather
         self.size = _nothing
 
     def _gather(self) -> int:
         stream = self._stream()
         if stream is not None:
-            self._emit((stream.gather,))
+            self.append((stream.gather,))
         return -1
 
     def end(self, mark: int, note: Note) -> None:
         """See :meth:`NoteQueue.end`."""
-        if mark < 0 and self.on:
-            self._emit(note)
+        if mark < 0:
+            self.append(note)
 
-    def since(self, mark: int) -> list[Note] | None:  # noqa: ARG002 - they are told already
+    def since(self, mark: int) -> list[Note] | None:  # noqa: ARG002 - they are judged already
         """See :meth:`NoteQueue.since`."""
         return None
 
@@ -240,7 +234,10 @@ class DeferredNoteQueue(NoteQueue):
             while row.at < limit:
                 note = row.take()
                 if note is not None:
-                    self._emit(note)
+                    try:
+                        note[0](*note[1:])
+                    except Exception as error:
+                        self.trouble(error)
                 if monotonic() > until:
                     return True
             if not over:

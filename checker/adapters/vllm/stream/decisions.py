@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.numbers import packed
-from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, EVICT, FREE, TOUCH, Item
+from kvfence.checker.adapters.vllm.stream.pool_events import ALLOC, EVICT, FREE, TOUCH, Item, packed
 from kvfence.checker.adapters.vllm.stream.transfers import Tier, Transfer, pairs
 from kvfence.spec import events as ev
 
@@ -70,7 +69,7 @@ def looked_up(tier: Tier, id_: str, local: int, external: int, hits: list[Any] |
             else:
                 tier.pins.pop(state.id, None)
         else:
-            stream.nobody([item])
+            stream.emit_unattributed([item])
     if not mine:
         return
     if not external:
@@ -128,13 +127,13 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
     else:
         if state.promiser is None or state.promiser is tier:
             stream.withdraw(state)
-        stream.nobody(holds)
+        stream.emit_unattributed(holds)
     for item in drops:
         if item.tap is tier.tap and item.kind == FREE:
             tier.pins.pop(id_, None)
             stream.emit_item(item, state.hit)
         else:
-            stream.nobody([item])
+            stream.emit_unattributed([item])
 
 
 def _resident(tier: Tier, state: RequestState, group: int, at: Sequence[int]) -> None:
@@ -199,7 +198,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
     used = {id(item) for item in items if item.kind in {ALLOC, TOUCH}} if found else set()
     for item in items:
         if id(item) not in used:
-            stream.nobody([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.emit_label(item)
+            stream.emit_unattributed([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.emit_label(item)
     ids = step.owners
     transfers: list[Transfer] = []
     for number, (taken, read) in enumerate(found):
@@ -286,7 +285,7 @@ def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
     _made_room(tier, items)
     for item in items:
         if item.kind not in {ALLOC, TOUCH}:
-            tier.stream.nobody([item])
+            tier.stream.emit_unattributed([item])
     for taken, read in pairs(items, tier.tap, tier.stream.gpu):
         tier.queued += decide_store(tier, id_, taken, read)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 from kvfence.checker.adapters.vllm.stream.steps import StepStream
 from kvfence.checker.adapters.vllm.stream.tables import Tables, emit_table
 from kvfence.spec import events as ev
@@ -147,7 +147,7 @@ class EngineStream(StepStream):
         if slots:
             self.leaving[state.table] = (state.id, state.gen, slots)
 
-    def left(self, id_: str, gen: int) -> None:
+    def table_left(self, id_: str, gen: int) -> None:
         """The table of a generation that is over was given back."""
         self.emit(ev.Retire(id_, gen))
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
+from kvfence.checker.adapters.vllm.stream.content_keys import keys_and_groups, packed_keys
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.numbers import indexes, keys_and_groups, packed, packed_keys
-from kvfence.checker.adapters.vllm.stream.pool_tap import (
+from kvfence.checker.adapters.vllm.stream.pool_events import (
     ALLOC,
     EVICT,
     FREE,
@@ -27,6 +27,8 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     UNLABEL,
     Item,
     PoolTap,
+    indexes,
+    packed,
 )
 from kvfence.spec import events as ev
 
@@ -302,7 +304,7 @@ class Tier:
             if item.kind in {EVICT, LABEL, UNLABEL}:
                 self.stream.emit_label(item)
         if not transfers:
-            self.stream.nobody(cpu_items + gpu_items)
+            self.stream.emit_unattributed(cpu_items + gpu_items)
             return
         self.release_pool(transfers, cpu_items, self.tap)
         self.release_pool(transfers, gpu_items, self.stream.gpu)

@@ -221,13 +221,13 @@ def execute(header: od.Header, events: Sequence[od.OrderEvent], steps: Sequence[
     except ProgramError as error:
         raise CannotRun(f"the witness cannot be executed: {error}") from error
     regions = list(program.regions.values())
-    told = []
+    problems = []
     for mismatch in run.mismatches:
         if mismatch.step is None:
             region = regions[mismatch.place]
-            told.append(f"memory of {region.name or f'region {region.id}'} ends with another content")
+            problems.append(f"memory of {region.name or f'region {region.id}'} ends with another content")
         else:
             call = program.call(mismatch.step)
             name = getattr(call, "name", "") or type(call).__name__.lower()
-            told.append(f"step {mismatch.step} ({name}) reads a content that it should not")
-    return told
+            problems.append(f"step {mismatch.step} ({name}) reads a content that it should not")
+    return problems

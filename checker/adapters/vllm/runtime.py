@@ -89,11 +89,11 @@ class Runtime:
     def not_checked(self) -> list[str]:
         """What was not checked, and why, each once."""
         coverage = self.instrumentation.coverage
-        told = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
+        found = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
         for guard in self.guards:
-            told.update(dict.fromkeys(guard.facts().gaps))
-        told.update(self.races.gaps)
-        return list(told)
+            found.update(dict.fromkeys(guard.facts().gaps))
+        found.update(self.races.gaps)
+        return list(found)
 
     def close(self) -> None:
         """Take the hooks out, and wait for what is being written."""

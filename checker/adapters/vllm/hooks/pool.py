@@ -17,7 +17,7 @@ KNOWN_CHANGERS: Final = frozenset(
     {
         "cache_full_blocks",
         "cache_partial_block",
-        "emit_cached_block_events",  # tells subscribers, changes nothing
+        "emit_cached_block_events",  # informs subscribers, changes nothing
         "evict_blocks",
         "free_blocks",
         "get_cached_block",

@@ -51,7 +51,7 @@ STEP: Final = _Step()
 class Workers:
     """The worker sides of this process.
 
-    ``on_race`` gets each worker's races. ``order_sink`` is told the order events of the first worker, their
+    ``on_race`` gets each worker's races. ``order_sink`` gets the order events of the first worker, their
     header first. ``not_checked`` gets what is not judged, in words.
     """
 
@@ -80,7 +80,7 @@ class Workers:
         self._orders: list[WorkerOrder] = []
 
     def not_checked(self, why: str) -> None:
-        """Something is not judged."""
+        """Record that something is not judged."""
         if why not in self.unchecked:
             self.unchecked.append(why)
             self.on_not_checked(why)
@@ -124,15 +124,15 @@ class Workers:
         self._looked = True
         with contextlib.suppress(Exception):
             state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
-            for told in unseen_orders(state.get_kv_transfer_group()):
-                self.not_checked(told)
+            for message in unseen_orders(state.get_kv_transfer_group()):
+                self.not_checked(message)
 
     def after_each_step(self) -> None:
-        """A step is over."""
+        """Call :attr:`after_step` at the end of a step."""
         self.after_step()
 
     def remove(self) -> None:
-        """Observe no more."""
+        """Stop observing, and put back what was replaced."""
         self.on = False
         for order in self._orders:
             order.off = True
@@ -150,8 +150,8 @@ def order_of(handler: Any) -> WorkerOrder | None:
 def hook_steps(patches: Patches, workers: Workers) -> None:
     """Know which output of the scheduler a worker works on, whichever model runner it has.
 
-    Model runners tell a connector of preemptions before they do what is hooked; the process around them knows
-    the output before that.
+    Model runners report preemptions to a connector before they do what is hooked; the process around them
+    knows the output before that.
     """
     try:
         process = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
@@ -346,10 +346,10 @@ def step_arrived(order: WorkerOrder, *, known: bool) -> None:
             order.lose("the scheduler's output did not come through the model runner that is known")
         return
     # A model runner may work on a copy of the output, with the same metadata.
-    told = getattr(output, "kv_connector_metadata", None)
-    told = output if told is None else told
-    if told is not order.arrived:
-        order.arrived = told
+    arrived = getattr(output, "kv_connector_metadata", None)
+    arrived = output if arrived is None else arrived
+    if arrived is not order.arrived:
+        order.arrived = arrived
         order.step(output, getattr(output, IN_FLIGHT, None))
 
 

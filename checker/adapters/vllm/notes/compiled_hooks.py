@@ -87,7 +87,7 @@ def _python() -> str:
 
 
 def deferred_note_queue(stream: Any, judge: Any) -> DeferredNoteQueue:
-    """A note queue that is told later, to which compiled hooks can add where there are any."""
+    """A note queue that is judged later, to which compiled hooks can add where there are any."""
     made = compiled_hooks()
     return DeferredNoteQueue(stream, judge) if made is None else _compiled_note_queue(made)(stream, judge)
 

@@ -1,6 +1,6 @@
 """What the scheduler side of SimpleCPUOffloadConnector decided: promises, loads, stores, blocks passed over.
 
-Everything is told from what the hooks noted: the pool operations of a call, its result, and copies of the
+Everything is emitted from what the hooks noted: the pool operations of a call, its result, and copies of the
 state that every release since 0.19 keeps under the same names.
 """
 
@@ -212,7 +212,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
 
 
 def decide_store(tier: Tier, id_: str, taken: Item, read: Item) -> list[Transfer]:
-    """Tell a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of nobody)."""
+    """Emit a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of no request)."""
     hashes = read.hashes
     if hashes is None:
         hashes = [tier.stream.gpu.hash_of(slot) for slot in read.slots]
@@ -274,7 +274,7 @@ def _runs(at: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _made_room(tier: Tier, items: list[Item]) -> None:
-    """Remember what left the tier's index for the stores that are told."""
+    """Remember what left the tier's index for the stores that are emitted."""
     for item in items:
         if item.kind == EVICT and item.tap is tier.tap and item.extra:
             tier.evicted.update(item.extra)
@@ -373,7 +373,7 @@ def _drop(
 def account_finished(
     tier: Tier, id_: str, status: str, computed: int, free: int, tables: list[list[int]]
 ) -> None:
-    """A request is finished: tell of its full blocks that are not stored why not, if that can be seen.
+    """A request is finished: emit why its full blocks that are not stored are not, if that can be seen.
 
     ``tables``: by group, the slots of the blocks that it has now.
     """

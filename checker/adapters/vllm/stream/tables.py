@@ -38,7 +38,7 @@ class TableReader:
 
 
 def emit_table(stream: Stream, state: RequestState, items: list[Item], tables: Tables = ()) -> None:
-    """Tell ``items`` as done by the block table of ``state``."""
+    """Emit ``items`` as done by the block table of ``state``."""
     for item in items:
         if item.kind in {ALLOC, TOUCH} and item.tap is stream.gpu:
             group, at = place(state, item.slots, tables)

@@ -350,7 +350,7 @@ def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyP
         row.insert(len(row) + 1, (print, "nowhere"))
     with pytest.raises(TypeError, match="a note is a tuple"):
         row.append([print])
-    with pytest.raises(TypeError, match="is a Sheet"):
+    with pytest.raises(TypeError, match="is a NoteRow"):
         seen.note_queue.row = []
 
 

@@ -65,7 +65,7 @@ def replay(
     metrics: Path | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
-    """Replays the production trace ``path`` through the reference implementation, up to the first violation.
+    """Replay the production trace ``path`` through the reference implementation, up to the first violation.
 
     With ``expected``, the invariant that a faulty design is known to break, the run goes on after violations
     of other invariants until that one is violated as well; the first of each invariant is kept.
@@ -147,7 +147,7 @@ def replay(
 
 
 def _published(file: Path, stack: ExitStack, workload: Path) -> Callable[[Any], object]:
-    """Publishes a run's metrics in a registry of their own, written to ``file`` when the run ends.
+    """Publish a run's metrics in a registry of their own, written to ``file`` when the run ends.
 
     Of a run that was refused nothing is written.
     """
@@ -179,6 +179,7 @@ def designs() -> tuple[str, ...]:
 
 
 def needs(package: str | None) -> CannotRun:
+    """The error that says which ``package`` of the reference is not installed."""
     return CannotRun(
         f"the reference needs {package}, which is not installed: pip install 'kvfence[reference]'"
     )
@@ -190,7 +191,7 @@ def _observer(
     found: dict[str, Violation],
     expected: str,
 ) -> Callable[[ev.Event], None] | None:
-    """What the engine tells its events to: records first, so that the event judged is on the trace."""
+    """What the engine emits its events to: records first, so that the event judged is on the trace."""
     if apply is None:
         return writer
 
@@ -207,7 +208,7 @@ def _observer(
 
 
 def execute(header: od.Header, events: Sequence[od.OrderEvent], steps: Sequence[str]) -> list[str]:
-    """Executes an order program on the virtual device in the order ``steps``; needs no torch.
+    """Execute an order program on the virtual device in the order ``steps``; needs no torch.
 
     Returns what was read, or left in memory, other than in the order in which the program is written: a line
     each. CannotRun if the steps do not fit the program.

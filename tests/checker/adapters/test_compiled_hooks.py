@@ -28,7 +28,7 @@ needs_compiled = pytest.mark.skipif(
 
 
 class Observed:
-    """A pool whose hooks note; nobody tells."""
+    """A pool whose hooks note; nothing judges the notes."""
 
     def __init__(self, compiled: bool, monkeypatch: pytest.MonkeyPatch, count: int = 30) -> None:
         monkeypatch.setattr(Judge, "wanted", lambda _: None)

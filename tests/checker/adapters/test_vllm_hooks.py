@@ -24,7 +24,7 @@ block_pool = fake_pool.block_pool
 
 
 class Observed:
-    """A pool under observation, and what it told."""
+    """A pool under observation, and the events that it emitted."""
 
     def __init__(self, count: int = 9, sink: Any = None) -> None:
         self.module = block_pool()

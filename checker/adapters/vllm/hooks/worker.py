@@ -158,43 +158,34 @@ def hook_steps(patches: Patches, workers: Workers) -> None:
     except (ImportError, AttributeError):
         process = None
 
-    def remember_first(original: Method) -> Method:
-        def execute_model(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            STEP.begin(scheduler_output)
-            return original(self, scheduler_output, *args, **named)
+    def begins(at: int, look: Callable[[], None] = lambda: None) -> Callable[[Method], Method]:
+        """Observe a call that begins a step: argument ``at`` is the scheduler's output."""
 
-        return execute_model
+        def wrapper(original: Method) -> Method:
+            def call(*args: Any, **named: Any) -> Any:
+                STEP.begin(args[at] if len(args) > at else named["scheduler_output"])
+                look()
+                return original(*args, **named)
+
+            return call
+
+        return wrapper
 
     if process is not None:
-        patches.wrap(process, "execute_model", remember_first, parameters=("scheduler_output",), needed=False)
+        patches.wrap(process, "execute_model", begins(1), parameters=("scheduler_output",), needed=False)
     runner = _class(
         patches.coverage, "vllm.v1.worker.kv_connector_model_runner_mixin", "KVConnectorModelRunnerMixin"
     )
     if runner is not None:
-
-        def remember(original: Method) -> Method:
-            def _get_kv_connector_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
-                STEP.begin(scheduler_output)
-                workers.look()
-                return original(scheduler_output, *args, **named)
-
-            return _get_kv_connector_output
-
-        patches.wrap(runner, "_get_kv_connector_output", remember, parameters=("scheduler_output",))
+        patches.wrap(
+            runner, "_get_kv_connector_output", begins(0, workers.look), parameters=("scheduler_output",)
+        )
     try:
         other = importlib.import_module("vllm.v1.worker.gpu.kv_connector").ActiveKVConnector
     except (ImportError, AttributeError):
         return  # A release with one model runner only.
 
-    def remember_too(original: Method) -> Method:
-        def pre_forward(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            STEP.begin(scheduler_output)
-            workers.look()
-            return original(self, scheduler_output, *args, **named)
-
-        return pre_forward
-
-    patches.wrap(other, "pre_forward", remember_too, parameters=("scheduler_output",))
+    patches.wrap(other, "pre_forward", begins(1, workers.look), parameters=("scheduler_output",))
 
     def after_kernels(original: Method) -> Method:
         def post_forward(self: Any, *args: Any, **named: Any) -> Any:

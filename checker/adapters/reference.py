@@ -159,7 +159,7 @@ def replay(
 
 
 def _published(file: Path, stack: ExitStack, workload: Path) -> Callable[[Any], object]:
-    """Publishes a run's metrics in a registry of their own, written to ``file`` when the run ends.
+    """Publish a run's metrics in a registry of their own, written to ``file`` when the run ends.
 
     Of a run that was refused nothing is written.
     """
@@ -191,6 +191,7 @@ def designs() -> tuple[str, ...]:
 
 
 def needs(package: str | None) -> CannotRun:
+    """The error that says which ``package`` of the reference is not installed."""
     return CannotRun(
         f"the reference needs {package}, which is not installed: pip install 'kvfence[reference]'"
     )
@@ -202,7 +203,7 @@ def _observer(
     found: dict[str, Violation],
     expected: str,
 ) -> Callable[[ev.Event], None] | None:
-    """What the engine tells its events to: records first, so that the event judged is on the trace."""
+    """What the engine emits its events to: records first, so that the event judged is on the trace."""
     if apply is None:
         return writer
 
@@ -219,7 +220,7 @@ def _observer(
 
 
 def execute(header: od.Header, events: Sequence[od.OrderEvent], steps: Sequence[str]) -> list[str]:
-    """Executes an order program on the virtual device in the order ``steps``; needs no torch.
+    """Execute an order program on the virtual device in the order ``steps``; needs no torch.
 
     Returns what was read, or left in memory, other than in the order in which the program is written: a line
     each. CannotRun if the steps do not fit the program.
@@ -233,13 +234,13 @@ def execute(header: od.Header, events: Sequence[od.OrderEvent], steps: Sequence[
     except ProgramError as error:
         raise CannotRun(f"the witness cannot be executed: {error}") from error
     regions = list(program.regions.values())
-    told = []
+    problems = []
     for mismatch in run.mismatches:
         if mismatch.step is None:
             region = regions[mismatch.place]
-            told.append(f"memory of {region.name or f'region {region.id}'} ends with another content")
+            problems.append(f"memory of {region.name or f'region {region.id}'} ends with another content")
         else:
             call = program.call(mismatch.step)
             name = getattr(call, "name", "") or type(call).__name__.lower()
-            told.append(f"step {mismatch.step} ({name}) reads a content that it should not")
-    return told
+            problems.append(f"step {mismatch.step} ({name}) reads a content that it should not")
+    return problems

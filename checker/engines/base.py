@@ -293,7 +293,8 @@ REPORT_EVERY = 0.2  # seconds
 class Reporter:
     """Reports to the caller how far a run is, at most every ``REPORT_EVERY`` seconds.
 
-    ``progress`` is the caller's function; ``start`` is when the reporter was made, in seconds of ``time.perf_counter``.
+    ``progress`` is the caller's function; ``start`` is when the reporter was made, in
+    seconds of ``time.perf_counter``.
     """
 
     def __init__(self, progress: Report | None = None) -> None:

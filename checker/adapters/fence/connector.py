@@ -118,8 +118,8 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)
         extra = transfer.kv_connector_extra_config
         self._fence: Runtime | None = None
-        self._told: Counter[str] = Counter()
-        self._told_events = 0
+        self._reported: Counter[str] = Counter()
+        self._reported_events = 0
         self._next_stats = 0.0
         mode = extra.get(MODE_KEY, "log")
         self._scheduling = role.name == "SCHEDULER"
@@ -135,8 +135,8 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         self._inner_connector = made(kind, inside, role, kv_cache_config)
         if self._fence is not None:
             what = unseen_tiers if self._scheduling else unseen_orders
-            for told in what(self._inner_connector):
-                log.warning("kvfence: not checked: %s", told)
+            for message in what(self._inner_connector):
+                log.warning("kvfence: not checked: %s", message)
 
     @property
     def _connectors(self) -> list[Any]:
@@ -213,8 +213,8 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
             log.debug("kvfence has no figures: %s", error)
             return None
         violations = Counter(known["violations"])
-        new, self._told = violations - self._told, violations
-        events, self._told_events = known["events"] - self._told_events, known["events"]
+        new, self._reported = violations - self._reported, violations
+        events, self._reported_events = known["events"] - self._reported_events, known["events"]
         return {
             "violations": dict(new),
             "events": max(events, 0),

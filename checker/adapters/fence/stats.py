@@ -22,7 +22,7 @@ INNER_CLASS: Final = "inner_class"
 FENCE: Final = "kvfence"
 SCHEDULER: Final = "scheduler"
 WORKER: Final = "worker"
-"""The sides of a connector, which may be in different processes: each tells its own figures."""
+"""The sides of a connector, which may be in different processes: each reports its own figures."""
 INVARIANTS: Final = tuple(each.id for each in catalog.INVARIANTS)
 """The values that the label ``invariant`` can have."""
 
@@ -90,16 +90,16 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
     def reduce(self) -> dict[str, Any]:
         """A line for the log."""
         inner = self.inner()
-        told: dict[str, Any] = {} if inner is None else dict(inner.reduce())
+        shown: dict[str, Any] = {} if inner is None else dict(inner.reduce())
         fence = self.data.get(FENCE)
         if fence:
-            told["kvfence violations"] = sum(fence["violations"].values())
+            shown["kvfence violations"] = sum(fence["violations"].values())
             if any(undetermined for _, undetermined in fence["state"].values()):
-                told["kvfence undetermined"] = 1
-        return told
+                shown["kvfence undetermined"] = 1
+        return shown
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there is nothing to report."""
         return not self.data.get(FENCE) and not self.data.get(INNER)
 
 
@@ -140,7 +140,7 @@ class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
             labelnames=labelnames,
         )
         self._state: dict[int, dict[str, list[int]]] = {}
-        """Of each engine's sides: what was told last."""
+        """Of each engine's sides: what was reported last."""
         for values in self._engines.values():
             for invariant in INVARIANTS:
                 self._violations.labels(*values, invariant)

@@ -85,8 +85,8 @@ class _Fence:
             terminalreporter.write_line(f"{test}: {violation}")
         if len(self.found) > 20:
             terminalreporter.write_line(f"and {len(self.found) - 20} more")
-        for told in runtime.not_checked():
-            terminalreporter.write_line(f"undetermined: {told}")
+        for message in runtime.not_checked():
+            terminalreporter.write_line(f"undetermined: {message}")
 
     def pytest_unconfigure(self) -> None:
         """Take the hooks out again."""

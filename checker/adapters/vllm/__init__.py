@@ -1,4 +1,4 @@
-"""vLLM under observation: every BlockPool, Scheduler and offload connector of a process tells its events.
+"""vLLM under observation: every BlockPool, Scheduler and offload connector of a process emits its events.
 
 Nothing here imports vLLM until :func:`instrument` is called.
 """

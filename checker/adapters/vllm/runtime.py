@@ -13,7 +13,7 @@ from kvfence.checker.adapters.vllm.hooks.instrument import Instrumentation, inst
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
 from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED
 from kvfence.checker.adapters.vllm.notes.judge_thread import Judge, flush_all
-from kvfence.checker.adapters.vllm.stream.stream import Sink
+from kvfence.checker.adapters.vllm.stream.pool_events import Sink
 from kvfence.checker.adapters.vllm.worker.worker_races import Races
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.guard.recorder import Recorder
@@ -89,11 +89,11 @@ class Runtime:
     def not_checked(self) -> list[str]:
         """What was not checked, and why, each once."""
         coverage = self.instrumentation.coverage
-        told = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
+        found = {f"{hook}: {state}": None for hook, state in coverage.items() if state != CHECKED}
         for guard in self.guards:
-            told.update(dict.fromkeys(guard.facts().gaps))
-        told.update(self.races.gaps)
-        return list(told)
+            found.update(dict.fromkeys(guard.facts().gaps))
+        found.update(self.races.gaps)
+        return list(found)
 
     def close(self) -> None:
         """Take the hooks out, and wait for what is being written."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import random
 import sys
 import types
 import weakref
-from pathlib import Path
 from typing import Any
 
+import fake_pool
 import pytest
 
 from kvfence.checker.adapters.vllm.hooks.engine import Engines
@@ -23,19 +22,13 @@ from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.judge_thread import Judge
 from kvfence.checker.adapters.vllm.stream import transfers
 
-_spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fake_pool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake_pool)
-
 needs_compiled = pytest.mark.skipif(
     compiled_hooks() is None, reason="no compiled hooks: there is no C compiler, or no header files of Python"
 )
 
 
 class Observed:
-    """A pool whose hooks note; nobody tells."""
+    """A pool whose hooks note; nothing judges the notes."""
 
     def __init__(self, compiled: bool, monkeypatch: pytest.MonkeyPatch, count: int = 30) -> None:
         monkeypatch.setattr(Judge, "wanted", lambda _: None)
@@ -357,7 +350,7 @@ def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyP
         row.insert(len(row) + 1, (print, "nowhere"))
     with pytest.raises(TypeError, match="a note is a tuple"):
         row.append([print])
-    with pytest.raises(TypeError, match="is a Sheet"):
+    with pytest.raises(TypeError, match="is a NoteRow"):
         seen.note_queue.row = []
 
 

@@ -1,4 +1,4 @@
-"""What the hooks note is told later as it would have been told at once."""
+"""Notes that are judged later are judged as they would have been at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvfence.checker.adapters.vllm.notes.note_queue import FULL, MOST_ROWS, Defe
 
 
 class Emitted:
-    """A stream that remembers what it is told."""
+    """A stream that remembers what it is given."""
 
     def __init__(self) -> None:
         self.emitted: list[Any] = []
@@ -34,7 +34,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return Judge()
 
 
-def test_nothing_is_told_before_the_engine_says_that_no_call_is_under_way(judge: Judge) -> None:
+def test_nothing_is_judged_before_the_engine_says_that_no_call_is_under_way(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     note_queue.append((stream.emit, 1))
@@ -45,7 +45,7 @@ def test_nothing_is_told_before_the_engine_says_that_no_call_is_under_way(judge:
     assert stream.emitted == [1]
 
 
-def test_a_call_is_told_to_begin_before_what_it_did(judge: Judge) -> None:
+def test_a_call_begins_before_what_it_did(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     note_queue.append((stream.emit, "before"))
@@ -57,7 +57,7 @@ def test_a_call_is_told_to_begin_before_what_it_did(judge: Judge) -> None:
     assert stream.emitted == ["before", "gather", "inside", "end"]
 
 
-def test_rows_are_told_in_their_order_and_are_not_kept(judge: Judge) -> None:
+def test_rows_are_judged_in_their_order_and_are_not_kept(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     for number in range(3 * FULL):
@@ -71,7 +71,7 @@ def test_rows_are_told_in_their_order_and_are_not_kept(judge: Judge) -> None:
     assert note_queue.row.since(0) == []
 
 
-def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_told(judge: Judge) -> None:
+def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_reported(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     for _ in range(MOST_ROWS + 1):
@@ -83,7 +83,7 @@ def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_told(ju
     assert len(note_queue.row) == before
 
 
-def test_notes_of_a_tape_that_is_stopped_are_not_kept(judge: Judge) -> None:
+def test_notes_of_a_queue_that_is_stopped_are_not_kept(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     note_queue.append((stream.emit, 0))
@@ -94,7 +94,7 @@ def test_notes_of_a_tape_that_is_stopped_are_not_kept(judge: Judge) -> None:
     assert note_queue.row.since(0) == []
 
 
-def test_an_exception_while_telling_is_trouble_and_the_rest_is_told(judge: Judge) -> None:
+def test_an_exception_while_judging_is_trouble_and_the_rest_is_judged(judge: Judge) -> None:
     stream = Emitted()
     note_queue = DeferredNoteQueue(stream, judge)
     note_queue.append((types.SimpleNamespace, 1, 2, 3))

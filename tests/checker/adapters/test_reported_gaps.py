@@ -9,7 +9,7 @@ import pytest
 
 from kvfence.checker.adapters.vllm.hooks.pool import _relabels
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
+import fake_pool
 import pytest
 
 from kvfence.checker.adapters.vllm.hooks.engine import Engines
@@ -21,16 +20,11 @@ from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation
 from kvfence.spec import events as ev
 
-_spec = importlib.util.spec_from_file_location("fake_pool", Path(__file__).with_name("fake_pool.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fake_pool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake_pool)
 block_pool = fake_pool.block_pool
 
 
 class Observed:
-    """A pool under observation, and what it told."""
+    """A pool under observation, and the events that it emitted."""
 
     def __init__(self, count: int = 9, sink: Any = None) -> None:
         self.module = block_pool()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import fake_offloading as fake
 import pytest
 
 from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading, within_chunks
@@ -19,13 +18,6 @@ from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
 from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
 from kvfence.checker.order.races import OrderChecker, Race
 
-_spec = importlib.util.spec_from_file_location(
-    "fake_offloading", Path(__file__).with_name("fake_offloading.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-fake = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake)
 blocks, chunks, Event, Tensor = fake.blocks, fake.chunks, fake.Event, fake.Tensor
 UNJUDGED = "Connector: the order of its streams is not judged"
 

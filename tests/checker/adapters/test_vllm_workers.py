@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import fake_worker as fake
 import numpy as np
 import pytest
 
@@ -24,11 +23,6 @@ from kvfence.checker.adapters.vllm.worker.worker_tables import BatchTables, Grou
 from kvfence.checker.order.races import OrderChecker, Race
 from kvfence.spec import order as od
 
-_spec = importlib.util.spec_from_file_location("fake_worker", Path(__file__).with_name("fake_worker.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fake = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake)
 PACKAGE, Event, Stream, Tensor, package = fake.PACKAGE, fake.Event, fake.Stream, fake.Tensor, fake.package
 
 

@@ -10,8 +10,8 @@ from kvfence.checker.adapters.vllm.hooks.pool import TAP
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_tiers
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
-from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, log
+from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, PoolTap
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, log
 from kvfence.checker.adapters.vllm.stream.tables import TableReader
 from kvfence.spec import events as ev
 
@@ -72,8 +72,8 @@ class Engines:
             if connector is not None:
                 unseen = unseen_tiers(connector, _bound)
                 stream.unseen = bool(unseen)
-                for told in unseen:
-                    self.not_seen(told)
+                for message in unseen:
+                    self.not_seen(message)
         except Exception as error:
             log.warning("kvfence does not observe this engine: %s: %s", type(error).__name__, error)
 
@@ -117,14 +117,14 @@ class Engines:
             log.warning("kvfence does not observe this connector: %s: %s", type(error).__name__, error)
 
     def quiesce(self) -> None:
-        """Tell of each engine that is at rest that it is."""
+        """Emit of each engine that is at rest that it is."""
         for stream in self.streams:
             if not stream.off:
                 stream.note_queue.append((stream.at_rest, busy(stream)))
 
 
 def _unused(pool: Any) -> bool:
-    """Whether nobody holds a block of ``pool`` and none has contents that are known."""
+    """Whether no block of ``pool`` is held, and none has contents that are known."""
     try:
         return not any(
             (block.ref_cnt or block._block_hash is not None) and not block.is_null for block in pool.blocks
@@ -134,7 +134,7 @@ def _unused(pool: Any) -> bool:
 
 
 def _bound(manager: Any) -> bool:
-    """Whether the scheduler side of a connector was told of a GPU pool under observation."""
+    """Whether the scheduler side of a connector was bound to a GPU pool under observation."""
     return getattr(manager, STREAM, None) is not None
 
 

@@ -19,7 +19,8 @@ from kvfence.checker.adapters.vllm.hooks.worker import (
 )
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
-from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue, OpenSink, Sink
+from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, Sink
+from kvfence.checker.adapters.vllm.stream.stream import MakeNoteQueue
 from kvfence.checker.order.races import Race
 from kvfence.spec import events as ev
 
@@ -50,7 +51,7 @@ class Instrumentation:
         return self._engines
 
     def close(self) -> None:
-        """Tell of each engine that is at rest that it is: nothing may be held."""
+        """Emit of each engine that is at rest that it is: nothing may be held."""
         self._engines.quiesce()
 
     def remove(self) -> None:
@@ -77,10 +78,10 @@ def instrument(
 
     ``sink`` gets the events of all engines, each engine's header before its first event. ``open_sink`` is
     called with each engine's header instead, and returns what gets its events. An InvariantViolation that the
-    sink raises goes through to vLLM; no other exception of ours does. Events are told when they happen,
-    unless ``make_note_queue`` makes note queues that are told later.
+    sink raises goes through to vLLM; no other exception of ours does. Events are emitted when they
+    happen, unless ``make_note_queue`` makes note queues that are judged later.
 
-    Worker sides are observed if somebody asks for it: ``order_sink`` gets the order events of the first
+    Worker sides are observed if a caller asks for it: ``order_sink`` gets the order events of the first
     worker side, their header first; ``on_race`` gets the races of every one, judged as it goes, and
     ``not_checked`` what could not be judged.
 

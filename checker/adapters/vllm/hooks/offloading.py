@@ -24,7 +24,7 @@ from kvfence.checker.adapters.vllm.hooks.worker import (
 )
 from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED, Coverage
 from kvfence.checker.adapters.vllm.stream.known_parts import GAPS
-from kvfence.checker.adapters.vllm.worker.observed_cuda import here, on_behalf_of, telling
+from kvfence.checker.adapters.vllm.worker.observed_cuda import active_worker, here, on_behalf_of
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import NULL, Slots, group_kinds, widened_by
 from kvfence.spec import order as od
@@ -153,7 +153,7 @@ def _arriving(known: bool) -> Callable[[Method], Method]:
 def _handler_made(original: Method) -> Method:
     def __init__(self: Any, gpu_tensors: Any, cpu_tensors: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         original(self, gpu_tensors, cpu_tensors, *args, **named)
-        order = telling()
+        order = active_worker()
         if order is not None:
             _carefully(order, _observe_handler, self, order, gpu_tensors, cpu_tensors)
 
@@ -173,7 +173,7 @@ def _observe_handler(handler: Any, order: WorkerOrder, gpu_tensors: Any, cpu_ten
 
 
 def _launching(handler: Any, order: WorkerOrder, pool: int, original: Callable[..., Any]) -> Any:
-    """The function that launches copies of ``handler``, telling; ``pool`` is its host memory."""
+    """The function that launches copies of ``handler`` and reports them; ``pool`` is its host memory."""
     # A kernel reads in the order of its stream; the driver may read early if it is allowed to.
     kernel = isinstance(original, functools.partial)
 
@@ -185,7 +185,7 @@ def _launching(handler: Any, order: WorkerOrder, pool: int, original: Callable[.
         result = original(src, dst, sizes, *args, is_src_access_order_any=any_order, **named)
         asked = getattr(handler, ASKED)
         setattr(handler, ASKED, None)
-        if telling() is order:
+        if active_worker() is order:
             reads: od.SourceOrder = "any" if any_order and not kernel else "stream"
             order.transferred(here.thread, lambda: _rows(handler, order.gpu, pool, asked), reads, here.by)
         return result
@@ -198,7 +198,7 @@ def _transfer(original: Method) -> Method:
         order = order_of(self)
         if order is None:
             return original(self, job_id, src_spec, dst_spec, *args, **named)
-        if telling() is not order:
+        if active_worker() is not order:
             order.lose("a transfer is launched outside of the calls that are known")
         before, here.by = here.by, f"{'store' if self.gpu_to_cpu else 'load'} {job_id}"
         setattr(self, ASKED, (src_spec, dst_spec))
@@ -225,7 +225,7 @@ def _rows(
 ) -> tuple[tuple[int, Slots], tuple[int, Slots]]:
     """Source and target of what ``handler`` was ``asked`` for: their pools, and slots of the GPU's size."""
     if asked is None:
-        raise ValueError("a copy is launched that nobody was asked for")
+        raise ValueError("a copy is launched that no call asked for")
     source, target = asked
     blocks, chunks = (source, target) if handler.gpu_to_cpu else (target, source)
     ids = np.asarray(blocks.block_ids, np.int64)

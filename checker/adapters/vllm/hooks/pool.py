@@ -8,7 +8,7 @@ from typing import Any, Final
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.notes.note_queue import LIVELY
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 
 TAP: Final = "_kvfence_tap"
 """Attribute of a pool under observation."""
@@ -17,7 +17,7 @@ KNOWN_CHANGERS: Final = frozenset(
     {
         "cache_full_blocks",
         "cache_partial_block",
-        "emit_cached_block_events",  # tells subscribers, changes nothing
+        "emit_cached_block_events",  # informs subscribers, changes nothing
         "evict_blocks",
         "free_blocks",
         "get_cached_block",

@@ -10,7 +10,7 @@ from kvfence.checker.adapters.vllm.hooks.engine import NOTE_QUEUE, STREAM, TABLE
 from kvfence.checker.adapters.vllm.hooks.patching import Method, NotSeenError, Patches, shaped
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 from kvfence.checker.adapters.vllm.stream.tables import Tables
 
 IN_FLIGHT: Final = "kvfence_in_flight"

@@ -124,6 +124,16 @@ def _find_hit(original: Method) -> Method:
     return find_longest_cache_hit
 
 
+def _call_marked(tier: Tier, original: Method, *args: Any) -> tuple[Any, int]:
+    """Call ``original``: its result, and the mark at which its notes begin. The caller ends the call."""
+    mark = tier.note_queue.begin()
+    try:
+        return original(*args), mark
+    except BaseException:
+        tier.note_queue.end(mark, (tier.stream.broken_off,))
+        raise
+
+
 def _lookup(original: Method) -> Method:
     def get_num_new_matched_tokens(self: Any, request: Any, num_computed_tokens: int) -> Any:
         tier = tier_of(self)
@@ -131,13 +141,9 @@ def _lookup(original: Method) -> Method:
             return original(self, request, num_computed_tokens)
         note_queue = tier.note_queue
         tier.hits = None
-        mark = note_queue.begin()
         _listening.append(tier)
         try:
-            result = original(self, request, num_computed_tokens)
-        except BaseException:
-            note_queue.end(mark, (tier.stream.broken_off,))
-            raise
+            result, mark = _call_marked(tier, original, self, request, num_computed_tokens)
         finally:
             _listening.pop()
         external = int(result[0] or 0)
@@ -154,12 +160,7 @@ def _after_alloc(original: Method) -> Method:
         if tier is None:
             return original(self, request, blocks, num_external_tokens)
         note_queue = tier.note_queue
-        mark = note_queue.begin()
-        try:
-            result = original(self, request, blocks, num_external_tokens)
-        except BaseException:
-            note_queue.end(mark, (tier.stream.broken_off,))
-            raise
+        result, mark = _call_marked(tier, original, self, request, blocks, num_external_tokens)
         id_ = request.request_id
         load = None
         try:
@@ -257,12 +258,7 @@ def _process_store_event(original: Method) -> Method:
             return original(self, event_idx)
         note_queue = tier.note_queue
         wanted = self._store_event_to_blocks.get(event_idx)
-        mark = note_queue.begin()
-        try:
-            result = original(self, event_idx)
-        except BaseException:
-            note_queue.end(mark, (tier.stream.broken_off,))
-            raise
+        result, mark = _call_marked(tier, original, self, event_idx)
         slots: list[int] = []
         hashes: list[bytes | None] = []
         try:
@@ -301,12 +297,7 @@ def _cleanup_load(original: Method) -> Method:
         if known is None:
             known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
         computed = None if known is None else int(known.request.num_computed_tokens)
-        mark = note_queue.begin()
-        try:
-            result = original(self, req_id)
-        except BaseException:
-            note_queue.end(mark, (tier.stream.broken_off,))
-            raise
+        result, mark = _call_marked(tier, original, self, req_id)
         note_queue.end(mark, (load_over, tier, req_id, computed))
         return result
 

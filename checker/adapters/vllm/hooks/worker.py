@@ -51,7 +51,7 @@ STEP: Final = _Step()
 class Workers:
     """The worker sides of this process.
 
-    ``on_race`` gets each worker's races. ``order_sink`` is told the order events of the first worker, their
+    ``on_race`` gets each worker's races. ``order_sink`` gets the order events of the first worker, their
     header first. ``not_checked`` gets what is not judged, in words.
     """
 
@@ -80,7 +80,7 @@ class Workers:
         self._orders: list[WorkerOrder] = []
 
     def not_checked(self, why: str) -> None:
-        """Something is not judged."""
+        """Record that something is not judged."""
         if why not in self.unchecked:
             self.unchecked.append(why)
             self.on_not_checked(why)
@@ -124,15 +124,15 @@ class Workers:
         self._looked = True
         with contextlib.suppress(Exception):
             state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
-            for told in unseen_orders(state.get_kv_transfer_group()):
-                self.not_checked(told)
+            for message in unseen_orders(state.get_kv_transfer_group()):
+                self.not_checked(message)
 
     def after_each_step(self) -> None:
-        """A step is over."""
+        """Call :attr:`after_step` at the end of a step."""
         self.after_step()
 
     def remove(self) -> None:
-        """Observe no more."""
+        """Stop observing, and put back what was replaced."""
         self.on = False
         for order in self._orders:
             order.off = True
@@ -150,51 +150,42 @@ def order_of(handler: Any) -> WorkerOrder | None:
 def hook_steps(patches: Patches, workers: Workers) -> None:
     """Know which output of the scheduler a worker works on, whichever model runner it has.
 
-    Model runners tell a connector of preemptions before they do what is hooked; the process around them knows
-    the output before that.
+    Model runners report preemptions to a connector before they do what is hooked; the process around them
+    knows the output before that.
     """
     try:
         process = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
     except (ImportError, AttributeError):
         process = None
 
-    def remember_first(original: Method) -> Method:
-        def execute_model(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            STEP.begin(scheduler_output)
-            return original(self, scheduler_output, *args, **named)
+    def begins(at: int, look: Callable[[], None] = lambda: None) -> Callable[[Method], Method]:
+        """Observe a call that begins a step: argument ``at`` is the scheduler's output."""
 
-        return execute_model
+        def wrapper(original: Method) -> Method:
+            def call(*args: Any, **named: Any) -> Any:
+                STEP.begin(args[at] if len(args) > at else named["scheduler_output"])
+                look()
+                return original(*args, **named)
+
+            return call
+
+        return wrapper
 
     if process is not None:
-        patches.wrap(process, "execute_model", remember_first, parameters=("scheduler_output",), needed=False)
+        patches.wrap(process, "execute_model", begins(1), parameters=("scheduler_output",), needed=False)
     runner = _class(
         patches.coverage, "vllm.v1.worker.kv_connector_model_runner_mixin", "KVConnectorModelRunnerMixin"
     )
     if runner is not None:
-
-        def remember(original: Method) -> Method:
-            def _get_kv_connector_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
-                STEP.begin(scheduler_output)
-                workers.look()
-                return original(scheduler_output, *args, **named)
-
-            return _get_kv_connector_output
-
-        patches.wrap(runner, "_get_kv_connector_output", remember, parameters=("scheduler_output",))
+        patches.wrap(
+            runner, "_get_kv_connector_output", begins(0, workers.look), parameters=("scheduler_output",)
+        )
     try:
         other = importlib.import_module("vllm.v1.worker.gpu.kv_connector").ActiveKVConnector
     except (ImportError, AttributeError):
         return  # A release with one model runner only.
 
-    def remember_too(original: Method) -> Method:
-        def pre_forward(self: Any, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-            STEP.begin(scheduler_output)
-            workers.look()
-            return original(self, scheduler_output, *args, **named)
-
-        return pre_forward
-
-    patches.wrap(other, "pre_forward", remember_too, parameters=("scheduler_output",))
+    patches.wrap(other, "pre_forward", begins(1, workers.look), parameters=("scheduler_output",))
 
     def after_kernels(original: Method) -> Method:
         def post_forward(self: Any, *args: Any, **named: Any) -> Any:
@@ -346,10 +337,10 @@ def step_arrived(order: WorkerOrder, *, known: bool) -> None:
             order.lose("the scheduler's output did not come through the model runner that is known")
         return
     # A model runner may work on a copy of the output, with the same metadata.
-    told = getattr(output, "kv_connector_metadata", None)
-    told = output if told is None else told
-    if told is not order.arrived:
-        order.arrived = told
+    arrived = getattr(output, "kv_connector_metadata", None)
+    arrived = output if arrived is None else arrived
+    if arrived is not order.arrived:
+        order.arrived = arrived
         order.step(output, getattr(output, IN_FLIGHT, None))
 
 

@@ -6,7 +6,7 @@ hook in Python, does the rest. */
 /* Whom a hook saw last, what observes it, and where that notes: found without looking through attributes. */
 typedef struct {
     Object *self, *alive, *what; /* self: borrowed, compared only; weak references to it and to what observes it */
-    Row *row;
+    NoteQueue *notes;
 } Seen;
 
 typedef struct Hook Hook;
@@ -18,7 +18,7 @@ struct Hook {
     Object *original;
     Seen seen[2]; /* a pool's hooks see those of both devices by turns */
     Size places[MOST]; /* of arguments, in the order in which a hook asks for them */
-    Object *tell[3];   /* functions: what a note begins with, or what is called when needed */
+    Object *calls[3];   /* functions: what a note begins with, or what is called when needed */
     Object *names[MOST], *defaults[MOST], *plain, *dict;
 };
 
@@ -49,33 +49,33 @@ static void forget(Seen *seen) {
     seen->self = 0;
     Py_CLEAR(seen->alive);
     Py_CLEAR(seen->what);
-    Py_CLEAR(seen->row);
+    Py_CLEAR(seen->notes);
 }
 
-static void remember(Hook *hook, Object *self, Object *what, Row *row) {
+static void remember(Hook *hook, Object *self, Object *what, NoteQueue *notes) {
     forget(&hook->seen[1]);
     hook->seen[1] = hook->seen[0];
     hook->seen[0] = (Seen){0};
-    Seen seen = {self, PyWeakref_NewRef(self, 0), PyWeakref_NewRef(what, 0), (Row *)Py_NewRef((Object *)row)};
+    Seen seen = {self, PyWeakref_NewRef(self, 0), PyWeakref_NewRef(what, 0), (NoteQueue *)Py_NewRef((Object *)notes)};
     if (seen.alive && seen.what) hook->seen[0] = seen;
     else PyErr_Clear(), forget(&seen);
 }
 
 /* Whether what observes `self`, an attribute of that name with an attribute `note_queue`, takes notes from compiled hooks:
-both are borrowed, and live as long as `self` does. NOBODY: nothing observes it. ODD: only `plain` can tell. */
+both are borrowed, and live as long as `self` does. NOBODY: nothing observes it. ODD: only `plain` knows. */
 enum { ODD = -1, NOBODY, NOTED };
-static int observed(Hook *hook, Object *self, Object *name, Object **what, Row **row) {
+static int observed(Hook *hook, Object *self, Object *name, Object **what, NoteQueue **notes) {
     for (int i = 0; i < 2; i++) {
         Seen *seen = &hook->seen[i];
         if (seen->self != self || referred(seen->alive) != self) continue;
-        if ((*what = referred(seen->what)) && seen->row->on && seen->row->row) { *row = seen->row; return NOTED; }
+        if ((*what = referred(seen->what)) && seen->notes->on && seen->notes->row) { *notes = seen->notes; return NOTED; }
         break;
     }
     Object *found = get(self, name), *note_queue = 0;
     int how = found == Py_None ? NOBODY : ODD;
-    if (found && how && found != Py_False && (note_queue = get(found, s_note_queue)) && (*row = row_of(note_queue))) {
+    if (found && how && found != Py_False && (note_queue = get(found, s_note_queue)) && (*notes = queue_of(note_queue))) {
         *what = found, how = NOTED;
-        remember(hook, self, found, *row);
+        remember(hook, self, found, *notes);
     }
     PyErr_Clear();
     Py_XDECREF(note_queue), Py_XDECREF(found);

@@ -1,4 +1,4 @@
-"""Compiled hooks (``compiled_*.c``): the same notes as hooks in Python for a fraction of the time.
+"""Compiled hooks (``compiled_*.c``): the same notes as hooks in Python, in a fraction of the time.
 
 vLLM's steps take tens to hundreds of microseconds, and call some of the hooks once for each request. What is
 not compiled, because there is no compiler, no header files of Python, or ``KVFENCE_COMPILE=0`` is set, is
@@ -38,7 +38,7 @@ class CompiledHooks(NamedTuple):
     note_queue: type[Any]
     """Base class of note queues to which compiled hooks can add notes."""
     row: Callable[[], Any]
-    """Makes a row for them: see :class:`note queue.Row`."""
+    """Makes a row for them: see :class:`note_queue.Row`."""
     hook: Callable[..., Any]
     moved: Callable[[dict[str, Any], dict[str, int], dict[str, int]], list[tuple[str, list[int], int]]]
     """See ``moved`` in ``transfers.py``."""
@@ -48,7 +48,7 @@ class Compiled(NamedTuple):
     """What a compiled hook needs beside the method that it observes and the hook in Python."""
 
     kind: str
-    emit: Sequence[Callable[..., Any]] = ()
+    calls: Sequence[Callable[..., Any]] = ()
     """What its notes begin with, or what it calls when it is needed: the C file says which is which."""
     arguments: Sequence[str] = ()
     """Names of the arguments that it looks at."""
@@ -56,7 +56,7 @@ class Compiled(NamedTuple):
 
 @cache
 def compiled_hooks() -> CompiledHooks | None:
-    """The compiled hooks; None where they cannot be had."""
+    """The compiled hooks; None where they cannot be compiled."""
     if os.environ.get(SWITCH) == "0" or sys.implementation.name != "cpython":
         return None
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -87,18 +87,20 @@ def _python() -> str:
 
 
 def deferred_note_queue(stream: Any, judge: Any) -> DeferredNoteQueue:
-    """A note queue that is told later, to which compiled hooks can add where there are any."""
+    """A note queue that is judged later, to which compiled hooks can add where there are any."""
     made = compiled_hooks()
     return DeferredNoteQueue(stream, judge) if made is None else _compiled_note_queue(made)(stream, judge)
 
 
 @cache
 def _compiled_note_queue(made: CompiledHooks) -> type[DeferredNoteQueue]:
-    return type("QuickLater", (made.note_queue, DeferredNoteQueue), {"new_row": staticmethod(made.row)})
+    return type(
+        "CompiledNoteQueue", (made.note_queue, DeferredNoteQueue), {"new_row": staticmethod(made.row)}
+    )
 
 
 def hook(compiled: Compiled, original: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled hook in front of ``plain``; ``plain`` itself where it cannot be had."""
+    """The compiled hook in front of ``plain``; ``plain`` itself where it cannot be compiled."""
     made = compiled_hooks()
     parameters = inspect.signature(original).parameters
     if made is None or not set(compiled.arguments) <= set(parameters):
@@ -111,6 +113,6 @@ def hook(compiled: Compiled, original: Callable[..., Any], plain: Callable[..., 
             arguments.append((name, place if by_place else sys.maxsize, *otherwise))
     arguments.sort(key=lambda known: compiled.arguments.index(known[0]))
     made_hook: Callable[..., Any] = made.hook(
-        compiled.kind, original, plain, tuple(compiled.emit), tuple(arguments)
+        compiled.kind, original, plain, tuple(compiled.calls), tuple(arguments)
     )
     return made_hook

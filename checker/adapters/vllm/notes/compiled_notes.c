@@ -22,7 +22,7 @@ NAMES(DECLARE)
 
 static Object *get(Object *of, Object *name) { return PyObject_GetAttr(of, name); }
 
-/* A word is an object, to which it owns a reference; or, told by its last bits, a number, or what the words after it
+/* A word is an object, to which it owns a reference; or, as its last bits say, a number, or what the words after it
 are: so many parts of a list, so many keys and values of a dictionary, the parts of a note and its length in words.
 0 is what was taken. A note that Python made is one word: a tuple. */
 typedef intptr_t Word;
@@ -38,31 +38,31 @@ typedef struct {
     Size used, room, at; /* at: up to there all is taken */
     int writing;
     Object *later; /* a list of notes that Python made while another one was under way, or NULL */
-} Sheet;
-static PyTypeObject SheetType;
+} NoteRow;
+static PyTypeObject NoteRowType;
 enum { FULL = 4096 }; /* words after which a new row is begun */
 
-static int grow(Sheet *sheet, Size wanted) {
-    Size room = sheet->room ? sheet->room : FULL + 512;
+static int grow(NoteRow *row, Size wanted) {
+    Size room = row->room ? row->room : FULL + 512;
     while (room < wanted) room *= 2;
-    Word *words = PyMem_Realloc(sheet->words, room * sizeof *words);
+    Word *words = PyMem_Realloc(row->words, room * sizeof *words);
     if (!words) { PyErr_NoMemory(); return -1; }
-    sheet->words = words, sheet->room = room;
+    row->words = words, row->room = room;
     return 0;
 }
 
-/* A note under way: nobody sees it before it is done. */
+/* A note under way: no one reads it before it is done. */
 typedef struct {
-    Sheet *sheet;
+    NoteRow *row;
     Size at;
     enum { WELL, LOST, WITHIN } failed; /* LOST: a part could not be had; WITHIN: another note was under way */
 } Note;
 
 static void put_word(Note *note, Word word) {
-    Sheet *sheet = note->sheet;
+    NoteRow *row = note->row;
     if (note->failed) return;
-    if (note->at >= sheet->room && grow(sheet, note->at + 1)) note->failed = LOST;
-    else sheet->words[note->at++] = word;
+    if (note->at >= row->room && grow(row, note->at + 1)) note->failed = LOST;
+    else row->words[note->at++] = word;
 }
 
 static void put_number(Note *note, Size value) { put_word(note, WORD(NUMBER, value)); }
@@ -113,49 +113,49 @@ static void put_pairs(Note *note, Object *dictionary) {
     while (PyDict_Next(dictionary, &place, &key, &value)) put(note, key), put(note, value);
 }
 
-static void let_go(Sheet *sheet, Size from, Size to) {
+static void let_go(NoteRow *row, Size from, Size to) {
     for (Size i = from; i < to; i++) {
-        Word word = sheet->words[i];
-        sheet->words[i] = 0;
+        Word word = row->words[i];
+        row->words[i] = 0;
         if (word && KIND_OF(word) == OBJECT) Py_DECREF((Object *)word);
     }
 }
 
 /* Begins a note of a function and so many parts more; `end_note` says how it went. */
-static Note begin_note(Sheet *sheet, Object *function, int parts) {
-    Note note = {sheet, sheet->used, WELL};
-    if (sheet->writing) {
+static Note begin_note(NoteRow *row, Object *function, int parts) {
+    Note note = {row, row->used, WELL};
+    if (row->writing) {
         PyErr_SetString(PyExc_RuntimeError, "a note within a note");
         note.failed = WITHIN;
         return note;
     }
-    sheet->writing = 1;
+    row->writing = 1;
     put_word(&note, WORD(CALL, parts + 1));
     put(&note, function);
     return note;
 }
 
-static int add_tuple(Sheet *sheet, Object *told) {
-    if (sheet->used >= sheet->room && grow(sheet, sheet->used + 1)) return -1;
-    sheet->words[sheet->used++] = (Word)Py_NewRef(told);
+static int add_tuple(NoteRow *row, Object *note) {
+    if (row->used >= row->room && grow(row, row->used + 1)) return -1;
+    row->words[row->used++] = (Word)Py_NewRef(note);
     return 0;
 }
 
 static int end_note(Note *note) {
-    Sheet *sheet = note->sheet;
-    Size start = sheet->used;
+    NoteRow *row = note->row;
+    Size start = row->used;
     if (note->failed == WITHIN) return -1;
-    if (note->failed) let_go(sheet, start, note->at);
+    if (note->failed) let_go(row, start, note->at);
     else {
-        sheet->words[start] += WORD(0, (note->at - start) << PARTS);
-        sheet->used = note->at;
+        row->words[start] += WORD(0, (note->at - start) << PARTS);
+        row->used = note->at;
     }
-    sheet->writing = 0;
-    if (sheet->later) {
-        Object *later = sheet->later;
-        sheet->later = 0;
+    row->writing = 0;
+    if (row->later) {
+        Object *later = row->later;
+        row->later = 0;
         for (Size i = 0; i < PyList_GET_SIZE(later); i++)
-            if (add_tuple(sheet, PyList_GET_ITEM(later, i))) note->failed = LOST;
+            if (add_tuple(row, PyList_GET_ITEM(later, i))) note->failed = LOST;
         Py_DECREF(later);
     }
     if (note->failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a note without some of its parts");
@@ -163,16 +163,16 @@ static int end_note(Note *note) {
 }
 
 /* The number of words of the note at `at`. */
-static Size length_at(Sheet *sheet, Size at) {
-    Word word = sheet->words[at];
+static Size length_at(NoteRow *row, Size at) {
+    Word word = row->words[at];
     return KIND_OF(word) == CALL ? VALUE_OF(word) >> PARTS : 1;
 }
 
 /* The object, list or number at `*at`, which is moved behind it. `take`: the words are empty after that. */
-static Object *decoded(Sheet *sheet, Size *at, int take) {
-    Word word = sheet->words[*at];
+static Object *decoded(NoteRow *row, Size *at, int take) {
+    Word word = row->words[*at];
     Size count = VALUE_OF(word);
-    if (take) sheet->words[*at] = 0;
+    if (take) row->words[*at] = 0;
     ++*at;
     switch (word ? KIND_OF(word) : KINDS) {
     case OBJECT: return take ? (Object *)word : Py_NewRef((Object *)word);
@@ -180,7 +180,7 @@ static Object *decoded(Sheet *sheet, Size *at, int take) {
     case PAIRS: {
         Object *made = PyDict_New();
         while (made && count--) {
-            Object *key = decoded(sheet, at, take), *value = key ? decoded(sheet, at, take) : 0;
+            Object *key = decoded(row, at, take), *value = key ? decoded(row, at, take) : 0;
             if (!value || PyDict_SetItem(made, key, value)) Py_CLEAR(made);
             Py_XDECREF(key), Py_XDECREF(value);
         }
@@ -191,7 +191,7 @@ static Object *decoded(Sheet *sheet, Size *at, int take) {
         if (call) count &= (1 << PARTS) - 1;
         Object *made = call ? PyTuple_New(count) : PyList_New(count);
         for (Size i = 0; made && i < count; i++) {
-            Object *one = decoded(sheet, at, take);
+            Object *one = decoded(row, at, take);
             if (!one) Py_CLEAR(made);
             else if (call) PyTuple_SET_ITEM(made, i, one);
             else PyList_SET_ITEM(made, i, one);
@@ -203,25 +203,25 @@ static Object *decoded(Sheet *sheet, Size *at, int take) {
 }
 
 /* take(): the next note, which is not kept; None in the place of one that is gone. */
-static Object *sheet_take(Object *self, Object *nothing) {
-    Sheet *sheet = (Sheet *)self;
-    if (sheet->at >= sheet->used) Py_RETURN_NONE;
-    Size at = sheet->at, from = at, end = at + length_at(sheet, at);
-    sheet->at = end;
-    Object *note = decoded(sheet, &at, 1);
-    if (!note) let_go(sheet, from, end);
+static Object *row_take(Object *self, Object *nothing) {
+    NoteRow *row = (NoteRow *)self;
+    if (row->at >= row->used) Py_RETURN_NONE;
+    Size at = row->at, from = at, end = at + length_at(row, at);
+    row->at = end;
+    Object *note = decoded(row, &at, 1);
+    if (!note) let_go(row, from, end);
     return note;
 }
 
 /* since(mark): a list of the notes from there on, which are kept. */
-static Object *sheet_since(Object *self, Object *mark) {
-    Sheet *sheet = (Sheet *)self;
+static Object *row_since(Object *self, Object *mark) {
+    NoteRow *row = (NoteRow *)self;
     Size at = PyLong_AsSsize_t(mark);
     if (at == -1 && PyErr_Occurred()) return NULL;
     Object *found = PyList_New(0);
-    if (at < sheet->at) at = sheet->at;
-    while (found && at < sheet->used) {
-        Object *note = decoded(sheet, &at, 0);
+    if (at < row->at) at = row->at;
+    while (found && at < row->used) {
+        Object *note = decoded(row, &at, 0);
         if (!note || PyList_Append(found, note)) Py_CLEAR(found);
         Py_XDECREF(note);
     }
@@ -229,144 +229,144 @@ static Object *sheet_since(Object *self, Object *mark) {
 }
 
 /* append(note): a note that Python made. It never fails for what vLLM does: whoever notes may not expect that. */
-static Object *sheet_append(Object *self, Object *told) {
-    Sheet *sheet = (Sheet *)self;
+static Object *row_append(Object *self, Object *note) {
+    NoteRow *row = (NoteRow *)self;
     int failed;
-    if (!PyTuple_CheckExact(told)) {
+    if (!PyTuple_CheckExact(note)) {
         PyErr_SetString(PyExc_TypeError, "a note is a tuple");
         return NULL;
     }
-    if (sheet->writing) failed = (!sheet->later && !(sheet->later = PyList_New(0))) || PyList_Append(sheet->later, told);
-    else failed = add_tuple(sheet, told);
+    if (row->writing) failed = (!row->later && !(row->later = PyList_New(0))) || PyList_Append(row->later, note);
+    else failed = add_tuple(row, note);
     if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
 /* Makes room for words at `mark`, where a note begins. */
-static Word *open_at(Sheet *sheet, Size mark, Size count) {
-    if (sheet->used + count > sheet->room && grow(sheet, sheet->used + count)) return 0;
-    memmove(sheet->words + mark + count, sheet->words + mark, (sheet->used - mark) * sizeof *sheet->words);
-    sheet->used += count;
-    return sheet->words + mark;
+static Word *open_at(NoteRow *row, Size mark, Size count) {
+    if (row->used + count > row->room && grow(row, row->used + count)) return 0;
+    memmove(row->words + mark + count, row->words + mark, (row->used - mark) * sizeof *row->words);
+    row->used += count;
+    return row->words + mark;
 }
 
 /* insert(mark, note): in front of the note there, or of the first that is not taken. */
-static Object *sheet_insert(Object *self, Object *args) {
-    Sheet *sheet = (Sheet *)self;
+static Object *row_insert(Object *self, Object *args) {
+    NoteRow *row = (NoteRow *)self;
     Size mark;
-    Object *told;
-    if (!PyArg_ParseTuple(args, "nO!", &mark, &PyTuple_Type, &told)) return NULL;
-    if (sheet->writing) return sheet_append(self, told);
-    if (mark < sheet->at) mark = sheet->at;
-    if (mark > sheet->used) {
+    Object *note;
+    if (!PyArg_ParseTuple(args, "nO!", &mark, &PyTuple_Type, &note)) return NULL;
+    if (row->writing) return row_append(self, note);
+    if (mark < row->at) mark = row->at;
+    if (mark > row->used) {
         PyErr_SetString(PyExc_IndexError, "no note begins there");
         return NULL;
     }
-    Word *word = open_at(sheet, mark, 1);
+    Word *word = open_at(row, mark, 1);
     if (!word) return NULL;
-    *word = (Word)Py_NewRef(told);
+    *word = (Word)Py_NewRef(note);
     Py_RETURN_NONE;
 }
 
 /* reset(): see Row.reset in note_queue.py. */
 enum { KEPT = 8 * FULL }; /* words of room above which a row is let go */
-static Object *sheet_reset(Object *self, Object *nothing) {
-    Sheet *sheet = (Sheet *)self;
-    if (sheet->at < sheet->used || sheet->writing || sheet->room > KEPT) Py_RETURN_FALSE;
-    sheet->at = sheet->used = 0;
+static Object *row_reset(Object *self, Object *nothing) {
+    NoteRow *row = (NoteRow *)self;
+    if (row->at < row->used || row->writing || row->room > KEPT) Py_RETURN_FALSE;
+    row->at = row->used = 0;
     Py_RETURN_TRUE;
 }
 
-static Object *sheet_new(PyTypeObject *type, Object *args, Object *named) {
-    Sheet *sheet = (Sheet *)type->tp_alloc(type, 0);
-    if (sheet && grow(sheet, 1)) Py_CLEAR(sheet);
-    return (Object *)sheet;
+static Object *row_new(PyTypeObject *type, Object *args, Object *named) {
+    NoteRow *row = (NoteRow *)type->tp_alloc(type, 0);
+    if (row && grow(row, 1)) Py_CLEAR(row);
+    return (Object *)row;
 }
-static Size sheet_length(Object *self) { return ((Sheet *)self)->used; }
-static void sheet_dealloc(Object *self) {
-    Sheet *sheet = (Sheet *)self;
-    let_go(sheet, 0, sheet->used);
-    Py_XDECREF(sheet->later);
-    PyMem_Free(sheet->words);
+static Size row_length(Object *self) { return ((NoteRow *)self)->used; }
+static void row_dealloc(Object *self) {
+    NoteRow *row = (NoteRow *)self;
+    let_go(row, 0, row->used);
+    Py_XDECREF(row->later);
+    PyMem_Free(row->words);
     Py_TYPE(self)->tp_free(self);
 }
-static PyMethodDef sheet_methods[] = {
-    {"append", sheet_append, METH_O, 0}, {"insert", sheet_insert, METH_VARARGS, 0},
-    {"since", sheet_since, METH_O, 0},   {"take", sheet_take, METH_NOARGS, 0},
-    {"reset", sheet_reset, METH_NOARGS, 0},
+static PyMethodDef row_methods[] = {
+    {"append", row_append, METH_O, 0}, {"insert", row_insert, METH_VARARGS, 0},
+    {"since", row_since, METH_O, 0},   {"take", row_take, METH_NOARGS, 0},
+    {"reset", row_reset, METH_NOARGS, 0},
     {0},
 };
-static PyMemberDef sheet_members[] = {{"at", T_PYSSIZET, offsetof(Sheet, at), READONLY, 0}, {0}};
-static PySequenceMethods sheet_sequence = {.sq_length = sheet_length};
-/* The garbage collector does not look into sheets: notes are in no cycle that lasts, since whoever tells them drops
+static PyMemberDef row_members[] = {{"at", T_PYSSIZET, offsetof(NoteRow, at), READONLY, 0}, {0}};
+static PySequenceMethods row_sequence = {.sq_length = row_length};
+/* The garbage collector does not look into rows: notes are in no cycle that lasts, since the thread that judges them drops
 them. */
-static PyTypeObject SheetType = {
-    PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.Sheet",
-    .tp_basicsize = sizeof(Sheet),
+static PyTypeObject NoteRowType = {
+    PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.NoteRow",
+    .tp_basicsize = sizeof(NoteRow),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = sheet_new,
-    .tp_dealloc = sheet_dealloc,
-    .tp_methods = sheet_methods,
-    .tp_members = sheet_members,
-    .tp_as_sequence = &sheet_sequence,
+    .tp_new = row_new,
+    .tp_dealloc = row_dealloc,
+    .tp_methods = row_methods,
+    .tp_members = row_members,
+    .tp_as_sequence = &row_sequence,
 };
 
-/* The part of a note_queue that hooks touch; note_queue.py has the rest. */
+/* The part of a note queue that hooks touch; note_queue.py has the rest. */
 typedef struct {
     PyObject_HEAD
-    Sheet *row;      /* where notes go now */
+    NoteRow *row;      /* where notes go now */
     Size full, done; /* see note_queue.py */
     int lively, in_flight;
     char storing, on;
-} Row;
+} NoteQueue;
 
-static int row_traverse(Row *self, visitproc visit, void *arg) { Py_VISIT(self->row); return 0; }
-static int row_clear(Row *self) { Py_CLEAR(self->row); return 0; }
-static void row_dealloc(Row *self) {
+static int queue_traverse(NoteQueue *self, visitproc visit, void *arg) { Py_VISIT(self->row); return 0; }
+static int queue_clear(NoteQueue *self) { Py_CLEAR(self->row); return 0; }
+static void queue_dealloc(NoteQueue *self) {
     PyObject_GC_UnTrack(self);
-    row_clear(self);
+    queue_clear(self);
     Py_TYPE(self)->tp_free((Object *)self);
 }
-static Object *row_get(Row *self, void *unused) { return Py_NewRef(self->row ? (Object *)self->row : Py_None); }
-static int row_set(Row *self, Object *sheet, void *unused) {
-    if (!sheet || Py_TYPE(sheet) != &SheetType) {
-        PyErr_SetString(PyExc_TypeError, "a row of notes is a Sheet");
+static Object *queue_get(NoteQueue *self, void *unused) { return Py_NewRef(self->row ? (Object *)self->row : Py_None); }
+static int queue_set(NoteQueue *self, Object *row, void *unused) {
+    if (!row || Py_TYPE(row) != &NoteRowType) {
+        PyErr_SetString(PyExc_TypeError, "a row of notes is a NoteRow");
         return -1;
     }
-    Py_XSETREF(self->row, (Sheet *)Py_NewRef(sheet));
+    Py_XSETREF(self->row, (NoteRow *)Py_NewRef(row));
     return 0;
 }
-static PyGetSetDef row_attributes[] = {{"row", (getter)row_get, (setter)row_set, 0, 0}, {0}};
-static PyMemberDef row_members[] = {
-    {"full", T_PYSSIZET, offsetof(Row, full), 0, 0}, {"done", T_PYSSIZET, offsetof(Row, done), 0, 0},
-    {"lively", T_INT, offsetof(Row, lively), 0, 0},  {"storing", T_BOOL, offsetof(Row, storing), 0, 0},
-    {"on", T_BOOL, offsetof(Row, on), 0, 0},         {"kvfence_in_flight", T_INT, offsetof(Row, in_flight), 0, 0},
+static PyGetSetDef queue_attributes[] = {{"row", (getter)queue_get, (setter)queue_set, 0, 0}, {0}};
+static PyMemberDef queue_members[] = {
+    {"full", T_PYSSIZET, offsetof(NoteQueue, full), 0, 0}, {"done", T_PYSSIZET, offsetof(NoteQueue, done), 0, 0},
+    {"lively", T_INT, offsetof(NoteQueue, lively), 0, 0},  {"storing", T_BOOL, offsetof(NoteQueue, storing), 0, 0},
+    {"on", T_BOOL, offsetof(NoteQueue, on), 0, 0},         {"kvfence_in_flight", T_INT, offsetof(NoteQueue, in_flight), 0, 0},
     {0},
 };
-static PyTypeObject RowType = {
-    PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.Row",
-    .tp_basicsize = sizeof(Row),
+static PyTypeObject NoteQueueType = {
+    PyVarObject_HEAD_INIT(0, 0).tp_name = "kvfence.NoteQueue",
+    .tp_basicsize = sizeof(NoteQueue),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_traverse = (traverseproc)row_traverse,
-    .tp_clear = (inquiry)row_clear,
-    .tp_dealloc = (destructor)row_dealloc,
-    .tp_members = row_members,
-    .tp_getset = row_attributes,
+    .tp_traverse = (traverseproc)queue_traverse,
+    .tp_clear = (inquiry)queue_clear,
+    .tp_dealloc = (destructor)queue_dealloc,
+    .tp_members = queue_members,
+    .tp_getset = queue_attributes,
     .tp_new = PyType_GenericNew,
 };
 
-/* The note_queue as a row that takes notes; NULL if it is another kind, or stopped. */
-static Row *row_of(Object *note_queue) {
-    static PyTypeObject *known; /* the last type of note queues that was found to be a row */
+/* The note queue, if it takes notes in rows; NULL if it is another kind, or stopped. */
+static NoteQueue *queue_of(Object *note_queue) {
+    static PyTypeObject *known; /* the last type of note queues that was found to be one */
     if (Py_TYPE(note_queue) != known) {
-        if (!PyType_IsSubtype(Py_TYPE(note_queue), &RowType)) return 0;
+        if (!PyType_IsSubtype(Py_TYPE(note_queue), &NoteQueueType)) return 0;
         Py_XSETREF(known, (PyTypeObject *)Py_NewRef((Object *)Py_TYPE(note_queue)));
     }
-    Row *row = (Row *)note_queue;
-    return row->on && row->row ? row : 0;
+    NoteQueue *notes = (NoteQueue *)note_queue;
+    return notes->on && notes->row ? notes : 0;
 }
 
-/* Hands the exception under way to the note_queue. Not 0 if that raised one: then it has to be seen by vLLM. */
+/* Hands the exception under way to the note queue. Not 0 if that raised one: then it must reach vLLM. */
 static int trouble(Object *note_queue) {
     Object *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);

@@ -16,7 +16,7 @@ static void put_hashes(Note *note, Object *listed, Size from, Size to, int all) 
         put_owned(note, hash);
     }
     if (note->failed || all || none < to - from) return;
-    let_go(note->sheet, start, note->at);
+    let_go(note->row, start, note->at);
     note->at = start;
     put_list(note, 0);
 }
@@ -30,10 +30,10 @@ static Object *free_of(Object *tap) {
 
 /* Notes (function, tap, blocks, free slots[, hashes]). */
 enum { WITHOUT, NONE, SOME, ALL };
-static int pool_note(Row *row, Object *function, Object *tap, Object *listed, int hashes) {
+static int pool_note(NoteQueue *notes, Object *function, Object *tap, Object *listed, int hashes) {
     Object *free = free_of(tap);
-    row->lively = LIVELY;
-    Note note = begin_note(row->row, function, hashes == WITHOUT ? 3 : 4);
+    notes->lively = LIVELY;
+    Note note = begin_note(notes->row, function, hashes == WITHOUT ? 3 : 4);
     put(&note, tap);
     put_some(&note, listed, 0, PY_SSIZE_T_MAX);
     put_owned(&note, free);
@@ -44,51 +44,51 @@ static int pool_note(Row *row, Object *function, Object *tap, Object *listed, in
 
 static Object *get_new_blocks(Hook *hook, REST) {
     Object *tap;
-    Row *row;
-    int seen = kwnames || PyVectorcall_NARGS(nargsf) != 2 ? ODD : observed(hook, args[0], s__kvfence_tap, &tap, &row);
+    NoteQueue *notes;
+    int seen = kwnames || PyVectorcall_NARGS(nargsf) != 2 ? ODD : observed(hook, args[0], s__kvfence_tap, &tap, &notes);
     if (seen != NOTED) return seen ? plain(hook, PASS) : original(hook, PASS);
-    Py_INCREF(tap), Py_INCREF(row);
+    Py_INCREF(tap), Py_INCREF(notes);
     Object *blocks = original(hook, PASS);
-    if (blocks && row->on) {
+    if (blocks && notes->on) {
         Object *listed = PySequence_Fast(blocks, "blocks cannot be listed");
-        if ((!listed || pool_note(row, hook->tell[0], tap, listed, SOME)) && trouble((Object *)row)) Py_CLEAR(blocks);
+        if ((!listed || pool_note(notes, hook->calls[0], tap, listed, SOME)) && trouble((Object *)notes)) Py_CLEAR(blocks);
         Py_XDECREF(listed);
-    } else if (!blocks && row->on && PyErr_ExceptionMatches(PyExc_ValueError)) {
+    } else if (!blocks && notes->on && PyErr_ExceptionMatches(PyExc_ValueError)) {
         Object *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
         Object *free = free_of(tap);
-        Note note = begin_note(row->row, hook->tell[1], 3);
+        Note note = begin_note(notes->row, hook->calls[1], 3);
         put(&note, tap), put(&note, args[1]), put_owned(&note, free);
-        if (end_note(&note) && trouble((Object *)row)) PyErr_Clear();
+        if (end_note(&note) && trouble((Object *)notes)) PyErr_Clear();
         PyErr_Restore(kind, error, trace);
     }
-    Py_DECREF(tap), Py_DECREF(row);
+    Py_DECREF(tap), Py_DECREF(notes);
     return blocks;
 }
 
 static Object *touch(Hook *hook, REST) {
     Object *tap;
-    Row *row;
+    NoteQueue *notes;
     int ordinary = !kwnames && PyVectorcall_NARGS(nargsf) == 2 && PyList_Check(args[1]);
-    int seen = ordinary ? observed(hook, args[0], s__kvfence_tap, &tap, &row) : ODD;
+    int seen = ordinary ? observed(hook, args[0], s__kvfence_tap, &tap, &notes) : ODD;
     if (seen != NOTED) return seen ? plain(hook, PASS) : original(hook, PASS);
     Object *listed = args[1];
-    Py_INCREF(tap), Py_INCREF(row), Py_INCREF(listed);
+    Py_INCREF(tap), Py_INCREF(notes), Py_INCREF(listed);
     Object *done = original(hook, PASS);
-    if (done && row->on && pool_note(row, hook->tell[0], tap, listed, row->storing ? ALL : NONE) && trouble((Object *)row))
+    if (done && notes->on && pool_note(notes, hook->calls[0], tap, listed, notes->storing ? ALL : NONE) && trouble((Object *)notes))
         Py_CLEAR(done);
-    Py_DECREF(tap), Py_DECREF(row), Py_DECREF(listed);
+    Py_DECREF(tap), Py_DECREF(notes), Py_DECREF(listed);
     return done;
 }
 
 /* free_blocks(blocks, ...): the original gets a list in place of an iterator. */
 static Object *free_blocks(Hook *hook, REST) {
     Object *tap, *passed[8];
-    Row *row;
+    NoteQueue *notes;
     Size given = PyVectorcall_NARGS(nargsf), all = given + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-    int seen = given < 2 || all > 8 ? ODD : observed(hook, args[0], s__kvfence_tap, &tap, &row);
+    int seen = given < 2 || all > 8 ? ODD : observed(hook, args[0], s__kvfence_tap, &tap, &notes);
     if (seen != NOTED) return seen ? plain(hook, PASS) : original(hook, PASS);
-    Py_INCREF(tap), Py_INCREF(row);
+    Py_INCREF(tap), Py_INCREF(notes);
     Object *listed = PySequence_Tuple(args[1]), *done = 0;
     int again = PyList_Check(args[1]) || PyTuple_Check(args[1]); /* it can be read twice */
     Object *blocks = !listed ? 0 : again ? Py_NewRef(args[1]) : PySequence_List(listed);
@@ -97,67 +97,67 @@ static Object *free_blocks(Hook *hook, REST) {
         done = PyObject_Vectorcall(hook->original, passed, given, kwnames);
     }
     Py_XDECREF(blocks);
-    if (done && row->on && pool_note(row, hook->tell[0], tap, listed, WITHOUT) && trouble((Object *)row)) Py_CLEAR(done);
-    Py_XDECREF(listed), Py_DECREF(tap), Py_DECREF(row);
+    if (done && notes->on && pool_note(notes, hook->calls[0], tap, listed, WITHOUT) && trouble((Object *)notes)) Py_CLEAR(done);
+    Py_XDECREF(listed), Py_DECREF(tap), Py_DECREF(notes);
     return done;
 }
 
 /* cache_full_blocks: arguments 0 to 2 are the blocks, how many are cached, and how many are full. */
 static Object *cache_full_blocks(Hook *hook, REST) {
     Object *tap, *blocks = argument(hook, 0, PASS), *cached = argument(hook, 1, PASS), *full = argument(hook, 2, PASS);
-    Row *row;
+    NoteQueue *notes;
     if (!blocks || !PyList_Check(blocks) || !cached || !full || !PyLong_Check(cached) || !PyLong_Check(full))
         return plain(hook, PASS);
     Size from = PyLong_AsSsize_t(cached), to = PyLong_AsSsize_t(full);
     if ((from == -1 || to == -1) && PyErr_Occurred()) return NULL;
-    int seen = from >= to ? NOBODY : observed(hook, args[0], s__kvfence_tap, &tap, &row);
+    int seen = from >= to ? NOBODY : observed(hook, args[0], s__kvfence_tap, &tap, &notes);
     if (seen != NOTED) return seen ? plain(hook, PASS) : original(hook, PASS);
-    Py_INCREF(tap), Py_INCREF(row), Py_INCREF(blocks);
+    Py_INCREF(tap), Py_INCREF(notes), Py_INCREF(blocks);
     Object *done = original(hook, PASS);
-    if (done && row->on) {
-        row->lively = LIVELY;
-        Note note = begin_note(row->row, hook->tell[0], 3);
+    if (done && notes->on) {
+        notes->lively = LIVELY;
+        Note note = begin_note(notes->row, hook->calls[0], 3);
         put(&note, tap), put_some(&note, blocks, from, to), put_hashes(&note, blocks, from, to, 1);
-        if (end_note(&note) && trouble((Object *)row)) Py_CLEAR(done);
+        if (end_note(&note) && trouble((Object *)notes)) Py_CLEAR(done);
     }
-    Py_DECREF(tap), Py_DECREF(row), Py_DECREF(blocks);
+    Py_DECREF(tap), Py_DECREF(notes), Py_DECREF(blocks);
     return done;
 }
 
-/* Says, before the notes since `mark`, that a call began then; its end is noted already. tell[0] begins that note. */
-static int begun(Hook *hook, Row *row, Object *stream, Size mark) {
-    Sheet *sheet = row->row;
-    if (mark < sheet->at) mark = sheet->at; /* The engine stood still in the call for long: some of it is told. */
-    if (sheet->writing || mark > sheet->used) {
+/* Says, before the notes since `mark`, that a call began then; its end is noted already. calls[0] begins that note. */
+static int begun(Hook *hook, NoteQueue *notes, Object *stream, Size mark) {
+    NoteRow *row = notes->row;
+    if (mark < row->at) mark = row->at; /* The engine stood still in the call for long: some of it is judged. */
+    if (row->writing || mark > row->used) {
         PyErr_SetString(PyExc_RuntimeError, "the beginning of a call cannot be noted");
         return -1;
     }
-    Word *word = open_at(sheet, mark, 3);
+    Word *word = open_at(row, mark, 3);
     if (!word) return -1;
     word[0] = WORD(CALL, 3 << PARTS | 2);
-    word[1] = (Word)Py_NewRef(hook->tell[0]), word[2] = (Word)Py_NewRef(stream);
+    word[1] = (Word)Py_NewRef(hook->calls[0]), word[2] = (Word)Py_NewRef(stream);
     return 0;
 }
 
 /* Whether nothing but labels was noted since `mark`: these say nothing about who holds the blocks. */
-static int labels_only(Sheet *sheet, Size mark, Object *labelled) {
-    for (Size at = mark; at < sheet->used; at += length_at(sheet, at)) {
-        if (KIND_OF(sheet->words[at]) != CALL || (Object *)sheet->words[at + 1] != labelled) return 0;
+static int labels_only(NoteRow *row, Size mark, Object *labelled) {
+    for (Size at = mark; at < row->used; at += length_at(row, at)) {
+        if (KIND_OF(row->words[at]) != CALL || (Object *)row->words[at + 1] != labelled) return 0;
     }
     return 1;
 }
 
 /* The number of blocks that were given or shared since `mark`. Notes of that have five parts, the third lists blocks. */
-static Size given_since(Sheet *sheet, Size mark) {
+static Size given_since(NoteRow *row, Size mark) {
     Size most = 0;
-    for (Size at = mark; at < sheet->used; at += length_at(sheet, at)) {
-        Word word = sheet->words[at];
+    for (Size at = mark; at < row->used; at += length_at(row, at)) {
+        Word word = row->words[at];
         if (KIND_OF(word) == CALL) {
             Size third = at + 3;
-            if ((VALUE_OF(word) & ((1 << PARTS) - 1)) == 5 && KIND_OF(sheet->words[third]) == LIST)
-                most += VALUE_OF(sheet->words[third]);
+            if ((VALUE_OF(word) & ((1 << PARTS) - 1)) == 5 && KIND_OF(row->words[third]) == LIST)
+                most += VALUE_OF(row->words[third]);
         } else if (word) { /* Python made it. */
-            Object *told = (Object *)word, *blocks = PyTuple_GET_SIZE(told) > 4 ? PyTuple_GET_ITEM(told, 2) : 0;
+            Object *made = (Object *)word, *blocks = PyTuple_GET_SIZE(made) > 4 ? PyTuple_GET_ITEM(made, 2) : 0;
             if (blocks && PyList_CheckExact(blocks)) most += PyList_GET_SIZE(blocks);
         }
     }
@@ -167,7 +167,7 @@ static Size given_since(Sheet *sheet, Size mark) {
 /* The last blocks of each table of a request: as many as were given since `mark`, which are at the ends of its tables
 if `ends` is set. */
 static void put_tables(Note *note, Object *all, Object *id, Size mark, int ends) {
-    Size most = ends ? given_since(note->sheet, mark) : 0, where = note->at, count = 0;
+    Size most = ends ? given_since(note->row, mark) : 0, where = note->at, count = 0;
     put_list(note, 0);
     if (ends && !most) return;
     for (Size group = 0; group < PyList_GET_SIZE(all) && !note->failed; group++) {
@@ -179,11 +179,11 @@ static void put_tables(Note *note, Object *all, Object *id, Size mark, int ends)
         put_list(note, 3), put_number(note, group), put_number(note, start), put_some(note, table, start, length);
         count++;
     }
-    if (!note->failed) note->sheet->words[where] = WORD(LIST, count);
+    if (!note->failed) note->row->words[where] = WORD(LIST, count);
 }
 
 /* Notes what allocate_slots did for a request: see _allocated in hooks_scheduler.py. */
-static int allocated(Hook *hook, Row *row, Object *manager, Object *request, Object *local, Object *external, Size mark,
+static int allocated(Hook *hook, NoteQueue *notes, Object *manager, Object *request, Object *local, Object *external, Size mark,
                      int done) {
     static Slot of_tables, of_appending;
     Object *stream = get(manager, s__kvfence_stream), *reader = get(manager, s__kvfence_tables);
@@ -191,15 +191,15 @@ static int allocated(Hook *hook, Row *row, Object *manager, Object *request, Obj
     Object *total = done ? get(request, s_num_tokens) : 0, *appending = reader ? read_slot(&of_appending, reader, s_appending) : 0;
     Object *all = reader ? read_slot(&of_tables, reader, s_tables) : 0, *here = 0;
     int failed = 0, running = computed ? PyObject_IsTrue(computed) : 0;
-    if (stream && running && done && labels_only(row->row, mark, hook->tell[2])) goto over;
+    if (stream && running && done && labels_only(notes->row, mark, hook->calls[2])) goto over;
     if (done && computed) here = PyNumber_Add(local, computed);
-    Note note = begin_note(row->row, hook->tell[1], 4);
+    Note note = begin_note(notes->row, hook->calls[1], 4);
     put(&note, stream), put(&note, id);
     if (id && all && appending && PyList_CheckExact(all)) put_tables(&note, all, id, mark, running && appending == Py_True);
     else put(&note, 0);
     if (done) put_list(&note, 3), put(&note, here), put(&note, external), put(&note, total);
     else put(&note, Py_None);
-    failed = end_note(&note) || begun(hook, row, stream, mark);
+    failed = end_note(&note) || begun(hook, notes, stream, mark);
 over:
     Py_XDECREF(stream), Py_XDECREF(reader), Py_XDECREF(id), Py_XDECREF(computed), Py_XDECREF(total);
     Py_XDECREF(appending), Py_XDECREF(all), Py_XDECREF(here);
@@ -210,22 +210,22 @@ over:
 change nothing that is noted. */
 static Object *allocate_slots(Hook *hook, REST) {
     Object *stream;
-    Row *row;
-    int seen = observed(hook, args[0], s__kvfence_stream, &stream, &row);
+    NoteQueue *notes;
+    int seen = observed(hook, args[0], s__kvfence_stream, &stream, &notes);
     if (seen != NOTED) return seen ? plain(hook, PASS) : original(hook, PASS);
-    Size mark = row->row->used;
-    Py_INCREF(row);
+    Size mark = notes->row->used;
+    Py_INCREF(notes);
     Object *blocks = original(hook, PASS);
-    if (row->on && (!blocks || row->row->used != mark)) {
+    if (notes->on && (!blocks || notes->row->used != mark)) {
         Object *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
         Object *request = argument(hook, 0, PASS), *local = argument(hook, 1, PASS), *more = argument(hook, 2, PASS);
         int failed = !request || !local || !more;
         if (failed) PyErr_SetString(PyExc_TypeError, "allocate_slots was not told of what");
-        else failed = allocated(hook, row, args[0], request, local, more, mark, blocks && blocks != Py_None);
-        if (failed && trouble((Object *)row)) Py_CLEAR(blocks);
+        else failed = allocated(hook, notes, args[0], request, local, more, mark, blocks && blocks != Py_None);
+        if (failed && trouble((Object *)notes)) Py_CLEAR(blocks);
         if (kind) PyErr_Restore(kind, error, trace);
     }
-    Py_DECREF(row);
+    Py_DECREF(notes);
     return blocks;
 }

@@ -1,8 +1,8 @@
 /* Hooks of the scheduler's steps, and what Python gets of all this. */
 
 /* Counts the step and notes it: see _SCHEDULE in hooks_scheduler.py. */
-static int dispatched(Hook *hook, Row *row, Object *stream, Object *output) {
-    Object *tokens = get(output, s_num_scheduled_tokens), *running = PyLong_FromLong(row->in_flight);
+static int dispatched(Hook *hook, NoteQueue *notes, Object *stream, Object *output) {
+    Object *tokens = get(output, s_num_scheduled_tokens), *running = PyLong_FromLong(notes->in_flight);
     int failed = !tokens || !running || PyObject_SetAttr(output, s_kvfence_in_flight, running);
     if (!failed && !PyDict_Check(tokens)) {
         PyErr_SetString(PyExc_TypeError, "num_scheduled_tokens is not a dictionary");
@@ -11,10 +11,10 @@ static int dispatched(Hook *hook, Row *row, Object *stream, Object *output) {
     if (!failed && PyDict_GET_SIZE(tokens)) {
         Object *uneven = get(output, s_scheduled_spec_decode_tokens);
         int some = uneven ? PyObject_IsTrue(uneven) : -1;
-        row->in_flight++;
+        notes->in_flight++;
         failed = some < 0;
-        if (!failed && row->on) {
-            Note note = begin_note(row->row, hook->tell[0], 4);
+        if (!failed && notes->on) {
+            Note note = begin_note(notes->row, hook->calls[0], 4);
             put(&note, stream), put_number(&note, (Word)output), put_pairs(&note, tokens);
             if (some) put_all(&note, uneven);
             else put_list(&note, 0);
@@ -28,50 +28,50 @@ static int dispatched(Hook *hook, Row *row, Object *stream, Object *output) {
 
 static Object *schedule(Hook *hook, REST) {
     Object *stream;
-    Row *row;
+    NoteQueue *notes;
     /* Steps in flight are counted where nothing else is observed, too. */
-    if (observed(hook, args[0], s__kvfence_stream, &stream, &row) != NOTED) return plain(hook, PASS);
-    Py_INCREF(stream), Py_INCREF(row);
+    if (observed(hook, args[0], s__kvfence_stream, &stream, &notes) != NOTED) return plain(hook, PASS);
+    Py_INCREF(stream), Py_INCREF(notes);
     Object *output = original(hook, PASS);
-    if (output && dispatched(hook, row, stream, output) && trouble((Object *)row)) Py_CLEAR(output);
-    Py_DECREF(stream), Py_DECREF(row);
+    if (output && dispatched(hook, notes, stream, output) && trouble((Object *)notes)) Py_CLEAR(output);
+    Py_DECREF(stream), Py_DECREF(notes);
     return output;
 }
 
 /* update_from_output: argument 0 is the scheduler's output of the step. */
 static Object *update_from_output(Hook *hook, REST) {
     Object *stream, *output = argument(hook, 0, PASS);
-    Row *row;
-    if (!output || observed(hook, args[0], s__kvfence_stream, &stream, &row) != NOTED) return plain(hook, PASS);
-    Py_INCREF(stream), Py_INCREF(row);
+    NoteQueue *notes;
+    if (!output || observed(hook, args[0], s__kvfence_stream, &stream, &notes) != NOTED) return plain(hook, PASS);
+    Py_INCREF(stream), Py_INCREF(notes);
     Object *tokens = get(output, s_num_scheduled_tokens), *uneven = get(output, s_scheduled_spec_decode_tokens);
     Object *done = 0;
     int failed = !tokens || !uneven, some = failed ? 0 : PyObject_IsTrue(tokens);
-    if (some > 0 && row->in_flight > 0) row->in_flight--;
+    if (some > 0 && notes->in_flight > 0) notes->in_flight--;
     if (some > 0 && !failed) {
-        Note note = begin_note(row->row, hook->tell[0], 2);
+        Note note = begin_note(notes->row, hook->calls[0], 2);
         put(&note, stream), put_number(&note, (Word)output);
         failed |= end_note(&note);
     }
-    if (!failed || !trouble((Object *)row)) done = original(hook, PASS);
+    if (!failed || !trouble((Object *)notes)) done = original(hook, PASS);
     if (done) {
-        /* tell[1](scheduler, output): after a step with speculative tokens */
+        /* calls[1](scheduler, output): after a step with speculative tokens */
         if (uneven && PyObject_IsTrue(uneven)) {
-            Object *settled = PyObject_CallFunctionObjArgs(hook->tell[1], args[0], output, 0);
-            if (!settled && trouble((Object *)row)) Py_CLEAR(done);
+            Object *settled = PyObject_CallFunctionObjArgs(hook->calls[1], args[0], output, 0);
+            if (!settled && trouble((Object *)notes)) Py_CLEAR(done);
             Py_XDECREF(settled);
         }
-        if (row->on && row->row) {
-            row->done = row->row->used;
-            if (row->done > row->full) {
-                Object *turned = PyObject_CallMethodObjArgs((Object *)row, s_turn, 0);
-                if (!turned && trouble((Object *)row)) Py_CLEAR(done);
+        if (notes->on && notes->row) {
+            notes->done = notes->row->used;
+            if (notes->done > notes->full) {
+                Object *turned = PyObject_CallMethodObjArgs((Object *)notes, s_turn, 0);
+                if (!turned && trouble((Object *)notes)) Py_CLEAR(done);
                 Py_XDECREF(turned);
             }
         }
     }
     Py_XDECREF(tokens), Py_XDECREF(uneven);
-    Py_DECREF(stream), Py_DECREF(row);
+    Py_DECREF(stream), Py_DECREF(notes);
     return done;
 }
 
@@ -90,17 +90,17 @@ static Object *hook_vectorcall(Object *self, REST) {
     return hook->call(hook, PASS);
 }
 
-/* Hook(kind, original, plain, tell, arguments): `tell` are functions; `arguments` are (name, place, default) each, or
+/* Hook(kind, original, plain, calls, arguments): `calls` are functions; `arguments` are (name, place, default) each, or
 (name, place) without a default. */
 static Object *hook_new(PyTypeObject *type, Object *args, Object *named) {
     const char *kind;
-    Object *original, *plain, *tell, *arguments;
-    if (!PyArg_ParseTuple(args, "sOOO!O!", &kind, &original, &plain, &PyTuple_Type, &tell, &PyTuple_Type, &arguments))
+    Object *original, *plain, *calls, *arguments;
+    if (!PyArg_ParseTuple(args, "sOOO!O!", &kind, &original, &plain, &PyTuple_Type, &calls, &PyTuple_Type, &arguments))
         return NULL;
     Call call = 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].name, kind)) call = kinds[i].call;
-    if (!call || PyTuple_GET_SIZE(tell) > 3 || PyTuple_GET_SIZE(arguments) > MOST) {
+    if (!call || PyTuple_GET_SIZE(calls) > 3 || PyTuple_GET_SIZE(arguments) > MOST) {
         PyErr_Format(PyExc_ValueError, "no compiled hook %s", kind);
         return NULL;
     }
@@ -108,7 +108,7 @@ static Object *hook_new(PyTypeObject *type, Object *args, Object *named) {
     if (!hook) return NULL;
     hook->vectorcall = hook_vectorcall, hook->call = call;
     hook->original = Py_NewRef(original), hook->plain = Py_NewRef(plain);
-    for (Size i = 0; i < PyTuple_GET_SIZE(tell); i++) hook->tell[i] = Py_NewRef(PyTuple_GET_ITEM(tell, i));
+    for (Size i = 0; i < PyTuple_GET_SIZE(calls); i++) hook->calls[i] = Py_NewRef(PyTuple_GET_ITEM(calls, i));
     for (Size i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
         Object *name, *otherwise = 0;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(arguments, i), "Un|O", &name, &hook->places[i], &otherwise)) {
@@ -128,9 +128,9 @@ static int hook_traverse(Hook *self, visitproc visit, void *arg) {
     for (int i = 0; i < 2; i++) {
         Py_VISIT(self->seen[i].alive);
         Py_VISIT(self->seen[i].what);
-        Py_VISIT(self->seen[i].row);
+        Py_VISIT(self->seen[i].notes);
     }
-    for (int i = 0; i < 3; i++) Py_VISIT(self->tell[i]);
+    for (int i = 0; i < 3; i++) Py_VISIT(self->calls[i]);
     for (int i = 0; i < MOST; i++) Py_VISIT(self->defaults[i]);
     return 0;
 }
@@ -139,7 +139,7 @@ static int hook_clear(Hook *self) {
     Py_CLEAR(self->plain);
     Py_CLEAR(self->dict);
     for (int i = 0; i < 2; i++) forget(&self->seen[i]);
-    for (int i = 0; i < 3; i++) Py_CLEAR(self->tell[i]);
+    for (int i = 0; i < 3; i++) Py_CLEAR(self->calls[i]);
     for (int i = 0; i < MOST; i++) {
         Py_CLEAR(self->names[i]);
         Py_CLEAR(self->defaults[i]);
@@ -170,16 +170,16 @@ static PyTypeObject HookType = {
     .tp_descr_get = hook_bound,
 };
 
-/* (Row, Sheet, Hook, moved) */
+/* (NoteQueue, NoteRow, Hook, moved) */
 Object *compiled_hooks(void) {
 #define INTERN(name) \
     if (!(s_##name = PyUnicode_InternFromString(#name))) return NULL;
     NAMES(INTERN)
-    if (PyType_Ready(&SheetType) || PyType_Ready(&RowType) || PyType_Ready(&HookType)) return NULL;
+    if (PyType_Ready(&NoteRowType) || PyType_Ready(&NoteQueueType) || PyType_Ready(&HookType)) return NULL;
     Object *full = PyLong_FromLong(FULL);
-    int failed = !full || PyDict_SetItemString(SheetType.tp_dict, "full", full);
+    int failed = !full || PyDict_SetItemString(NoteRowType.tp_dict, "full", full);
     Py_XDECREF(full);
     if (failed) return NULL;
     Object *moved = PyCFunction_NewEx(&moved_method, 0, 0);
-    return Py_BuildValue("(OOON)", (Object *)&RowType, (Object *)&SheetType, (Object *)&HookType, moved);
+    return Py_BuildValue("(OOON)", (Object *)&NoteQueueType, (Object *)&NoteRowType, (Object *)&HookType, moved);
 }

@@ -59,15 +59,15 @@ static Object *moved_listed(Object *module, Object *const *args, Size count) {
         PyErr_SetString(PyExc_TypeError, "moved() takes three dictionaries");
         return NULL;
     }
-    Sheet *sheet = (Sheet *)sheet_new(&SheetType, 0, 0);
-    if (!sheet) return NULL;
-    Note note = begin_note(sheet, Py_None, 1);
+    NoteRow *row = (NoteRow *)row_new(&NoteRowType, 0, 0);
+    if (!row) return NULL;
+    Note note = begin_note(row, Py_None, 1);
     Size where = note.at, found;
     put_list(&note, 0);
     found = put_moved(&note, args[0], args[1], args[2]);
-    if (found >= 0) sheet->words[where] = WORD(LIST, found);
-    Object *all = end_note(&note) ? 0 : decoded(sheet, &where, 0);
-    Py_DECREF(sheet);
+    if (found >= 0) row->words[where] = WORD(LIST, found);
+    Object *all = end_note(&note) ? 0 : decoded(row, &where, 0);
+    Py_DECREF(row);
     return all;
 }
 static PyMethodDef moved_method = {"moved", (PyCFunction)(void (*)(void))moved_listed, METH_FASTCALL, 0};
@@ -103,7 +103,7 @@ static Size put_owners(Note *note, Object *tracked, Object *owners, Object *toke
 
 /* Notes what the metadata of a step was made from: see _step in hooks_simple.py. 1: the tier is full, which is left to
 Python. */
-static int step_decided(Hook *hook, Row *row, Object *tier, Object *manager, Object *meta, Object *output, Size mark) {
+static int step_decided(Hook *hook, NoteQueue *notes, Object *tier, Object *manager, Object *meta, Object *output, Size mark) {
     static Slot of_tap, of_stream, of_seen;
     Object *tap = read_slot(&of_tap, tier, s_tap), *free = tap ? free_of(tap) : 0, *tracked = get(manager, s__reqs_to_store);
     Object *stream = read_slot(&of_stream, tier, s_stream), *store = get(meta, s_store_event), *load = get(meta, s_load_event);
@@ -113,35 +113,35 @@ static int step_decided(Hook *hook, Row *row, Object *tier, Object *manager, Obj
     if (!PyDict_Check(tracked) || !PyDict_Check(tokens) || !PyDict_Check(seen) || !PyLong_Check(free) || PyLong_AsLong(free) <= 0) { failed = 1; goto over; }
     owners = requests_of(manager, s__store_event_to_reqs, store), loads = requests_of(manager, s__load_event_to_reqs, load);
     if (!owners || !loads) goto over;
-    int moving = row->lively && PyDict_GET_SIZE(tracked);
-    if (moving) row->lively--;
-    Note note = begin_note(row->row, hook->tell[1], 7);
+    int moving = notes->lively && PyDict_GET_SIZE(tracked);
+    if (moving) notes->lively--;
+    Note note = begin_note(notes->row, hook->calls[1], 7);
     put(&note, tier), put(&note, store), put_some(&note, owners, 0, PY_SSIZE_T_MAX), put_some(&note, loads, 0, PY_SSIZE_T_MAX);
     Size where = note.at, more, found;
     put_list(&note, 0);
     more = put_owners(&note, tracked, owners, tokens, seen, moving);
     found = moving ? put_moved(&note, tracked, tokens, seen) : 0;
-    if (!note.failed) row->row->words[where] = WORD(LIST, more + found);
+    if (!note.failed) notes->row->words[where] = WORD(LIST, more + found);
     put_number(&note, found), put(&note, free);
-    failed = end_note(&note) || begun(hook, row, stream, mark) ? -1 : 0;
+    failed = end_note(&note) || begun(hook, notes, stream, mark) ? -1 : 0;
 over:
     Py_XDECREF(tap), Py_XDECREF(free), Py_XDECREF(tracked), Py_XDECREF(stream), Py_XDECREF(store), Py_XDECREF(load);
     Py_XDECREF(tokens), Py_XDECREF(seen), Py_XDECREF(owners), Py_XDECREF(loads);
     return failed;
 }
 
-/* build_connector_meta: argument 0 is the scheduler's output. tell[1] begins its note. */
+/* build_connector_meta: argument 0 is the scheduler's output. calls[1] begins its note. */
 static Object *build_connector_meta(Hook *hook, REST) {
     Object *tier, *output = argument(hook, 0, PASS);
-    Row *row;
-    if (!output || observed(hook, args[0], s__kvfence_tier, &tier, &row) != NOTED) return plain(hook, PASS);
-    Py_INCREF(tier), Py_INCREF(row);
-    Size mark = row->row->used;
-    row->storing = 1;
+    NoteQueue *notes;
+    if (!output || observed(hook, args[0], s__kvfence_tier, &tier, &notes) != NOTED) return plain(hook, PASS);
+    Py_INCREF(tier), Py_INCREF(notes);
+    Size mark = notes->row->used;
+    notes->storing = 1;
     Object *meta = original(hook, PASS);
-    row->storing = 0;
-    int needed = row->on && (!meta || row->lively || row->row->used != mark);
-    if (row->on && !needed) {
+    notes->storing = 0;
+    int needed = notes->on && (!meta || notes->lively || notes->row->used != mark);
+    if (notes->on && !needed) {
         Object *store = get(meta, s_store_event), *load = get(meta, s_load_event);
         needed = !store || !load || PyLong_AsLong(store) >= 0 || PyLong_AsLong(load) >= 0;
         Py_XDECREF(store), Py_XDECREF(load);
@@ -150,22 +150,22 @@ static Object *build_connector_meta(Hook *hook, REST) {
     if (needed) {
         Object *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
-        int left = meta ? step_decided(hook, row, tier, args[0], meta, output, mark) : 1;
-        if (left > 0) { /* tell[2](tier, manager, meta or None, output, mark) */
+        int left = meta ? step_decided(hook, notes, tier, args[0], meta, output, mark) : 1;
+        if (left > 0) { /* calls[2](tier, manager, meta or None, output, mark) */
             Object *where = PyLong_FromSsize_t(mark), *more = meta ? meta : Py_None, *done = 0;
-            if (where) done = PyObject_CallFunctionObjArgs(hook->tell[2], tier, args[0], more, output, where, 0);
+            if (where) done = PyObject_CallFunctionObjArgs(hook->calls[2], tier, args[0], more, output, where, 0);
             Py_XDECREF(where), Py_XDECREF(done);
             left = done ? 0 : -1;
         }
-        if (left && trouble((Object *)row)) Py_CLEAR(meta);
+        if (left && trouble((Object *)notes)) Py_CLEAR(meta);
         if (kind) PyErr_Restore(kind, error, trace);
     }
-    Py_DECREF(tier), Py_DECREF(row);
+    Py_DECREF(tier), Py_DECREF(notes);
     return meta;
 }
 
 /* The hashes in a list, with None for those of blocks that are not in the index: looks at both ends, and leaves the rest
-to tell[2](index, hashes). -1 after an error. */
+to calls[2](index, hashes). -1 after an error. */
 static int only_found(Hook *hook, Object *pool, Object *hashes) {
     Size count = PyList_GET_SIZE(hashes), good = 0;
     Object *index = get(pool, s_cached_block_hash_to_block), *done = index;
@@ -177,7 +177,7 @@ static int only_found(Hook *hook, Object *pool, Object *hashes) {
         Py_XDECREF(found);
     }
     if (done && count && good < 2) {
-        done = PyObject_CallFunctionObjArgs(hook->tell[2], index, hashes, 0);
+        done = PyObject_CallFunctionObjArgs(hook->calls[2], index, hashes, 0);
         Py_XDECREF(done);
     }
     Py_XDECREF(index);
@@ -206,58 +206,58 @@ static int stored(Hook *hook, Object *manager, Object *transfer, Object **slots,
     return failed;
 }
 
-/* _process_store_event: argument 0 is the number of the event. tell[1] begins its note, tell[2]: see only_found. */
+/* _process_store_event: argument 0 is the number of the event. calls[1] begins its note, calls[2]: see only_found. */
 static Object *process_store_event(Hook *hook, REST) {
     Object *tier, *event = argument(hook, 0, PASS);
-    Row *row;
-    if (!event || observed(hook, args[0], s__kvfence_tier, &tier, &row) != NOTED) return plain(hook, PASS);
+    NoteQueue *notes;
+    if (!event || observed(hook, args[0], s__kvfence_tier, &tier, &notes) != NOTED) return plain(hook, PASS);
     Object *stream = get(tier, s_stream), *waiting = stream ? get(args[0], s__store_event_to_blocks) : 0;
     if (!waiting || !PyDict_Check(waiting)) {
         PyErr_Clear();
         Py_XDECREF(stream), Py_XDECREF(waiting);
         return plain(hook, PASS);
     }
-    Py_INCREF(tier), Py_INCREF(row);
+    Py_INCREF(tier), Py_INCREF(notes);
     Object *transfer = Py_XNewRef(PyDict_GetItemWithError(waiting, event));
     PyErr_Clear();
-    Size mark = row->row->used;
+    Size mark = notes->row->used;
     Object *done = original(hook, PASS), *kind, *error, *trace, *slots = 0, *hashes = 0;
     PyErr_Fetch(&kind, &error, &trace);
-    if (done && transfer && row->on && stored(hook, args[0], transfer, &slots, &hashes) && trouble((Object *)row)) Py_CLEAR(done);
-    if (row->on) {
-        Note note = begin_note(row->row, hook->tell[1], 4);
+    if (done && transfer && notes->on && stored(hook, args[0], transfer, &slots, &hashes) && trouble((Object *)notes)) Py_CLEAR(done);
+    if (notes->on) {
+        Note note = begin_note(notes->row, hook->calls[1], 4);
         put(&note, tier), put(&note, event);
         if (slots) put_some(&note, slots, 0, PY_SSIZE_T_MAX), put_some(&note, hashes, 0, PY_SSIZE_T_MAX);
         else put_list(&note, 0), put_list(&note, 0);
-        if ((end_note(&note) || begun(hook, row, stream, mark)) && trouble((Object *)row)) Py_CLEAR(done);
+        if ((end_note(&note) || begun(hook, notes, stream, mark)) && trouble((Object *)notes)) Py_CLEAR(done);
     }
     Py_XDECREF(slots), Py_XDECREF(hashes), Py_XDECREF(transfer), Py_DECREF(waiting);
-    Py_DECREF(tier), Py_DECREF(row), Py_DECREF(stream);
+    Py_DECREF(tier), Py_DECREF(notes), Py_DECREF(stream);
     if (kind) PyErr_Restore(kind, error, trace);
     return done;
 }
 
-/* update_connector_output: argument 0 says what the workers finished. tell[0] begins the note of loads, tell[1] that of
+/* update_connector_output: argument 0 says what the workers finished. calls[0] begins the note of loads, calls[1] that of
 stores. */
 static Object *update_connector_output(Hook *hook, REST) {
     Object *output = argument(hook, 0, PASS), *tier;
-    Row *row;
-    if (!output || observed(hook, args[0], s__kvfence_tier, &tier, &row) != NOTED) return plain(hook, PASS);
+    NoteQueue *notes;
+    if (!output || observed(hook, args[0], s__kvfence_tier, &tier, &notes) != NOTED) return plain(hook, PASS);
     Object *received = get(output, s_finished_recving), *meta = received ? get(output, s_kv_connector_worker_meta) : 0;
     Object *completed = meta && meta != Py_None ? get(meta, s_completed_store_events) : 0;
     int known = meta && !PyErr_Occurred() && (!completed || PyDict_Check(completed)), failed = 0;
     PyErr_Clear();
-    Py_INCREF(row);
+    Py_INCREF(notes);
     if (known && PyObject_IsTrue(received) > 0) {
-        Note note = begin_note(row->row, hook->tell[0], 2);
+        Note note = begin_note(notes->row, hook->calls[0], 2);
         put(&note, tier), put_all(&note, received);
-        failed = end_note(&note) && trouble((Object *)row);
+        failed = end_note(&note) && trouble((Object *)notes);
     }
-    if (known && !failed && row->on && completed && PyDict_GET_SIZE(completed)) {
-        Note note = begin_note(row->row, hook->tell[1], 2);
+    if (known && !failed && notes->on && completed && PyDict_GET_SIZE(completed)) {
+        Note note = begin_note(notes->row, hook->calls[1], 2);
         put(&note, tier), put_pairs(&note, completed);
-        failed = end_note(&note) && trouble((Object *)row);
+        failed = end_note(&note) && trouble((Object *)notes);
     }
-    Py_XDECREF(received), Py_XDECREF(meta), Py_XDECREF(completed), Py_DECREF(row);
+    Py_XDECREF(received), Py_XDECREF(meta), Py_XDECREF(completed), Py_DECREF(notes);
     return failed ? NULL : known ? original(hook, PASS) : plain(hook, PASS);
 }

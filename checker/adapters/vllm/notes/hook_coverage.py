@@ -1,4 +1,4 @@
-"""What of a release is observed: each hook is checked, or not checked for a reason that is told."""
+"""What of a release is observed: each hook is checked, or not checked for a stated reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Coverage(dict[str, str]):
         if needed:
             self.needed.add(hook)
 
-    def unseen(self, told: str) -> None:
-        """A connector has parts that no hook observes: ``told`` says, after its name, what is not judged."""
-        name, _, what = told.partition(": ")
+    def unseen(self, message: str) -> None:
+        """Record that no hook observes parts of a connector: its name, and what is not judged."""
+        name, _, what = message.partition(": ")
         self.missing(name, what)
 
     @property

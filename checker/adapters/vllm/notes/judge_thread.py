@@ -1,6 +1,6 @@
 """Judging in a thread of its own, so that the engine's thread only has to note what happened.
 
-The engine's thread waits for the device in every step; that is when the other thread gets its turn. Nobody
+The engine's thread waits for the device in every step; that is when the other thread gets its turn. Nothing
 wakes it, since that would cost the engine: it looks a few times a second whether there is something to do.
 """
 
@@ -62,7 +62,7 @@ class Batch:
 
 
 class Judge:
-    """The thread that tells what the note queues of a process hold, and has it judged."""
+    """Has the notes in the note queues of a process judged, in a thread of its own."""
 
     def __init__(self) -> None:
         self._note_queues: list[DeferredNoteQueue] = []
@@ -102,7 +102,7 @@ class Judge:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Let the guards judge what was told."""
+        """Let the guards judge the events that the streams emitted."""
         for batch in list(self._batches):
             batch.hand_over()
 
@@ -133,7 +133,7 @@ class Judge:
                     note_queue.done = count
 
     def after_fork(self) -> None:
-        """In a child process: nobody holds the lock, and the thread does not run."""
+        """In a child process: no thread holds the lock, and the judge thread does not run."""
         self._lock = threading.RLock()
         for note_queue in self._note_queues:
             note_queue.full = 0

@@ -1,6 +1,6 @@
-"""What the hooks noted, to be told later by another thread or at once by the same.
+"""Notes of hooks, kept until another thread judges them, or judged at once by the same thread.
 
-A note is a tuple: a function that tells what happened, and its arguments. Arguments are copies: whatever
+A note is a tuple: a function that takes in what happened, and its arguments. Arguments are copies: whatever
 vLLM changes later has no part in them. Hooks note in the engine's thread, so that a note costs as little as
 appending to a list does; compiled ones write it, word by word, into rows of their own (``compiled_notes.c``).
 """
@@ -82,7 +82,7 @@ class NotedInPython(list[Any]):
 
 
 class NoteQueue:
-    """What both kinds have in common. ``stream`` is what tells: see :class:`Stream`."""
+    """What both kinds have in common. ``stream`` makes events of the notes: see :class:`Stream`."""
 
     append: Callable[[Note], None]
     """Note something."""
@@ -92,7 +92,7 @@ class NoteQueue:
     """Equal to the mark if nothing was noted since: then the call need not be ended."""
     full: int = 1 << 62
     done: int = 0
-    """The engine's thread sets it to :attr:`size` where no call is under way: up to there may be told."""
+    """The engine's thread sets it to :attr:`size` where no call is under way: up to there may be judged."""
     lively: int = 0
     on: bool = True
     """Notes are taken."""
@@ -105,7 +105,7 @@ class NoteQueue:
         self._stream = weakref.ref(stream)
 
     def end(self, mark: int, note: Note) -> None:
-        """The call that began with ``mark`` is over; ``note`` tells what it was."""
+        """The call that began with ``mark`` is over; ``note`` says what it was."""
         raise NotImplementedError
 
     def since(self, mark: int) -> list[Note] | None:
@@ -116,13 +116,7 @@ class NoteQueue:
         """The row is full."""
 
     def finish(self) -> None:
-        """Return when everything is told; what comes from here on is not noted."""
-
-    def _emit(self, note: Note) -> None:
-        try:
-            note[0](*note[1:])
-        except Exception as error:
-            self.trouble(error)
+        """Return when everything is judged; what comes from here on is not noted."""
 
     def trouble(self, error: Exception) -> None:
         """A hook could not see what it should have seen. An InvariantViolation is raised again."""
@@ -139,7 +133,7 @@ class NoteQueue:
 
 
 def _ignore(note: Note) -> None:
-    """Nobody wants to know."""
+    """Drop ``note``: the queue is stopped."""
 
 
 def _nothing() -> int:
@@ -147,26 +141,26 @@ def _nothing() -> int:
 
 
 class ImmediateNoteQueue(NoteQueue):
-    """Tells each note at once."""
+    """Gives each note to the stream at once."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self.append = self._emit
+        self.append = stream.follow
         self.begin = self._gather
         self.size = _nothing
 
     def _gather(self) -> int:
         stream = self._stream()
         if stream is not None:
-            self._emit((stream.gather,))
+            self.append((stream.gather,))
         return -1
 
     def end(self, mark: int, note: Note) -> None:
         """See :meth:`NoteQueue.end`."""
-        if mark < 0 and self.on:
-            self._emit(note)
+        if mark < 0:
+            self.append(note)
 
-    def since(self, mark: int) -> list[Note] | None:  # noqa: ARG002 - they are told already
+    def since(self, mark: int) -> list[Note] | None:  # noqa: ARG002 - they are judged already
         """See :meth:`NoteQueue.since`."""
         return None
 
@@ -176,7 +170,7 @@ class ImmediateNoteQueue(NoteQueue):
 
 
 class DeferredNoteQueue(NoteQueue):
-    """Keeps notes until another thread tells them, with :meth:`play`, up to :attr:`done`."""
+    """Keeps notes until another thread judges them, with :meth:`play`, up to :attr:`done`."""
 
     new_row: Callable[[], Row] = NotedInPython
     row: Row
@@ -201,7 +195,7 @@ class DeferredNoteQueue(NoteQueue):
 
     @property
     def at(self) -> int:
-        """Of the oldest row: up to there all is told."""
+        """Of the oldest row: up to there all is judged."""
         return self.rows[0].at
 
     def end(self, mark: int, note: Note) -> None:
@@ -211,7 +205,7 @@ class DeferredNoteQueue(NoteQueue):
         row = self.row
         stream = self._stream()
         if stream is not None:
-            # Nothing past `mark` is told yet, unless the engine stood still in the call for long.
+            # Nothing past `mark` is judged yet, unless the engine stood still in the call for long.
             row.insert(max(mark, row.at), (stream.gather,))
             row.append(note)
 
@@ -220,7 +214,7 @@ class DeferredNoteQueue(NoteQueue):
         return self.row.since(mark)
 
     def turn(self) -> None:
-        """A new row; the thread that tells is started where it does not run, as after a fork."""
+        """Begin a new row; the judge thread is started where it does not run, as after a fork."""
         self.thread = threading.get_ident()
         self.judge.wanted()
         if len(self.rows) > MOST_ROWS:
@@ -231,7 +225,7 @@ class DeferredNoteQueue(NoteQueue):
         self._bind()
 
     def play(self, seconds: float = inf) -> bool:
-        """Tell what may be told, for about ``seconds``; whether more is left. By one thread at a time."""
+        """Judge what may be judged, for about ``seconds``; whether more is left. By one thread at a time."""
         rows, until = self.rows, monotonic() + seconds
         while True:
             row = rows[0]
@@ -240,7 +234,10 @@ class DeferredNoteQueue(NoteQueue):
             while row.at < limit:
                 note = row.take()
                 if note is not None:
-                    self._emit(note)
+                    try:
+                        note[0](*note[1:])
+                    except Exception as error:
+                        self.trouble(error)
                 if monotonic() > until:
                     return True
             if not over:
@@ -250,12 +247,12 @@ class DeferredNoteQueue(NoteQueue):
                 self.spare.append(row)
 
     def allow(self) -> None:
-        """All that is noted may be told: no call is under way."""
+        """Allow all that is noted to be judged: no call is under way."""
         self.done = len(self.row)
 
     @property
     def gone(self) -> bool:
-        """Whether the engine is gone, and all is told."""
+        """Whether the engine is gone, and all is judged."""
         return self._stream() is None and len(self.rows) == 1 and self.at >= len(self.row)
 
     def finish(self) -> None:

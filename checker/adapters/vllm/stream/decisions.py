@@ -1,6 +1,6 @@
 """What the scheduler side of SimpleCPUOffloadConnector decided: promises, loads, stores, blocks passed over.
 
-Everything is told from what the hooks noted: the pool operations of a call, its result, and copies of the
+Everything is emitted from what the hooks noted: the pool operations of a call, its result, and copies of the
 state that every release since 0.19 keeps under the same names.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.numbers import packed
-from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, EVICT, FREE, TOUCH, Item
+from kvfence.checker.adapters.vllm.stream.pool_events import ALLOC, EVICT, FREE, TOUCH, Item, packed
 from kvfence.checker.adapters.vllm.stream.transfers import Tier, Transfer, pairs
 from kvfence.spec import events as ev
 
@@ -70,7 +69,7 @@ def looked_up(tier: Tier, id_: str, local: int, external: int, hits: list[Any] |
             else:
                 tier.pins.pop(state.id, None)
         else:
-            stream.nobody([item])
+            stream.emit_unattributed([item])
     if not mine:
         return
     if not external:
@@ -128,13 +127,13 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
     else:
         if state.promiser is None or state.promiser is tier:
             stream.withdraw(state)
-        stream.nobody(holds)
+        stream.emit_unattributed(holds)
     for item in drops:
         if item.tap is tier.tap and item.kind == FREE:
             tier.pins.pop(id_, None)
             stream.emit_item(item, state.hit)
         else:
-            stream.nobody([item])
+            stream.emit_unattributed([item])
 
 
 def _resident(tier: Tier, state: RequestState, group: int, at: Sequence[int]) -> None:
@@ -199,7 +198,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
     used = {id(item) for item in items if item.kind in {ALLOC, TOUCH}} if found else set()
     for item in items:
         if id(item) not in used:
-            stream.nobody([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.emit_label(item)
+            stream.emit_unattributed([item]) if item.kind in {ALLOC, TOUCH, FREE} else stream.emit_label(item)
     ids = step.owners
     transfers: list[Transfer] = []
     for number, (taken, read) in enumerate(found):
@@ -213,7 +212,7 @@ def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
 
 
 def decide_store(tier: Tier, id_: str, taken: Item, read: Item) -> list[Transfer]:
-    """Tell a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of nobody)."""
+    """Emit a store to the slots ``taken`` of the blocks ``read``, for request ``id_`` ("": of no request)."""
     hashes = read.hashes
     if hashes is None:
         hashes = [tier.stream.gpu.hash_of(slot) for slot in read.slots]
@@ -275,7 +274,7 @@ def _runs(at: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _made_room(tier: Tier, items: list[Item]) -> None:
-    """Remember what left the tier's index for the stores that are told."""
+    """Remember what left the tier's index for the stores that are emitted."""
     for item in items:
         if item.kind == EVICT and item.tap is tier.tap and item.extra:
             tier.evicted.update(item.extra)
@@ -286,7 +285,7 @@ def last_stores(tier: Tier, id_: str, items: list[Item]) -> None:
     _made_room(tier, items)
     for item in items:
         if item.kind not in {ALLOC, TOUCH}:
-            tier.stream.nobody([item])
+            tier.stream.emit_unattributed([item])
     for taken, read in pairs(items, tier.tap, tier.stream.gpu):
         tier.queued += decide_store(tier, id_, taken, read)
 
@@ -374,7 +373,7 @@ def _drop(
 def account_finished(
     tier: Tier, id_: str, status: str, computed: int, free: int, tables: list[list[int]]
 ) -> None:
-    """A request is finished: tell of its full blocks that are not stored why not, if that can be seen.
+    """A request is finished: emit why its full blocks that are not stored are not, if that can be seen.
 
     ``tables``: by group, the slots of the blocks that it has now.
     """

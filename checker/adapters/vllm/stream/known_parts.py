@@ -26,7 +26,7 @@ def parts(connector: Any) -> Iterator[Any]:
 def unseen_tiers(connector: Any, bound: Callable[[Any], bool] = lambda _: True) -> list[str]:
     """What of the scheduler side of ``connector`` is not judged, in words.
 
-    ``bound``: whether a scheduler side that the hooks know was told of the GPU's pool.
+    ``bound``: whether a scheduler side that the hooks know was bound to the GPU's pool.
     """
     found = []
     for part in parts(connector):
@@ -42,13 +42,13 @@ def unseen_orders(connector: Any) -> list[str]:
     """What of the worker side of ``connector`` is not judged, in words."""
     found = []
     for part in parts(connector):
-        told = f"{type(part).__name__}: the order of its streams is not judged"
+        message = f"{type(part).__name__}: the order of its streams is not judged"
         gaps = [getattr(value, GAPS, None) for value in vars(part).values()]
         known = [each for each in gaps if each is not None]
         if known:
-            found += [f"{told}: {each}" for each in known if each]
+            found += [f"{message}: {each}" for each in known if each]
         elif not any(_names(value) & WORKER_SIDES for value in vars(part).values()):
-            found.append(told)
+            found.append(message)
     return list(dict.fromkeys(found))
 
 

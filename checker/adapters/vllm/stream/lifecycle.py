@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.pool_tap import PoolTap
+from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
 from kvfence.checker.adapters.vllm.stream.steps import StepStream
 from kvfence.checker.adapters.vllm.stream.tables import Tables, emit_table
 from kvfence.spec import events as ev
@@ -46,7 +46,7 @@ class EngineStream(StepStream):
         state.admitted = True
         state.local = local
         if not self.tiers:
-            return  # Steps are not told either.
+            return  # Steps are not emitted either.
         if self.unseen and external > 0:
             if state.promised:
                 state.admission = local, external, total
@@ -122,7 +122,7 @@ class EngineStream(StepStream):
         self.emit(ev.Finish(state.id, state.gen, why, self.confirmed(state, computed)))
 
     def confirmed(self, state: RequestState, computed: int) -> int:
-        """Tokens of a request whose KV is written by the steps that were told: none without a tier."""
+        """Tokens of a request whose KV is written by the steps that were emitted: none without a tier."""
         if not self.tiers:
             return 0
         if state.open_loads or state.id in self.loaded_whole:
@@ -147,14 +147,14 @@ class EngineStream(StepStream):
         if slots:
             self.leaving[state.table] = (state.id, state.gen, slots)
 
-    def left(self, id_: str, gen: int) -> None:
+    def table_left(self, id_: str, gen: int) -> None:
         """The table of a generation that is over was given back."""
         self.emit(ev.Retire(id_, gen))
 
     # Tokens that do not count after all.
 
     def settle(self, state: RequestState, computed: int) -> None:
-        """Tell the tokens that count as computed when some of a step may have been rejected."""
+        """Emit the tokens that count as computed when some of a step may have been rejected."""
         if state.uneven:
             state.uneven = False
             self.emit(ev.Rollback(state.id, state.gen, computed))
@@ -201,7 +201,7 @@ class EngineStream(StepStream):
             self.empty(tap)
 
     def empty(self, tap: PoolTap) -> None:
-        """Tell that all slots of a pool left its prefix index, other than by a reset of all tiers."""
+        """Emit that all slots of a pool left its prefix index, other than by a reset of all tiers."""
         gone = np.flatnonzero(tap.labels).tolist()
         tap.labels[:] = False
         if gone:

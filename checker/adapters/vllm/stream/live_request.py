@@ -6,35 +6,14 @@ from typing import Any
 
 
 class RequestState:
-    """One request and its generation, its block tables as they were seen to grow, what was stored of them."""
-
-    __slots__ = (
-        "admission",
-        "admitted",
-        "blocked",
-        "covered",
-        "cursor",
-        "ended",
-        "freed",
-        "gen",
-        "hit",
-        "id",
-        "lengths",
-        "local",
-        "open_loads",
-        "promised",
-        "promiser",
-        "table",
-        "tables",
-        "uneven",
-    )
+    """One request and its generation, its block tables as observed, and what was stored of them."""
 
     def __init__(self, id_: str, gen: int) -> None:
         self.id = id_
         self.begin(gen)
 
     def begin(self, gen: int) -> None:
-        """A new generation: nothing is held, promised or stored."""
+        """Begin a new generation: nothing is held, promised or stored."""
         self.gen = gen
         self.table = f"req:{self.id}.{gen}"
         self.hit = f"hit:{self.id}.{gen}"
@@ -48,21 +27,21 @@ class RequestState:
         self.local = 0
         self.open_loads = 0
         self.lengths: dict[int, int] = {}
-        """By group: blocks of the table that were seen to enter it."""
+        """By group: blocks of the table that were observed to enter it."""
         self.tables: dict[int, list[int]] = {}
-        """By group: the slots that were seen to enter it, also those that left it since; -1 for no slot."""
+        """By group: the slots that entered it, also those that left it since; -1 for no slot."""
         self.freed: set[int] = set()
         """Slots that left the tables since."""
         self.covered: dict[int, bytearray] = {}
         """By group: 1 for each block of the table that was queued or dropped."""
         self.cursor: list[int] | None = None
         self.blocked: dict[int, int] = {}
-        """By group: blocks that were ready when the tier was last seen to be full."""
+        """By group: blocks that were ready when the tier was last observed to be full."""
         self.uneven = False
         """A step computes tokens of it that may be rejected."""
 
     def enter(self, group: int, at: int, slots: list[int]) -> None:
-        """``slots`` are in the table of ``group`` from index ``at`` on."""
+        """Take in that ``slots`` are in the table of ``group`` from index ``at`` on."""
         table = self.tables.setdefault(group, [])
         if len(table) < at:
             table.extend([-1] * (at - len(table)))
@@ -72,14 +51,14 @@ class RequestState:
             self.freed.difference_update(slots)
 
     def emptied(self) -> None:
-        """All blocks of the table were given back, or will be."""
+        """Take in that all blocks of the table were given back, or will be."""
         self.lengths.clear()
         self.tables.clear()
         self.freed.clear()
         self.admitted = False
 
     def cover(self, group: int, start: int, end: int) -> None:
-        """Blocks ``start`` .. ``end - 1`` are accounted for."""
+        """Take in that blocks ``start`` .. ``end - 1`` are accounted for."""
         done = self.covered.setdefault(group, bytearray())
         if len(done) < end:
             done.extend(bytes(end - len(done)))

@@ -1,4 +1,4 @@
-"""Model steps as events: dispatched, processed, and many that are alike told as one."""
+"""Model steps as events: dispatched, processed, and many that are alike emitted as one."""
 
 from __future__ import annotations
 
@@ -18,26 +18,18 @@ class StepStream(Stream):
         self.steps: deque[tuple[int, int, dict[str, int]]] = deque()
         """Of each step in flight: its number, the id of its output, its tokens by request."""
         self.next_step = 0
-        self.still: dict[str, int] | None = None
-        """Tokens of the step that was processed last, if nothing was told since it was dispatched."""
         self.repeats = 0
-        """Further steps like it that were dispatched and processed, and not told yet."""
+        """Further steps like it that were dispatched and processed, and not emitted yet."""
         self.loaded_whole: set[str] = set()
         """Requests all of whose tokens a tier that is not observed loads, before their first step."""
 
-    def emit(self, event: ev.Event) -> None:
-        """Tell ``event``, after the steps that were put off."""
-        if self.still is not None:
-            self.emit_repeats()
-        super().emit(event)
-
     def dispatched(self, output: int, tokens: dict[str, int], uneven: Sequence[str] = ()) -> None:
-        """A step was handed to the workers: the id of its output, its tokens by request.
+        """Take in that a step was handed to the workers: the id of its output, its tokens by request.
 
         Of the tokens of ``uneven`` requests some may be rejected.
 
-        Steps that follow each other with the same tokens and nothing told between them are told as one: the
-        decode steps of a batch, most of them. It has all of their tokens.
+        Steps that follow each other with the same tokens and no event between them are emitted as one: most
+        of them are the decode steps of a batch. It has all of their tokens.
         """
         if not tokens or not self.tiers:
             return  # Without a tier only steps use the GPU's slots, and they do so one after the other.
@@ -48,15 +40,12 @@ class StepStream(Stream):
             self.emit_repeats()
         if self.loaded_whole:
             self.loaded_whole.difference_update(tokens)
-        number = self.next_step
-        self.next_step = number + 1
-        self.emit(ev.Dispatch(number, list(tokens), list(tokens.values())))
-        self.steps.append((number, output, tokens))
+        self.steps.append((self._dispatch(tokens), output, tokens))
         for id_ in uneven:
             self.request(id_).uneven = True
 
     def processed(self, wanted: int) -> None:
-        """The output ``wanted`` of a step arrived."""
+        """Take in that the output ``wanted`` of a step arrived."""
         steps = self.steps
         if not steps:
             return
@@ -66,7 +55,7 @@ class StepStream(Stream):
         self.over()  # Of this output, or of one of which this is a copy, as from another process.
 
     def over(self) -> None:
-        """The oldest step in flight is over."""
+        """End the oldest step in flight."""
         number, _, tokens = self.steps.popleft()
         if number < 0:
             self.repeats += 1
@@ -76,20 +65,22 @@ class StepStream(Stream):
             self.still = tokens
 
     def emit_repeats(self) -> None:
-        """Tell the steps that were put off."""
+        """Emit the steps that were put off."""
         tokens, repeats = self.still, self.repeats
         self.still, self.repeats = None, 0
         if tokens is not None and repeats:
-            number = self.next_step
-            self.next_step = number + 1
-            self.emit(ev.Dispatch(number, list(tokens), [repeats * count for count in tokens.values()]))
-            self.emit(ev.Process(number))
+            self.emit(ev.Process(self._dispatch(tokens, repeats)))
         if self.steps and self.steps[0][0] < 0:
             _, output, running = self.steps.popleft()
-            number = self.next_step
-            self.next_step = number + 1
-            self.steps.append((number, output, running))
-            self.emit(ev.Dispatch(number, list(running), list(running.values())))
+            self.steps.append((self.next_step, output, running))
+            self._dispatch(running)
+
+    def _dispatch(self, tokens: dict[str, int], times: int = 1) -> int:
+        """Emit a dispatched step, or ``times`` that are alike as one; returns its number."""
+        number = self.next_step
+        self.next_step = number + 1
+        self.emit(ev.Dispatch(number, list(tokens), [times * count for count in tokens.values()]))
+        return number
 
     def in_flight(self, id_: str) -> int:
         """Tokens of a request in steps that are dispatched and not processed."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, FREE, TOUCH, Item
-
-if TYPE_CHECKING:
-    from kvfence.checker.adapters.vllm.stream.stream import Stream
+from kvfence.checker.adapters.vllm.stream.pool_events import ALLOC, FREE, TOUCH, Item
+from kvfence.checker.adapters.vllm.stream.stream import Stream
 
 Tables: TypeAlias = tuple[tuple[int, int, list[Any]], ...]
 """Of each table of a request, as noted: its group, the index of the first block noted, blocks to the end."""
@@ -40,7 +38,7 @@ class TableReader:
 
 
 def emit_table(stream: Stream, state: RequestState, items: list[Item], tables: Tables = ()) -> None:
-    """Tell ``items`` as done by the block table of ``state``."""
+    """Emit ``items`` as done by the block table of ``state``."""
     for item in items:
         if item.kind in {ALLOC, TOUCH} and item.tap is stream.gpu:
             group, at = place(state, item.slots, tables)

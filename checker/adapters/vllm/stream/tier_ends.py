@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvfence.checker.adapters.vllm.stream.decisions import Cursors, give_up, last_stores
-from kvfence.checker.adapters.vllm.stream.pool_tap import ALLOC, FREE, Item
+from kvfence.checker.adapters.vllm.stream.pool_events import ALLOC, FREE, Item
 from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 
@@ -64,7 +64,7 @@ def ending(tier: Tier, id_: str, withdraws: bool, known: tuple[str, list[int], i
                 tier.pins.pop(id_)
                 stream.emit_item(item, state.hit)
             else:
-                stream.nobody([item])
+                stream.emit_unattributed([item])
 
     stream.enter(handle)
 

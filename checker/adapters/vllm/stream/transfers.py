@@ -9,16 +9,17 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
+from kvfence.checker.adapters.vllm.stream.content_keys import keys_and_groups, packed_keys
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.numbers import indexes, keys_and_groups, packed, packed_keys
-from kvfence.checker.adapters.vllm.stream.pool_tap import (
+from kvfence.checker.adapters.vllm.stream.pool_events import (
     ALLOC,
     EVICT,
     FREE,
@@ -27,54 +28,41 @@ from kvfence.checker.adapters.vllm.stream.pool_tap import (
     UNLABEL,
     Item,
     PoolTap,
+    indexes,
+    packed,
 )
 from kvfence.spec import events as ev
 
 
+@dataclass(eq=False, slots=True)
 class Transfer:
     """Blocks of one request and group on their way."""
 
-    __slots__ = (
-        "again",
-        "cpu",
-        "cpu_pack",
-        "gpu",
-        "gpu_pack",
-        "group",
-        "hashes",
-        "holder",
-        "issued",
-        "keys",
-        "kind",
-        "ok",
-        "op",
-        "reported",
-        "state",
-    )
+    op: int
+    kind: ev.Kind
+    gpu: list[int]
+    cpu: list[int]
+    keys: Any
+    group: int
+    hashes: list[Any]
+    gpu_pack: Any = field(init=False)
+    cpu_pack: Any = field(init=False)
+    holder: str = field(init=False)
+    again: list[int] = field(init=False)
+    """GPU slots that appear more than once: they are held once more for each time."""
+    state: RequestState | None = None
+    issued: bool = False
+    reported: int = 0
+    ok: bool = True
 
-    def __init__(
-        self, op: int, kind: ev.Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
-    ) -> None:
-        self.op = op
-        self.kind = kind
-        self.gpu = gpu
-        self.cpu = cpu
-        self.gpu_pack = packed(gpu)
-        self.cpu_pack = packed(cpu)
-        self.hashes = hashes
-        self.keys = keys
-        self.group = group
-        self.holder = f"op:{op}.0"
-        self.state: RequestState | None = None
-        self.again = repeated(gpu)
-        """GPU slots that appear more than once: they are held once more for each time."""
-        self.issued = False
-        self.reported = 0
-        self.ok = True
+    def __post_init__(self) -> None:
+        self.gpu_pack, self.cpu_pack = packed(self.gpu), packed(self.cpu)
+        self.holder = f"op:{self.op}.0"
+        self.again = repeated(self.gpu)
 
 
 def stores_are_ordered() -> bool:
-    """Whether the copy backend of this vLLM can be told what a copy has to wait for."""
+    """Whether the copy backend of this vLLM takes an event that a copy has to wait for."""
     try:
         backend = importlib.import_module("vllm.v1.simple_kv_offload.copy_backend").DmaCopyBackend
         return "wait_event" in inspect.signature(backend.launch_copy).parameters
@@ -86,13 +74,10 @@ def repeated(slots: Sequence[int]) -> list[int]:
     """The second and further appearances in ``slots``."""
     if len(set(slots)) == len(slots):
         return []
-    seen: set[int] = set()
-    found = []
-    for slot in slots:
-        if slot in seen:
-            found.append(slot)
-        seen.add(slot)
-    return found
+    again = list(slots)
+    for slot in dict.fromkeys(slots):
+        again.remove(slot)
+    return again
 
 
 def moved(
@@ -182,34 +167,30 @@ class Tier:
         found = []
         for group in sorted(set(listed)):
             here = [at for at, of in enumerate(listed) if of == group]
-            parts = ([each[at] for at in here] for each in (gpu, cpu, hashes))
-            part_gpu, part_cpu, part_hashes = parts
+            part_gpu, part_cpu, part_hashes = ([each[at] for at in here] for each in (gpu, cpu, hashes))
             found.append(self.new(kind, part_gpu, part_cpu, keys[here], group, part_hashes))
         return found
 
     def new(
         self, kind: ev.Kind, gpu: list[int], cpu: list[int], keys: Any, group: int, hashes: list[Any]
     ) -> Transfer:
-        """A transfer with the next number."""
+        """Make a transfer with the next number."""
         op = self.stream.next_op
         self.stream.next_op = op + 1
         return Transfer(op, kind, gpu, cpu, keys, group, hashes)
 
     def hold(self, transfers: list[Transfer], cpu_kind: str, free_cpu: int, free_gpu: int) -> None:
-        """Tell that the transfers hold their slots: the tier's by ``cpu_kind``, the GPU's by a touch."""
+        """Emit that the transfers hold their slots: the tier's by ``cpu_kind``, the GPU's by a touch."""
         stream, last = self.stream, transfers[-1]
+        taken = ev.Alloc if cpu_kind == ALLOC else ev.Touch
         for transfer in transfers:
-            slots, free = transfer.cpu_pack, free_cpu if transfer is last else -1
-            if cpu_kind == ALLOC:
-                stream.emit(ev.Alloc(self.tap.name, transfer.holder, slots, free))
-            else:
-                stream.emit(ev.Touch(self.tap.name, transfer.holder, slots, free))
+            free = free_cpu if transfer is last else -1
+            stream.emit(taken(self.tap.name, transfer.holder, transfer.cpu_pack, free))
         for transfer in transfers:
-            free = free_gpu if transfer is last else -1
-            self.touch_gpu(transfer, free)
+            self.touch_gpu(transfer, free_gpu if transfer is last else -1)
 
     def touch_gpu(self, transfer: Transfer, free: int) -> None:
-        """Tell that a transfer holds its GPU slots, those that it names twice by two holders."""
+        """Emit that a transfer holds its GPU slots, those that it names twice by two holders."""
         stream = self.stream
         if not transfer.again:
             stream.emit(ev.Touch("gpu", transfer.holder, transfer.gpu_pack, free))
@@ -231,7 +212,7 @@ class Tier:
         return [(f"op:{transfer.op}.0#{number}", held) for number, held in enumerate(rounds, 2)]
 
     def queue(self, transfer: Transfer, state: RequestState | None, at: Sequence[int] | Any = ()) -> None:
-        """Tell that a transfer was decided, of blocks ``at`` of the table of ``state``."""
+        """Emit that a transfer was decided, of blocks ``at`` of the table of ``state``."""
         transfer.state = state
         load = transfer.kind == "load"
         gpu, cpu = transfer.gpu_pack, transfer.cpu_pack
@@ -257,7 +238,7 @@ class Tier:
             state.open_loads += 1
 
     def issue(self, transfers: list[Transfer]) -> None:
-        """Tell that transfers were handed to the workers."""
+        """Emit that transfers were handed to the workers."""
         for transfer in transfers:
             transfer.issued = True
             self.stream.emit(ev.Issue(transfer.op, 0))
@@ -265,14 +246,14 @@ class Tier:
     # End.
 
     def report(self, transfers: list[Transfer], ranks: int) -> None:
-        """Tell that ``ranks`` more ranks finished the transfers."""
+        """Emit that ``ranks`` more ranks finished the transfers."""
         for transfer in transfers:
             for _ in range(ranks):
                 self.stream.emit(ev.Report(transfer.op, 0, transfer.reported, transfer.ok))
                 transfer.reported += 1
 
     def complete(self, transfers: list[Transfer], computed: int | None = None) -> None:
-        """Tell that transfers are over; ``computed``: tokens of the request of a load that count now."""
+        """Emit that transfers are over; ``computed``: tokens of the request of a load that count now."""
         for transfer in transfers:
             self.stream.emit(ev.Complete(transfer.op, 0, transfer.ok))
             if transfer.kind == "load":
@@ -284,7 +265,7 @@ class Tier:
             self.storing[indexes(transfer.gpu_pack)] -= 1
 
     def cancel(self, transfers: list[Transfer]) -> None:
-        """Tell that transfers that were never handed to the workers were given up."""
+        """Emit that transfers that were never handed to the workers were given up."""
         for transfer in transfers:
             transfer.ok = False
         self.issue(transfers)
@@ -292,9 +273,9 @@ class Tier:
         self.complete(transfers)
 
     def release(self, transfers: list[Transfer], items: list[Item]) -> None:
-        """Tell the frees among ``items`` as those of ``transfers``, and all others as they are.
+        """Emit the frees among ``items`` as those of ``transfers``, and all others as they are.
 
-        What was freed and belongs to none of them is told as freed by the first, which does not hold it.
+        What was freed and belongs to none of them is emitted as freed by the first, which does not hold it.
         """
         cpu_items = [item for item in items if item.kind == FREE and item.tap is self.tap]
         gpu_items = [item for item in items if item.kind == FREE and item.tap is self.stream.gpu]
@@ -302,7 +283,7 @@ class Tier:
             if item.kind in {EVICT, LABEL, UNLABEL}:
                 self.stream.emit_label(item)
         if not transfers:
-            self.stream.nobody(cpu_items + gpu_items)
+            self.stream.emit_unattributed(cpu_items + gpu_items)
             return
         self.release_pool(transfers, cpu_items, self.tap)
         self.release_pool(transfers, gpu_items, self.stream.gpu)
@@ -319,20 +300,15 @@ class Tier:
                 return
         freed = [slot for item in items for slot in item.slots]
         left: dict[int, int] = {}
-        expected = sum(len(t.cpu if tap is self.tap else t.gpu) for t in transfers)
-        whole = len(freed) == expected and (
-            len(transfers) == 1 or _same(freed, [s for t in transfers for s in _slots(t, tap is self.tap)])
-        )
-        if whole and len(transfers) == 1:
-            whole = _same(freed, _slots(transfers[0], tap is self.tap))
+        whole = _same(freed, [slot for transfer in transfers for slot in _slots(transfer, tier)])
         if not whole:
             for slot in freed:
                 left[slot] = left.get(slot, 0) + 1
         parts: list[tuple[str, list[int]]] = []
         for transfer in transfers:
-            slots = _slots(transfer, tap is self.tap)
+            slots = _slots(transfer, tier)
             holders = [(transfer.holder, slots)]
-            if transfer.again and tap is not self.tap:
+            if transfer.again and not tier:
                 holders = [(transfer.holder, list(dict.fromkeys(slots))), *self.more_holders(transfer)]
             for holder, held in holders:
                 if whole:
@@ -353,7 +329,7 @@ class Tier:
             self.stream.emit(ev.Free(tap.name, holder, packed(slots), free))
 
     def label(self, transfers: list[Transfer], slots: list[int], found: list[bytes | None]) -> None:
-        """Tell which destinations of completed stores are in the tier's index now: ``slots`` under ``found``.
+        """Emit which destinations of completed stores are in the tier's index now: ``slots`` under ``found``.
 
         What has no hash there is not in the index.
         """
@@ -380,7 +356,7 @@ def _slots(transfer: Transfer, tier: bool) -> list[int]:
 
 
 def _same(left: list[int], right: list[int]) -> bool:
-    return left == right or sorted(left) == sorted(right)
+    return len(left) == len(right) and (left == right or sorted(left) == sorted(right))
 
 
 def pairs(items: list[Item], tap: PoolTap, gpu: PoolTap) -> list[tuple[Item, Item]]:

@@ -1,6 +1,6 @@
-"""What a connector's worker does with CUDA, told: its streams, events, queues, threads and copies.
+"""What a connector's worker does with CUDA, reported: streams, events, queues, threads and copies.
 
-The names that a module of vLLM uses are replaced by ones that do the same and tell. A stream is still a
+The names that a module of vLLM uses are replaced by ones that do the same and report it. A stream is still a
 ``torch.cuda.Stream``, an event still a ``torch.Event``: observed ones are subclasses. The same is done with
 whatever stands in for CUDA where there is none.
 """
@@ -34,7 +34,7 @@ class _Here(threading.local):
         """Its number among the threads of that worker."""
         self.by = ""
         self.quiet = False
-        """Whether what it does now is told by whoever called."""
+        """Whether its caller reports what it does now."""
 
 
 here: Final = _Here()
@@ -51,10 +51,16 @@ def on_behalf_of(worker: WorkerOrder | None, by: str = "") -> Iterator[None]:
         here.worker, here.thread, here.by = before
 
 
-def telling() -> WorkerOrder | None:
-    """The worker that is to be told, if any."""
+def active_worker() -> WorkerOrder | None:
+    """The worker to which this thread reports what it does, if any."""
     worker = here.worker
     return None if worker is None or here.quiet or worker.off else worker
+
+
+def maker_of(event: Any) -> WorkerOrder | None:
+    """The worker to which this thread reports, if ``event`` is one of that worker's own."""
+    worker = active_worker()
+    return worker if worker is not None and event._kvfence_worker is worker else None
 
 
 def _made(base: Any, cls: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -64,7 +70,7 @@ def _made(base: Any, cls: Any, args: tuple[Any, ...], named: dict[str, Any]) -> 
 
 @functools.cache
 def event_class(base: Any) -> Any:
-    """A subclass of a class of device events that tells."""
+    """A subclass of a class of device events that reports what is done with them."""
 
     class ObservedEvent(base):  # type: ignore[misc]
         _kvfence_worker: WorkerOrder | None = None
@@ -76,7 +82,7 @@ def event_class(base: Any) -> Any:
             event = _made(base, cls, args, named)
             if named.get("enable_timing"):
                 event._kvfence_time = base(*args, **named)
-            worker = telling()
+            worker = active_worker()
             if worker is not None:
                 event._kvfence_worker = worker
                 event._kvfence_id = worker.new_event(event)
@@ -87,8 +93,8 @@ def event_class(base: Any) -> Any:
                 self._kvfence_worker.gone_event(self._kvfence_id)
 
         def record(self, stream: Any = None) -> Any:
-            worker = telling()
-            if worker is not None and self._kvfence_worker is worker:
+            worker = maker_of(self)
+            if worker is not None:
                 worker.recorded(here.thread, stream, self._kvfence_id)
             time = self._kvfence_time
             if time is not None:  # First: it is over when this one is.
@@ -101,22 +107,22 @@ def event_class(base: Any) -> Any:
             return base.elapsed_time(self, end_event if time is None else time)
 
         def wait(self, stream: Any = None) -> Any:
-            worker = telling()
+            worker = active_worker()
             if worker is not None:
                 worker.waited(here.thread, worker.stream_of(stream), self)
             return base.wait(self) if stream is None else base.wait(self, stream)
 
         def query(self) -> Any:
             done = base.query(self)
-            worker = telling()
-            if worker is not None and self._kvfence_worker is worker:
+            worker = maker_of(self)
+            if worker is not None:
                 worker.queried(here.thread, self._kvfence_id, bool(done))
             return done
 
         def synchronize(self) -> Any:
             result = base.synchronize(self)
-            worker = telling()
-            if worker is not None and self._kvfence_worker is worker:
+            worker = maker_of(self)
+            if worker is not None:
                 worker.synchronized(here.thread, self._kvfence_id)
             return result
 
@@ -126,32 +132,32 @@ def event_class(base: Any) -> Any:
 
 @functools.cache
 def stream_class(base: Any) -> Any:
-    """A subclass of a class of streams that tells."""
+    """A subclass of a class of streams that reports what is done with them."""
 
     class ObservedStream(base):  # type: ignore[misc]
         _kvfence_worker: WorkerOrder | None = None
 
         def __new__(cls, *args: Any, **named: Any) -> Any:
             stream = _made(base, cls, args, named)
-            stream._kvfence_worker = telling()
+            stream._kvfence_worker = active_worker()
             return stream
 
         def wait_event(self, event: Any) -> Any:
-            worker = telling()
+            worker = active_worker()
             if worker is None:
                 return base.wait_event(self, event)
             worker.waited(here.thread, worker.stream_of(self), event)
             return _quietly(base.wait_event, self, event)
 
         def wait_stream(self, stream: Any) -> Any:
-            worker = telling()
+            worker = active_worker()
             if worker is None:
                 return base.wait_stream(self, stream)
             worker.waited_for_stream(here.thread, worker.stream_of(self), worker.stream_of(stream))
             return _quietly(base.wait_stream, self, stream)
 
         def record_event(self, event: Any = None) -> Any:
-            worker = telling()
+            worker = active_worker()
             if worker is None:
                 return base.record_event(self, event)
             if event is None:
@@ -161,7 +167,7 @@ def stream_class(base: Any) -> Any:
 
         def synchronize(self) -> Any:
             result = base.synchronize(self)
-            worker = telling()
+            worker = active_worker()
             if worker is not None:
                 worker.synchronized_stream(here.thread, worker.stream_of(self))
             return result
@@ -189,11 +195,11 @@ class _Item:
 
 @functools.cache
 def queue_class(base: Any) -> Any:
-    """A subclass of a class of queues between threads that tells."""
+    """A subclass of a class of queues between threads that reports what is handed over."""
 
     class ObservedQueue(base):  # type: ignore[misc]
         def put(self, item: Any, *args: Any, **named: Any) -> Any:
-            worker = telling()
+            worker = active_worker()
             if worker is not None:
                 item = _Item(worker.handed_over(here.thread), item, here.by)
             return base.put(self, item, *args, **named)
@@ -203,7 +209,7 @@ def queue_class(base: Any) -> Any:
             if not isinstance(found, _Item):
                 return found
             here.by = found.by
-            worker = telling()
+            worker = active_worker()
             if worker is not None:
                 worker.taken(here.thread, found.number)
             return found.what
@@ -224,7 +230,7 @@ def thread_class(base: Any) -> Any:
 
     class ObservedThread(base):  # type: ignore[misc]
         def __init__(self, group: Any = None, target: Any = None, *args: Any, **named: Any) -> None:
-            self._kvfence_worker = worker = telling()
+            self._kvfence_worker = worker = active_worker()
             self._kvfence_thread = -1 if worker is None else worker.new_thread()
             base.__init__(self, group, self._kvfence_run(target), *args, **named)
 
@@ -286,7 +292,7 @@ def _platform(platform: Any) -> Any:
 def _build_params(original: Any) -> Any:
     def build_params(src_caches: Any, dst_caches: Any, stream: Any, *args: Any, **named: Any) -> Any:
         params = original(src_caches, dst_caches, stream, *args, **named)
-        worker = telling()
+        worker = active_worker()
         if worker is not None:
             asked = args[0] if args else named.get("src_access_order")
             worker.prepared(params, src_caches, dst_caches, stream, source_order(original, params, asked))
@@ -311,7 +317,7 @@ def source_order(build: Any, params: Any, asked: Any) -> od.SourceOrder:
 def _copy_blocks(original: Any) -> Any:
     def copy_blocks(src_block_ids: Any, dst_block_ids: Any, params: Any, *args: Any, **named: Any) -> Any:
         result = original(src_block_ids, dst_block_ids, params, *args, **named)
-        worker = telling()
+        worker = active_worker()
         if worker is not None:
             worker.copied(here.thread, src_block_ids, dst_block_ids, params, here.by)
         return result
@@ -336,7 +342,7 @@ class Observed:
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def observe(self, module: Any, names: tuple[str, ...]) -> list[str]:
-        """Replaces those of ``names`` that ``module`` has and that are not replaced yet; what it lacks."""
+        """Replace those of ``names`` that ``module`` has, each once; returns those that it lacks."""
         missing = []
         for name in names:
             if name not in vars(module):
@@ -355,11 +361,11 @@ class Observed:
         return missing
 
     def remove(self) -> None:
-        """Puts back what nobody has replaced in the meantime."""
+        """Put back the names that were not replaced again in the meantime."""
         while self._undo:
             module, name, replaced, before = self._undo.pop()
             if vars(module).get(name) is replaced:
                 setattr(module, name, before)
 
 
-__all__ = ["COMPUTE", "Observed", "here", "on_behalf_of", "telling"]
+__all__ = ["COMPUTE", "Observed", "active_worker", "here", "on_behalf_of"]

@@ -31,7 +31,7 @@ MOST_PARAMETERS: Final = 256
 
 
 class WorkerOrder:
-    """Observes one worker. ``on_race`` gets races; ``emitter`` is told everything; either may be missing.
+    """Observes one worker. ``on_race`` gets races; ``emitter`` gets everything; either may be missing.
 
     ``not_checked`` gets, in words, what is not judged.
     """
@@ -58,7 +58,7 @@ class WorkerOrder:
         self.gpu_caches: Callable[[Any], None] = lambda _: None
         """Called with the layers that steps use, by a connector that says itself which they are."""
         self.arrived: Any = None
-        """What connectors were told with the step that arrived last."""
+        """What connectors were given with the step that arrived last."""
         self.caches: Any = None
         """The KV cache as a connector was given it, until the first step: who is given the same is observed
         together with it.

@@ -1,8 +1,8 @@
-"""Which slots a step of the model writes and reads, from what the scheduler tells the workers.
+"""Which slots a step of the model writes and reads, from what the scheduler hands to the workers.
 
 Written are the blocks of the tokens that the step computes. Read is every block of a request that attention
 looks at, step after step; only the first and the last of these reads can be in a race that no other of them
-is in, so the first is told at once, and the last when the request loses the block.
+is in, so the first is reported at once, and the last when the request loses the block.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def widened_by(config: Any) -> int:
 
 
 class _Row:
-    """A request's blocks in one group: those from ``first`` to before ``end`` were told as read."""
+    """A request's blocks in one group: those from ``first`` to before ``end`` were reported as read."""
 
     __slots__ = ("blocks", "end", "first")
 
@@ -106,7 +106,7 @@ class BatchTables:
         self._read_earlier = read_earlier
         self._requests: dict[str, _Request] = {}
         self._readers: npt.NDArray[np.int32] = np.zeros(slots, np.int32)
-        """Of each slot: rows of live requests in which it was told as read."""
+        """Of each slot: rows of live requests in which it was reported as read."""
         self._step: list[tuple[str, int, int]] = []
 
     def follow(self, output: Any) -> None:

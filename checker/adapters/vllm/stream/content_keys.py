@@ -1,4 +1,4 @@
-"""Slots and content keys of vLLM's blocks, many at once."""
+"""Content keys and KV-cache groups of vLLM's blocks, read from their hashes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,6 @@ FEW: Final = 16
 GROUP_BYTES: Final = 4
 """A block's hash in vLLM is the hash of the prefix followed by the number of the group."""
 UNKNOWN_KEY: Final = 1 << 63
-
-
-def slots_of(blocks: Sequence[Any]) -> list[int]:
-    """The slot numbers of KVCacheBlocks."""
-    return [block.block_id for block in blocks]
-
-
-def packed(slots: Sequence[int]) -> Any:
-    """``slots`` in the form in which an event takes them fastest."""
-    if isinstance(slots, range):
-        return list(slots) if len(slots) <= FEW else np.arange(slots.start, slots.stop, dtype=np.uint32)
-    return slots if len(slots) <= FEW else array("I", slots)
-
-
-def indexes(slots: Any) -> npt.NDArray[np.uint32]:
-    """Packed ``slots`` as numpy's indexes, without a copy if they are many."""
-    return np.array(slots, dtype=np.uint32) if isinstance(slots, list) else np.frombuffer(slots, np.uint32)
 
 
 def packed_keys(keys: npt.NDArray[np.uint64] | list[int]) -> Any:

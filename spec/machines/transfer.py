@@ -470,4 +470,5 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
     transfer_lemmas.declare(m)
     transfer_accepted.declare(m)
     declare_goals(m)
+    m.liveness_sizes(Operation=1, Rank=1)
     return m

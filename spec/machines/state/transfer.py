@@ -323,5 +323,3 @@ def declare_goals(m: Machine) -> None:
         doc="an operation that was queued is idle again some day",
         o=Operation,
     )
-
-    m.liveness_sizes(Operation=1, Rank=1)

@@ -31,6 +31,7 @@ Names used in the fields:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import get_annotations
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -605,7 +606,8 @@ class StepNumbers:
 PACKED_FIELDS: Final[dict[type, tuple[tuple[str, int], ...]]] = {
     kind: tuple(
         (name, WIDE if name == "keys" else NARROW)
-        for name, annotation in kind.__annotations__.items()
+        for base in reversed(kind.__mro__)
+        for name, annotation in get_annotations(base).items()
         if annotation == "Numbers"
     )
     for kind in get_args(Event)

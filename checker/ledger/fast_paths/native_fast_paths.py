@@ -45,7 +45,10 @@ class NativePoolFastPaths(PoolFastPathsBase):
         pool.free -= count
         holder.parts.append(event.slots)
         holder.in_parts += count
-        return self.joined(pool, holder, event, count)
+        if holder.kind == "req" or count >= LONG or event.free != pool.free or pool.drift:
+            return self.joined(pool, holder, event, count)
+        self.state.slots += count
+        return None
 
     def touch(self, event: ev.Touch) -> Violation | None:
         """Ordinary: held or cached slots with content, which the holder does not have yet."""

@@ -1,6 +1,7 @@
 """Pictures: well-formed, complete in themselves, and right about who holds what and what has no order."""
 
 import re
+from inspect import get_annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -144,6 +145,11 @@ def test_coverage_shows_what_is_never_taken() -> None:
     assert "no such action / 1" in shown
 
 
+def written(kind: type) -> dict[str, object]:
+    """The annotations of an event's fields as they are written, its base classes' included."""
+    return {name: text for base in reversed(kind.__mro__) for name, text in get_annotations(base).items()}
+
+
 def test_every_event_of_the_trace_format_says_something() -> None:
     header = ev.Header(
         producer="t", pools=(ev.Pool("gpu", 4), ev.Pool("cpu", 4)), groups=(ev.Group("gpu", 1),)
@@ -151,7 +157,7 @@ def test_every_event_of_the_trace_format_says_something() -> None:
     for kind in ev.Event.__args__:
         values = {}
         for f in kind.__struct_fields__:
-            text = str(kind.__annotations__[f])
+            text = str(written(kind)[f])
             values[f] = [0] if "Numbers" in text or "Sequence" in text else "gpu" if "pool" in f else 0
         for name in ("req", "holder", "why", "what", "kind"):
             if name in values:
@@ -178,7 +184,7 @@ def test_every_order_event_is_drawn() -> None:
     for kind in od.OrderEvent.__args__:
         values: dict[str, object] = {}
         for f in kind.__struct_fields__:
-            text = str(kind.__annotations__[f])
+            text = str(written(kind)[f])
             if "Range" in text:
                 values[f] = [(0, 0, 8)]
             elif "Sequence" in text:

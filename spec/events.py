@@ -605,7 +605,8 @@ class StepNumbers:
 PACKED_FIELDS: Final[dict[type, tuple[tuple[str, int], ...]]] = {
     kind: tuple(
         (name, WIDE if name == "keys" else NARROW)
-        for name, annotation in kind.__annotations__.items()
+        for base in reversed(kind.__mro__)  # fields that kinds share are annotated where they are declared
+        for name, annotation in vars(base).get("__annotations__", {}).items()
         if annotation == "Numbers"
     )
     for kind in get_args(Event)

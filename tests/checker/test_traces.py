@@ -58,6 +58,8 @@ KEYS = [2**64 - 1 - place for place in range(100)]
         ev.Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),
         ev.Label("gpu", array("L", LONG), np.array(KEYS, np.uint64)),
         ev.Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
+        ev.Alloc("gpu", "req:1.0", np.array(LONG)),
+        ev.Touch("gpu", "req:1.0", np.array(LONG)),
     ],
 )
 def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.Event) -> None:
@@ -73,8 +75,9 @@ def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.
 )
 def test_short_lists_and_what_cannot_be_packed_stay_readable(tmp_path: Path, slots: Numbers) -> None:
     path = tmp_path / "trace.jsonl"
-    write(path, [ev.Evict("gpu", slots)])
-    assert msgspec.json.decode(path.read_bytes().splitlines()[1])["slots"] == list(ints(slots))
+    write(path, [ev.Evict("gpu", slots), ev.Alloc("gpu", "req:1.0", slots)])
+    for line in path.read_bytes().splitlines()[1:]:
+        assert msgspec.json.decode(line)["slots"] == list(ints(slots))
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])

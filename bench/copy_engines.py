@@ -7,17 +7,16 @@ Blocks are scattered on both sides. The peak is the best of single large DMA cop
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from _cuda import RESULTS, driver_or_exit, facts, heading, save, seconds, table
+from _cuda import driver_or_exit, facts, heading, seconds
+from _measure import RESULTS, arguments, save_of_card, table
 
 from kvfence.reference.copy.auto import AutoCopy, open_engines
 from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
@@ -266,7 +265,7 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
     return found
 
 
-def told(found: dict[str, Any]) -> str:
+def results_text(found: dict[str, Any]) -> str:
     """The results as Markdown."""
     top = found["peak"]
     parts = [heading("Copy engines", found)]
@@ -340,9 +339,8 @@ def told(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, output="folder for the results", default=RESULTS)
     parser.add_argument("--pool", type=float, default=32, help="GiB on each side")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     asked = parser.parse_args()
     driver = driver_or_exit()
     pools = Pools(driver, int(asked.pool * 2**30) // SIZES[-1] * SIZES[-1])
@@ -365,7 +363,7 @@ def main() -> None:
         "dma, 4 MiB": both_ways(pools, plain, 2**22),
     }
     found["sweep"] = list(sweep(pools, tried))
-    save(asked.output, "copy_engines", found, told(found))
+    save_of_card(asked.output, "copy_engines", found, results_text(found))
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ EVENTS: list[ev.Event] = [
 FIRST = b'{"format":"kvfence-trace","version":1,"producer":"x","pools":[{"name":"gpu","slots":8}]}\n'
 
 
-def write(path: Path, events: list[ev.Event]) -> Path:
+def write(path: Path, events: list[ev.Event], header: ev.Header = HEADER) -> Path:
     """A trace file of ``events``."""
-    with TraceWriter(path, HEADER) as record:
+    with TraceWriter(path, header) as record:
         for event in events:
             record(event)
     return path
@@ -308,9 +308,7 @@ def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pyte
 
 def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
     header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),), groups=(ev.Group("gpu", 16, window=32),))
-    with TraceWriter(tmp_path / "trace.jsonl", header):
-        pass
-    assert read_trace(tmp_path / "trace.jsonl")[0] == header
+    assert read_trace(write(tmp_path / "trace.jsonl", [], header))[0] == header
 
 
 def test_a_last_long_line_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:

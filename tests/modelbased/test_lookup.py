@@ -18,14 +18,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from drivers import PRESSURE, Driver, press
+from drivers import PRESSURE, RequestsDriver, press
 
 from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.reference.blocks.errors import OutOfBlocks
 from kvfence.reference.blocks.kv_cache_manager import LocalHit
 from kvfence.reference.blocks.request import Request
-from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.reference.blocks.workload import synthetic
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
@@ -50,24 +49,11 @@ HALF_PINNED: list[ls.Step] = [*LOOKED_UP[:-1], ("lookup", {"r": 0, "local": 1}),
 SCENES = [LOOKED_UP, HALF_PINNED, PINNED_TWICE, PARTLY, [*LOADED, ("finish", {"r": 0})], AGAIN]
 
 
-class LookupDriver(Driver):
+class LookupDriver(RequestsDriver):
     """Requests that are looked up, admitted, and end, while others use the tier."""
 
     def __init__(self, design: Design = SOUND) -> None:
-        super().__init__()
-        self.header = ev.Header(
-            producer="lockstep",
-            pools=(ev.Pool("gpu", GPU, null=0), ev.Pool("cpu", BLOCKS)),
-            groups=(ev.Group("gpu", 1),),
-        )
-        observer = self.events.append
-        self.gpu = design.gpu_pool("gpu", GPU, 0, observer=observer)
-        self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
-        self.tables = BlockTables((GroupSpec(block_size=1),), REQUESTS, null=0)
-        self.manager = design.manager(self.gpu, self.tables)
-        self.connector = design.connector(
-            self.manager, self.tier, lazy=True, lazy_horizon=0, observer=observer
-        )
+        super().__init__(design, GPU, BLOCKS, 1, REQUESTS, lazy=True, lazy_horizon=0)
         self.requests: dict[int, Request] = {}
         self.where = dict.fromkeys(range(REQUESTS), "new")
         self.local = dict.fromkeys(range(REQUESTS), 0)
@@ -118,10 +104,7 @@ class LookupDriver(Driver):
         request, local = self.requests[r], self.local[r]
         compute = request.total - local - accept
         self.manager.admit(request, self.local_hit(r), accept, 0 if accept else compute)
-        row, tables = request.row, self.tables
-        tables.computed[row] = tables.confirmed[row] = tables.cached[row] = local
-        self.events.append(ev.Admit(request.id, request.generation, local, accept, compute, request.total))
-        self.connector.update_state_after_alloc(request, accept)
+        self.admitted(request, local, accept)
         self.where[r] = "admitted"
 
     def find_no_room(self, r: int) -> None:
@@ -145,9 +128,7 @@ class LookupDriver(Driver):
 
     def preempt(self, r: int) -> None:
         request = self.requests[r]
-        self.events.append(ev.Preempt(request.id, request.generation))
-        self.connector.request_preempted(request)
-        confirmed = int(self.tables.confirmed[request.row])
+        confirmed = self.preempted(request)
         self.leave(request)
         request.next_generation(confirmed)
         self.where[r] = "waiting"
@@ -163,16 +144,13 @@ class LookupDriver(Driver):
         self.end(r, "abort", 0)
 
     def end(self, r: int, why: ev.FinishReason, confirmed: int) -> None:
-        request = self.requests[r]
-        self.events.append(ev.Finish(request.id, request.generation, why, confirmed))
-        self.connector.request_finished(request, aborted=why == "abort")
-        self.leave(request)
+        self.finished(self.requests[r], why, confirmed)
+        self.leave(self.requests[r])
         self.where[r] = "gone"
 
     def leave(self, request: Request) -> None:
-        if request.row >= 0:
-            self.manager.release(request)
-        self.events.append(ev.Retire(request.id, request.generation))
+        self.release(request)
+        self.observe(ev.Retire(request.id, request.generation))
 
     # The state, in the machine's words.
 

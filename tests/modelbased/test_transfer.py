@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from drivers import Driver, press
+from drivers import RequestsDriver, press
 
 from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
@@ -40,7 +40,6 @@ from kvfence.reference.blocks.errors import OutOfBlocks
 from kvfence.reference.blocks.kv_cache_manager import LocalHit
 from kvfence.reference.blocks.pool import BlockPool
 from kvfence.reference.blocks.request import Request
-from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.reference.blocks.workload import synthetic
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
@@ -122,28 +121,15 @@ class Snapshot(NamedTuple):
     cursor: bool
 
 
-class TransferDriver(Driver):
+class TransferDriver(RequestsDriver):
     """Requests of one content key, whose steps, stores and loads are in flight."""
 
     unobserved = frozenset({"good"})
 
     def __init__(self, mode: Mode, design: Design, hosts: int) -> None:
-        super().__init__()
-        self.header = ev.Header(
-            producer="lockstep",
-            pools=(ev.Pool("gpu", BLOCKS + 1, null=0), ev.Pool("cpu", hosts)),
-            groups=(ev.Group("gpu", FULL),),
-            ranks=RANKS,
-            depth=2,
-        )
+        how = {"lazy": mode == "lazy", "store_batch": 1}
+        super().__init__(design, BLOCKS + 1, hosts, FULL, REQUESTS, depth=2, ranks=RANKS, **how)
         self.mode = mode
-        self.gpu = design.gpu_pool("gpu", BLOCKS + 1, 0, observer=self.observe)
-        self.tier = design.cpu_pool("cpu", hosts, None, observer=self.observe)
-        self.tables = BlockTables((GroupSpec(FULL),), REQUESTS, null=0)
-        self.manager = design.manager(self.gpu, self.tables, depth=2)
-        self.connector = design.connector(
-            self.manager, self.tier, mode == "lazy", RANKS, store_batch=1, observer=self.observe
-        )
         self.requests = [
             Request.arriving(synthetic(r, FULL + 1, FULL, family=0), FULL) for r in range(REQUESTS)
         ]
@@ -163,7 +149,7 @@ class TransferDriver(Driver):
     # Operations and events, in the machine's words.
 
     def observe(self, event: ev.Event) -> None:
-        self.events.append(event)
+        super().observe(event)
         if isinstance(event, ev.Queue):
             free = [o for o, uses in self.uses.items() if uses < USES and not self.is_open(o)]
             o = event.op if event.op in free else free[0]
@@ -206,14 +192,14 @@ class TransferDriver(Driver):
         del b
         since = len(self.events)
         self.manager.admit(self.requests[r], NO_HIT, 0, FULL)
-        self.admitted(r, 0, 0)
+        self.admitted(self.requests[r], 0, 0)
         return [*self.steps_since(since), ("admit", {"r": r, "b": self.block(r)})]
 
     def admit_by_prefix_hit(self, r: int, b: int) -> list[ls.Step]:
         del b
         hit = self.manager.get_computed_blocks(self.requests[r])
         self.manager.admit(self.requests[r], hit, 0, 0)
-        self.admitted(r, hit.tokens, 0)
+        self.admitted(self.requests[r], hit.tokens, 0)
         return [("admit_by_prefix_hit", {"r": r, "b": self.block(r)})]
 
     def admit_by_load(self, r: int, b: int, h: int, o: int) -> list[ls.Step]:
@@ -222,18 +208,10 @@ class TransferDriver(Driver):
         since, request = len(self.events), self.requests[r]
         promised, _ = self.connector.get_num_new_matched_tokens(request, 0)
         self.manager.admit(request, NO_HIT, promised, 0)
-        self.admitted(r, 0, promised)
+        self.admitted(request, 0, promised)
         queue = next(event for event in self.events[since:] if isinstance(event, ev.Queue))
         ends = {"b": self.block(r), "h": queue.src[0], "o": self.operation(queue.op, queue.gen)}
         return [*self.steps_since(since), ("admit_by_load", {"r": r, **ends})]
-
-    def admitted(self, r: int, local: int, external: int) -> None:
-        request, tables = self.requests[r], self.tables
-        tables.computed[request.row] = tables.confirmed[request.row] = local
-        tables.cached[request.row] = local
-        compute = request.total - local - external
-        self.observe(ev.Admit(request.id, request.generation, local, external, compute, request.total))
-        self.connector.update_state_after_alloc(request, external)
 
     def block(self, r: int) -> int:
         (slot,) = self.tables.table(self.requests[r].row, 0).tolist()
@@ -343,9 +321,7 @@ class TransferDriver(Driver):
     def preempt(self, r: int) -> list[ls.Step]:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
-        self.observe(ev.Preempt(request.id, request.generation))
-        self.connector.request_preempted(request)
-        confirmed = int(self.tables.confirmed[request.row])
+        confirmed = self.preempted(request)
         steps = [*self.steps_since(since), ("preempt", {"r": r})]
         self.leave(request, [])
         request.next_generation(confirmed)
@@ -384,12 +360,10 @@ class TransferDriver(Driver):
 
     def end(self, request: Request, why: ev.FinishReason) -> None:
         confirmed = int(self.tables.confirmed[request.row]) if request.row >= 0 else 0
-        self.observe(ev.Finish(request.id, request.generation, why, confirmed))
-        self.connector.request_finished(request, aborted=why == "abort")
+        self.finished(request, why, confirmed)
 
     def leave(self, request: Request, steps: list[ls.Step]) -> None:
-        if request.row >= 0:
-            self.manager.release(request)
+        self.release(request)
         self.leaving[request.holder] = Leaving(request, request.generation, steps)
 
     def retired(self) -> list[ls.Step]:

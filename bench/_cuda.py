@@ -35,17 +35,23 @@ def facts(driver: Driver) -> dict[str, object]:
     }
 
 
+def mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event that knows when the work before it in ``stream`` was over."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
 def seconds(stream: torch.cuda.Stream, work: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Seconds of ``work`` on the device and of the host's call, medians after one run that does not count."""
     on_device, on_host = [], []
     for _ in range(repeats + 1):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
-        begin.record(stream)
+        begin = mark(stream)
         start = time.perf_counter()
         work()
         on_host.append(time.perf_counter() - start)
-        end.record(stream)
+        end = mark(stream)
         end.synchronize()
         on_device.append(begin.elapsed_time(end) / 1e3)
     return statistics.median(on_device[1:]), statistics.median(on_host[1:])

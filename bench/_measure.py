@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import platform
+import runpy
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
@@ -134,12 +134,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def kvlife() -> Callable[[], Machine]:
     """``build`` of tests/machines/kvlife.py, the machine that search engines are compared on."""
-    spec = importlib.util.spec_from_file_location("kvlife", HERE.parent / "tests" / "machines" / "kvlife.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    build: Callable[[], Machine] = module.build
+    build: Callable[[], Machine] = runpy.run_path(str(HERE.parent / "tests/machines/kvlife.py"))["build"]
     return build
 
 

@@ -1,4 +1,4 @@
-"""Trace files: what is written is read again, and whatever is wrong with a file is told in one line."""
+"""Trace files: what is written is read again, and whatever is wrong with a file is reported in one line."""
 
 import os
 import stat
@@ -150,7 +150,7 @@ def test_a_header_with_impossible_sizes_is_not_written(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "trace.jsonl", ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)))
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be created"):
         TraceWriter(tmp_path / "no" / "trace.jsonl", HEADER)
 
@@ -173,7 +173,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "report"),
     [
         (b"", "is empty"),
         (b"\n", "line 1: is not the header of a trace"),
@@ -213,17 +213,17 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (FIRST + b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(tmp_path: Path, content: bytes, report: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=told) as raised:
+    with pytest.raises(TraceError, match=report) as raised:
         read(path)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith(f"{path}: ")
     assert "; " in str(raised.value)
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
         read_trace(tmp_path / "trace.jsonl")
     with pytest.raises(TraceError, match="is a folder"):
@@ -231,7 +231,7 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 10, 40])
-def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
+def test_a_cut_line_is_reported_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "trace.jsonl", EVENTS[:2])
     path.write_bytes(path.read_bytes()[:-cut])
     _, events = read_trace(path)
@@ -246,7 +246,7 @@ def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
+def test_a_cut_compressed_file_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
     path = write(tmp_path / "trace.zst", [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
     whole = path.read_bytes()
@@ -258,7 +258,7 @@ def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
         read_trace(path)
 
 
-def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
+def test_damaged_compressed_data_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
     path = write(tmp_path / "trace.zst", EVENTS * 1000)
     damaged = bytearray(path.read_bytes())
@@ -268,7 +268,7 @@ def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_huge_line_is_told_before_it_fills_the_memory(
+def test_a_huge_line_is_reported_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "LONGEST_LINE", 2**20)
@@ -282,7 +282,7 @@ def test_a_huge_line_is_told_before_it_fills_the_memory(
         read(path)
 
 
-def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
+def test_a_line_that_unpacks_enormously_is_reported(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     path = tmp_path / "trace.zst"
     path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(FIRST + b" " * 2**28))
@@ -296,7 +296,7 @@ def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_zstandard_the_way_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     path = write(tmp_path / "trace.zst", EVENTS)
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
@@ -369,7 +369,7 @@ def test_what_follows_a_frame_is_a_frame_or_refused(tmp_path: Path, more: bytes)
         read(path)
 
 
-def test_a_violation_is_told_of_undamaged_data_only(tmp_path: Path) -> None:
+def test_a_violation_is_reported_for_undamaged_data_only(tmp_path: Path) -> None:
     """The violation comes first and the checksum last: it is compared all the same."""
     pytest.importorskip("zstandard")
     twice = [ev.Alloc("gpu", "req:1.0", [1])] * 2
@@ -426,6 +426,6 @@ def test_a_disk_that_is_full_while_recording_is_one_line_and_leaves_nothing(tmp_
         "except TraceError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "run.jsonl")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "cannot be written (File too large); free some space" in told
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cannot be written (File too large); free some space" in printed
     assert not list(tmp_path.iterdir())

@@ -166,7 +166,7 @@ class KeepsKeys(BlockPool):
 
 
 class ReleasesForAnybody(BlockPool):
-    """A slot is released by whoever asks."""
+    """A slot is released for any holder that asks."""
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
         held = self.held(holder)
@@ -190,7 +190,7 @@ class FreesTooEarly(BlockPool):
 
 
 class EvictsOnRelease(BlockPool):
-    """A slot without holders loses its key at once, and the index is not told."""
+    """A slot without holders loses its key at once, and no event says so."""
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
         super().free_blocks(holder, slots)
@@ -217,7 +217,7 @@ def test_a_broken_pool_is_found(
 
 
 class TouchesInSilence(BlockPool):
-    """What is touched is not told."""
+    """What is touched is not emitted."""
 
     def touch(self, holder: str, slots: Slots, group: int = 0, at: int = 0) -> None:
         observer, self.observer = self.observer, None

@@ -285,9 +285,9 @@ def test_an_event_takes_its_arguments_by_name(event: Callable[..., list[object]]
         s.pin[r, b] = True
 
     g = kl.ground(m)
-    told = m.actions["act"].event
-    assert told is not None
-    assert told(g.view(g.initial), g.view(g.initial), r=1, b=2) == [(1, 1, 1, 2)]
+    events = m.actions["act"].event
+    assert events is not None
+    assert events(g.view(g.initial), g.view(g.initial), r=1, b=2) == [(1, 1, 1, 2)]
 
 
 def test_bounds_may_depend_on_the_sizes() -> None:

@@ -125,5 +125,5 @@ def test_the_evaluator_reads_quantifiers_as_grounding_does() -> None:
     g = kl.ground(m)
     evaluator = Evaluator(g.layout, g.sizes)
     goal = m.goals["some_but_not_all"].expr
-    told = [evaluator.value(goal, (*held, 0, 0, 0), {}) for held in [(0, 0, 0), (0, 1, 0), (1, 1, 1)]]
-    assert told == [0, 1, 0]
+    found = [evaluator.value(goal, (*held, 0, 0, 0), {}) for held in [(0, 0, 0), (0, 1, 0), (1, 1, 1)]]
+    assert found == [0, 1, 0]

@@ -1,19 +1,15 @@
 """Runs the measurements of this folder one by one: ``python -m bench [NAME ...]``; ``--list`` names them.
 
-Each file is one measurement and runs on its own, too: ``python bench/NAME.py --help`` tells its options.
+Each file is one measurement and runs on its own, too: ``python bench/NAME.py --help`` lists its options.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
-HERE = Path(__file__).parent
-NOT_MEASURED = 3
-"""Exit code of a measurement that this computer has no device for."""
+from bench._measure import HERE, NOT_MEASURED, arguments
 
 
 def measurements() -> dict[str, str]:
@@ -31,7 +27,8 @@ def main() -> int:
     A measurement that needs a device that is not there is named, and does not count as failed.
     """
     known = measurements()
-    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__)
+    parser.prog = "python -m bench"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {', '.join(known)}")
     parser.add_argument("--list", action="store_true", help="name the measurements and stop")
     wanted = parser.parse_args()
@@ -49,10 +46,9 @@ def main() -> int:
             left.append(name)
         elif code != 0:
             failed.append(name)
-    if left:
-        print(f"\nnot measured here: {', '.join(left)}", file=sys.stderr)
-    if failed:
-        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+    for what, names in (("not measured here", left), ("failed", failed)):
+        if names:
+            print(f"\n{what}: {', '.join(names)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -1,22 +1,17 @@
-"""What the measurements on a GPU share: the driver or a message, times by events, and files of results."""
+"""What the measurements on a GPU share: the driver or a message, facts about it, and times by events."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from _measure import NOT_MEASURED, kernel_driver, today
 
 from kvfence.reference.driver.driver import Driver, NoDevice, open_driver
-
-NOT_MEASURED: Final = 3
-RESULTS: Final = Path(__file__).parent / "results"
 
 
 def driver_or_exit() -> Driver:
@@ -32,7 +27,7 @@ def facts(driver: Driver) -> dict[str, object]:
     """What a result is of."""
     card = driver.card
     return {
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": today(),
         "card": card.name,
         "driver": kernel_driver(),
         "cuda": card.driver,
@@ -40,46 +35,26 @@ def facts(driver: Driver) -> dict[str, object]:
     }
 
 
-def kernel_driver() -> str:
-    """Version of the NVIDIA kernel driver."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
-    except OSError:
-        text = Path("/proc/driver/nvidia/version")
-        words = text.read_text(encoding="ascii").split() if text.exists() else []
-        return next((word for word in words if word[:1].isdigit()), "unknown")
+def mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event that knows when the work before it in ``stream`` was over."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
 
 
 def seconds(stream: torch.cuda.Stream, work: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Seconds of ``work`` on the device and of the host's call, medians after one run that does not count."""
     on_device, on_host = [], []
     for _ in range(repeats + 1):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
-        begin.record(stream)
+        begin = mark(stream)
         start = time.perf_counter()
         work()
         on_host.append(time.perf_counter() - start)
-        end.record(stream)
+        end = mark(stream)
         end.synchronize()
         on_device.append(begin.elapsed_time(end) / 1e3)
     return statistics.median(on_device[1:]), statistics.median(on_host[1:])
-
-
-def save(folder: Path, name: str, found: dict[str, Any], text: str) -> None:
-    """Writes ``name``-CARD.json, and ``text`` beside it as Markdown."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{name}-{str(found['card']).removeprefix('NVIDIA ').split()[0].lower()}"
-    (folder / f"{stem}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (folder / f"{stem}.md").write_text(text + "\n", encoding="utf-8")
-    print(text, flush=True)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def heading(title: str, found: dict[str, Any]) -> str:

@@ -181,8 +181,8 @@ class OffloadingLab(Lab):
         """See :meth:`Lab.leave`."""
         self.worker.prepare_store_kv(self.now)
         _, received = self.worker.get_finished(set())
-        told = self.worker.build_connector_worker_meta()
-        done = () if told is None else [job // 2 for job in told.completed_jobs if job % 2 == 0]
+        meta = self.worker.build_connector_worker_meta()
+        done = () if meta is None else [job // 2 for job in meta.completed_jobs if job % 2 == 0]
         return received, done
 
     def host(self, name: str) -> Any:

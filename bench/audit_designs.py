@@ -7,12 +7,11 @@ Fails when one was not found within the budget, which is the time of the wall, s
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from pathlib import Path
 
 import msgspec
+from _measure import arguments, save
 
 from kvfence.checker.adapters.reference import designs
 from kvfence.checker.audit.campaign import Hunt
@@ -27,7 +26,7 @@ class Found(msgspec.Struct, frozen=True):
     design: str
     seed: int
     seconds: float | None
-    """Until the invariant that the design breaks was seen broken; None if it was not."""
+    """Until the invariant that the design breaks was observed to be broken; None if it was not."""
     cases: int
     load: float
     """Processes that wanted to run at its end, over the last minute."""
@@ -47,13 +46,10 @@ def hunted(design: str, seed: int, budget: float) -> Found:
 
 def main() -> int:
     """Exit code 1 when a design was not found in time."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, output="each hunt goes to this file when it is over, as JSON")
     parser.add_argument("designs", nargs="*", help="default: all that the reference can switch on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--budget", type=float, default=60.0)
-    parser.add_argument(
-        "--output", type=Path, default=None, help="each hunt goes to this file when it is over, as JSON"
-    )
     asked = parser.parse_args()
     known = designs()
     if unknown := [name for name in asked.designs if name not in known]:
@@ -65,15 +61,13 @@ def main() -> int:
             all_found.append(found)
             when = "not found" if found.seconds is None else f"{found.seconds:5.1f} s"
             print(f"{design:32} seed {seed}: {when} ({found.cases} cases, load {found.load:.1f})", flush=True)
-            if asked.output is not None:
-                asked.output.write_bytes(msgspec.json.format(msgspec.json.encode(all_found)))
-    missed = [found for found in all_found if found.seconds is None]
+            save(asked.output, all_found)
     late = sorted(found.seconds for found in all_found if found.seconds is not None)
     print(
         f"{len(late)} of {len(all_found)} hunts found their design, half of them within "
         f"{late[len(late) // 2] if late else 0:.1f} s, the last one after {late[-1] if late else 0:.1f} s"
     )
-    return 1 if missed else 0
+    return int(len(late) < len(all_found))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ at a time while decoding, stores for each full block, loads, evictions, finishes
 from __future__ import annotations
 
 import argparse
-import gc
 import random
 import tempfile
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from _measure import SAMPLE, arguments, best_of
 
 from kvfence.checker.adapters.reference import replay
 from kvfence.checker.ledger.check import check_trace
@@ -25,13 +25,12 @@ from kvfence.spec import events as ev
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.files.traces import TraceReader, TraceWriter
 
-SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 BLOCK = 16
 Observer = Callable[[ev.Event], None]
 
 
 class SmallPool:
-    """A pool with a least-recently-freed free list and a prefix index, telling its events."""
+    """A pool with a least-recently-freed free list and a prefix index, which emits its events."""
 
     def __init__(self, name: str, slots: int, null: int | None, emit: Observer) -> None:
         self.name = name
@@ -256,17 +255,17 @@ def serving_trace(
 
 def main() -> None:
     """Judge a recorded trace and a made-up one, and print how long each part took."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--requests", type=int, default=1000, help="of the made-up trace")
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--workload", type=Path, default=SAMPLE, help="what the recorded replay serves")
-    arguments.add_argument("--replayed", type=int, default=None, help="only the first so many requests of it")
-    arguments.add_argument("--gpu-blocks", type=int, default=24576)
-    arguments.add_argument("--cpu-blocks", type=int, default=60000)
-    arguments.add_argument("--trace", type=Path, help="judge this trace instead of recording one")
-    arguments.add_argument("--compress", action="store_true")
-    arguments.add_argument("--rounds", type=int, default=3, help="the best one counts")
-    given = arguments.parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--requests", type=int, default=1000, help="of the made-up trace")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workload", type=Path, default=SAMPLE, help="what the recorded replay serves")
+    parser.add_argument("--replayed", type=int, default=None, help="only the first so many requests of it")
+    parser.add_argument("--gpu-blocks", type=int, default=24576)
+    parser.add_argument("--cpu-blocks", type=int, default=60000)
+    parser.add_argument("--trace", type=Path, help="judge this trace instead of recording one")
+    parser.add_argument("--compress", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="the best one counts")
+    given = parser.parse_args()
     suffix = ".jsonl.zst" if given.compress else ".jsonl"
     with tempfile.TemporaryDirectory() as folder:
         path = given.trace or record_replay(Path(folder) / f"recorded{suffix}", given)
@@ -329,13 +328,10 @@ def judge_file(path: Path, rounds: int) -> None:
 
 
 def measure(what: str, rounds: int, work: Callable[[], tuple[int, int]]) -> None:
-    """Print the best of so many rounds in CPU time. ``work`` returns how many events and slots it came by."""
-    best, count, slots = float("inf"), 0, 0
-    for _ in range(rounds):
-        gc.collect()
-        started = time.process_time()
-        count, slots = work()
-        best = min(best, time.process_time() - started)
+    """Print the best of so many rounds in CPU time. ``work`` returns how many events and slots it met."""
+    counts: list[tuple[int, int]] = []
+    best = best_of(rounds, {what: lambda: counts.append(work())})[what]
+    count, slots = counts[-1]
     named = f", {slots / best:,.0f} slots a second" if slots else ""
     print(f"  {what}: {count:,} events in {best:.2f} s of CPU, {count / best:,.0f} events a second{named}")
 

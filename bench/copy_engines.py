@@ -7,17 +7,16 @@ Blocks are scattered on both sides. The peak is the best of single large DMA cop
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from _cuda import RESULTS, driver_or_exit, facts, heading, save, seconds, table
+from _cuda import driver_or_exit, facts, heading, mark, seconds
+from _measure import RESULTS, arguments, save_of_card, table
 
 from kvfence.reference.copy.auto import AutoCopy, open_engines
 from kvfence.reference.copy.baselines import IndexCopy, LoopedDMA
@@ -156,20 +155,13 @@ def both_ways(pools: Pools, engine: CopyEngine, size: int) -> dict[str, float]:
     rounds = 4
 
     def run() -> dict[str, tuple[Any, Any]]:
-        marks = {}
-        for kind, stream in streams.items():
-            begin = torch.cuda.Event(enable_timing=True)
-            begin.record(stream)
-            marks[kind] = [begin]
+        begun = {kind: mark(stream) for kind, stream in streams.items()}
         for _ in range(rounds):
             for kind, stream in streams.items():
                 engine.launch(works[kind], stream)
-        for kind, stream in streams.items():
-            end = torch.cuda.Event(enable_timing=True)
-            end.record(stream)
-            marks[kind].append(end)
+        ended = {kind: mark(stream) for kind, stream in streams.items()}
         torch.cuda.synchronize()
-        return {kind: (begin, end) for kind, (begin, end) in marks.items()}
+        return {kind: (begun[kind], ended[kind]) for kind in streams}
 
     run()
     marks = run()
@@ -196,15 +188,13 @@ class Product:
         """
         torch.cuda.synchronize()
         time.sleep(REST)
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
             for _ in range(AHEAD):
                 torch.mm(self.a, self.b, out=self.out)
-            begin.record(self.stream)
+            begin = mark(self.stream)
             for _ in range(PRODUCTS):
                 torch.mm(self.a, self.b, out=self.out)
-            end.record(self.stream)
-        return begin, end
+            return begin, mark(self.stream)
 
 
 def beside(
@@ -226,12 +216,10 @@ def beside(
         due = rate is None or time.perf_counter() - start >= len(marks) * work.total / rate / 1e9
         if due and (len(marks) < ahead or marks[-ahead].query()):
             engine.launch(work, pools.stream)
-            mark = torch.cuda.Event(enable_timing=True)
-            mark.record(pools.stream)
-            marks.append(mark)
+            marks.append(mark(pools.stream))
     torch.cuda.synchronize()
     took = begin.elapsed_time(end)
-    inside = [at for at in (begin.elapsed_time(mark) for mark in marks) if 0 < at <= took]
+    inside = [at for at in (begin.elapsed_time(moved) for moved in marks) if 0 < at <= took]
     moved = (len(inside) - 1) * work.total / (inside[-1] - inside[0]) / 1e6 if len(inside) > 1 else 0.0
     return took, moved
 
@@ -266,7 +254,7 @@ def slowdown(pools: Pools, kernels: Kernels, dma: CopyEngine, products: Product)
     return found
 
 
-def told(found: dict[str, Any]) -> str:
+def results_text(found: dict[str, Any]) -> str:
     """The results as Markdown."""
     top = found["peak"]
     parts = [heading("Copy engines", found)]
@@ -340,9 +328,8 @@ def told(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, output="folder for the results", default=RESULTS)
     parser.add_argument("--pool", type=float, default=32, help="GiB on each side")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     asked = parser.parse_args()
     driver = driver_or_exit()
     pools = Pools(driver, int(asked.pool * 2**30) // SIZES[-1] * SIZES[-1])
@@ -365,7 +352,7 @@ def main() -> None:
         "dma, 4 MiB": both_ways(pools, plain, 2**22),
     }
     found["sweep"] = list(sweep(pools, tried))
-    save(asked.output, "copy_engines", found, told(found))
+    save_of_card(asked.output, "copy_engines", found, results_text(found))
 
 
 if __name__ == "__main__":

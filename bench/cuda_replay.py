@@ -5,22 +5,20 @@ python bench/cuda_replay.py [WORKLOAD] [--requests N] [--order] [--mode eager|la
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from _cuda import RESULTS, driver_or_exit, facts, heading, save, table
+from _cuda import driver_or_exit, facts, heading
+from _measure import RESULTS, replay_arguments, save_of_card, table
 
 from kvfence.checker.order.races import OrderChecker
 from kvfence.reference.blocks.errors import OffloadError
 from kvfence.reference.device.virtual_order import replay_header
 from kvfence.reference.replay import ReplayReport, replay
 from kvfence.reference.scheduler.options import Options
-
-SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def checker(options: Options) -> OrderChecker:
@@ -55,7 +53,7 @@ def verdict(found: dict[str, Any]) -> str:
     return "holds" if found.get("complete") and found.get("order_complete", True) else "undetermined"
 
 
-def told(moved: dict[str, Any]) -> str:
+def copies_text(moved: dict[str, Any]) -> str:
     """One direction's copies in a few words."""
     rate = moved["nbytes"] / moved["seconds"] / 1e9 if moved["seconds"] else 0.0
     return f"{moved['transfers']:,}, {moved['nbytes'] / 1e9:.2f} GB, {rate:.1f} GB/s"
@@ -63,13 +61,10 @@ def told(moved: dict[str, Any]) -> str:
 
 def main() -> int:
     """Exit code: 0 holds, 1 violated, 3 undetermined."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("workload", nargs="?", type=Path, default=SAMPLE)
-    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
+    parser = replay_arguments(__doc__, "?", output="folder for the results", default=RESULTS)
     parser.add_argument("--order", action="store_true", help="judge every access for races as well")
     parser.add_argument("--mode", action="append", choices=["eager", "lazy"], help="default: both")
     parser.add_argument("--depth", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     asked = parser.parse_args()
     driver = driver_or_exit()
     gc.disable()  # the race checker keeps millions of objects, none of them in cycles
@@ -84,7 +79,7 @@ def main() -> int:
         stats, oracle, moved = run.get("stats", {}), run.get("oracle", {}), run.get("moved", {})
         rows.append([
             run["mode"], sum(stats.get("finished", {}).values()), stats.get("steps"), oracle.get("in_full"),
-            *(told(moved[kind]) if moved else "-" for kind in ("store", "load")),
+            *(copies_text(moved[kind]) if moved else "-" for kind in ("store", "load")),
             run.get("order_events", "-"), run.get("races", "-"), f"{run.get('seconds', 0):.0f}",
             run["verdict"],
         ])  # fmt: skip
@@ -101,12 +96,8 @@ def main() -> int:
         "verdict",
     ]
     name = "_".join(["cuda_replay", *(["order"] if asked.order else []), *(asked.mode or [])])
-    save(
-        asked.output,
-        name,
-        found,
-        heading(f"Replay of {asked.workload.name} on a GPU", found) + "\n" + table(head, rows),
-    )
+    text = heading(f"Replay of {asked.workload.name} on a GPU", found) + "\n" + table(head, rows)
+    save_of_card(asked.output, name, found, text)
     verdicts = {run["verdict"] for run in found["runs"]}
     return 1 if "violated" in verdicts else 3 if "undetermined" in verdicts else 0
 

@@ -10,9 +10,6 @@ computer is equally unkind to all.
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import json
 import os
 import platform
 import statistics
@@ -21,11 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from _measure import RESULTS, arguments, kvlife, processor, save, today
 from peers import Found, Unusable, rumur, spin
 
 from kvfence.checker.core.processes import cores
@@ -35,7 +32,6 @@ from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 
-HERE = Path(__file__).parent
 SIZES = {(3, 2): (12_864, 71_154, 19), (3, 3): (110_400, 740_994, 21), (4, 3): (3_250_176, 25_802_664, 27)}
 LARGE = {(5, 3): (103_526_400, 943_108_680, 33)}
 SLOW = {"rumur": 4_000_000, "interpret": 200_000}  # run once, last, and up to so many states
@@ -45,13 +41,12 @@ Run = Callable[[int, int], Found]
 
 def main() -> int:
     """Exit code: 0 when every count is the known one, 1 when one is not."""
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    arguments.add_argument("--repeat", type=int, default=5, help="runs of each engine and size")
-    arguments.add_argument("--large", action="store_true", help="also 5 blocks and 3 requests, native only")
-    arguments.add_argument("--no-rumur", action="store_true", help="leave out Rumur, which takes minutes")
-    arguments.add_argument("--output", type=Path, help="default: bench/results/explore-DATE.json")
-    given = arguments.parse_args()
-    build, threads = benchmark_machine(), cores()
+    parser = arguments(__doc__, output="default: bench/results/explore-DATE.json")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each engine and size")
+    parser.add_argument("--large", action="store_true", help="also 5 blocks and 3 requests, native only")
+    parser.add_argument("--no-rumur", action="store_true", help="leave out Rumur, which takes minutes")
+    given = parser.parse_args()
+    build, threads = kvlife(), cores()
     facts = computer()
     print(f"{facts['processor']}, {threads} cores, load {facts['load_before']}")
     rows, wrong = [], []
@@ -69,9 +64,8 @@ def main() -> int:
                     wrong.append(f"{row['engine']} at {size}: {found}, not {known}")
                 show(row, [r for r in rows if r["size"] == row["size"]])
     facts["load_after"] = load()
-    path = given.output or HERE / "results" / f"explore-{facts['date']}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({**facts, "machine_searched": "kvlife", "rows": rows}, indent=1) + "\n")
+    path = given.output or RESULTS / f"explore-{facts['date']}.json"
+    save(path, {**facts, "machine_searched": "kvlife", "rows": rows})
     print(f"load {facts['load_after']} at the end; written to {path}")
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return 1 if wrong else 0
@@ -155,14 +149,9 @@ def show(row: dict[str, object], beside: list[dict[str, object]]) -> None:
 def computer() -> dict[str, object]:
     """What the figures depend on."""
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=False).stdout
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor()
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "processor": model,
+        "date": today(),
+        "processor": processor(),
         "cores": cores(),
         "system": platform.platform(),
         "load_before": load(),
@@ -183,17 +172,6 @@ def avx512() -> bool:
 def load() -> list[float]:
     """The load averages of 1, 5 and 15 minutes."""
     return [round(x, 2) for x in os.getloadavg()]
-
-
-def benchmark_machine() -> Callable[[], Machine]:
-    """``build`` of tests/machines/kvlife.py."""
-    spec = importlib.util.spec_from_file_location("kvlife", HERE.parent / "tests" / "machines" / "kvlife.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    build: Callable[[], Machine] = module.build
-    return build
 
 
 if __name__ == "__main__":

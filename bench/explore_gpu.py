@@ -13,8 +13,6 @@ device.
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -23,8 +21,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
+
+import _measure as ms
 
 from kvfence.checker.engines.gpu import Gpu, Swarm, gpu_engine
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
@@ -33,8 +32,6 @@ from kvfence.checker.engines.gpu.pinned_levels import pinned_levels
 from kvfence.checker.engines.native.native import Native
 from kvfence.spec.language import Machine
 
-HERE = Path(__file__).parent
-NOT_MEASURED = 3
 LONG = 10.0  # seconds: longer runs are not repeated
 KNOWN = {
     "4x3": (3_250_176, 25_802_664, 27),
@@ -49,31 +46,30 @@ KNOWN = {
 
 def main() -> int:
     """Exit code: 0 when every count is the known one, 1 when one is not, 3 without a GPU."""
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    arguments.add_argument("sizes", nargs="*", default=["4x3", "4x4", "5x3", "4x5"], metavar="SIZE")
-    arguments.add_argument("--native", metavar="SIZE", help="also the C engine on one thread, at this size")
-    arguments.add_argument("--repeat", type=int, default=3, help="runs of each size; the best one counts")
-    arguments.add_argument("--whole", action="store_true", help="also with whole keys of 64 bits")
-    arguments.add_argument("--memory", type=float, metavar="GIB", help="of the device; the rest on the host")
-    arguments.add_argument("--walks", metavar="SIZE", help="also random walks, at this size")
-    arguments.add_argument("--tune", metavar="SIZE", help="try shapes of the kernel at this size, and stop")
-    arguments.add_argument("--output", type=Path, default=HERE / "results", help="folder of the results")
-    given = arguments.parse_args()
-    build = benchmark_machine()
+    parser = ms.arguments(__doc__, output="folder of the results", default=ms.RESULTS)
+    parser.add_argument("sizes", nargs="*", default=["4x3", "4x4", "5x3", "4x5"], metavar="SIZE")
+    parser.add_argument("--native", metavar="SIZE", help="also the C engine on one thread, at this size")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each size; the best one counts")
+    parser.add_argument("--whole", action="store_true", help="also with whole keys of 64 bits")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="of the device; the rest on the host")
+    parser.add_argument("--walks", metavar="SIZE", help="also random walks, at this size")
+    parser.add_argument("--tune", metavar="SIZE", help="try shapes of the kernel at this size, and stop")
+    given = parser.parse_args()
+    build = ms.kvlife()
     first = int(os.environ.get("RANK", "0")) == 0
     try:
         device = CudaDevice(int(os.environ.get("LOCAL_RANK", "0")))
     except NoGpu as why:
         print(f"not measured: {why}", file=sys.stderr)
-        return NOT_MEASURED
+        return ms.NOT_MEASURED
     found: dict[str, object] = {
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": ms.today(),
         "card": device.name,
         "cards": int(os.environ.get("WORLD_SIZE", "1")),
-        "driver": kernel_driver(),
+        "driver": ms.kernel_driver(),
         "cuda": device.driver_version(),
         "memory": device.free_bytes(),
-        "processor": processor(),
+        "processor": ms.processor(),
         "python": platform.python_version(),
     }
     device.close()
@@ -95,14 +91,12 @@ def main() -> int:
                 print(json.dumps(row), flush=True)
     if not first:
         return 0
-    if given.walks:
-        rows.append(walk(build, given.walks))
-        print(json.dumps(rows[-1]), flush=True)
-    if given.native:
-        rows.append(native(build, given.native))
-        print(json.dumps(rows[-1]), flush=True)
+    for measured, size in ((walk, given.walks), (native, given.native)):
+        if size:
+            rows.append(measured(build, size))
+            print(json.dumps(rows[-1]), flush=True)
     found["rows"], found["start"] = rows, start_up() if found["cards"] == 1 else None
-    save(given.output, found)
+    ms.save_of_card(given.output, "explore_gpu", found, results_text(found))
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return 1 if wrong else 0
 
@@ -117,7 +111,7 @@ def measure(
     build: Callable[[], Machine], size: str, repeat: int, narrow: bool, memory: int | None = None
 ) -> dict[str, object]:
     """The best of some runs. A first one, cut short, compiles."""
-    best: dict[str, object] = {}
+    best: tuple[Any, float] | None = None
     for k in range(1 + repeat):  # the first one compiles
         begin = time.perf_counter()
         engine = gpu_engine(threads=1, symmetry=False, checkpoint=None, note=None, store=pinned_levels)
@@ -125,60 +119,26 @@ def measure(
         r = engine.run(build(), sizes_of(size), max_states=None if k else 1000, memory=memory)
         if not k:
             continue
-        row = {
-            "engine": ("gpu" if narrow else "gpu, whole keys")
-            + (f", {memory / (1 << 30):g} GiB" if memory else ""),
-            "size": size,
-            "states": r.states,
-            "transitions": r.transitions,
-            "depth": r.depth,
-            "seconds": round(r.seconds, 4),
-            "all": round(time.perf_counter() - begin, 4),
-            "verdict": str(r.verdict),
-            "stopped": r.stopped,
-        }
-        if not best or r.seconds < float(str(best["seconds"])):
-            best = row
+        if best is None or r.seconds < best[0].seconds:
+            best = r, round(time.perf_counter() - begin, 4)
         if engine.ranks.largest(int(r.seconds > LONG)):
             break
-    seconds = float(str(best["seconds"]))
-    best["states_per_second"] = round(int(str(best["states"])) / seconds)
-    best["transitions_per_second"] = round(int(str(best["transitions"])) / seconds)
-    return best
+    assert best is not None
+    r, took = best
+    name = f"gpu{'' if narrow else ', whole keys'}{f', {memory / (1 << 30):g} GiB' if memory else ''}"
+    return ms.searched(name, size, r) | {"all": took, "verdict": str(r.verdict)}
 
 
 def native(build: Callable[[], Machine], size: str) -> dict[str, object]:
     """The C engine on one thread of this machine."""
     Native().run(build(), sizes_of(size), max_states=1000)
-    r = Native().run(build(), sizes_of(size))
-    return {
-        "engine": "native, 1 thread",
-        "size": size,
-        "states": r.states,
-        "transitions": r.transitions,
-        "depth": r.depth,
-        "seconds": round(r.seconds, 4),
-        "states_per_second": round(r.states / r.seconds),
-        "transitions_per_second": round(r.transitions / r.seconds),
-        "stopped": r.stopped,
-    }
+    return ms.searched("native, 1 thread", size, Native().run(build(), sizes_of(size)))
 
 
 def walk(build: Callable[[], Machine], size: str) -> dict[str, object]:
-    """A million random walks of a thousand steps; states count as often as walks come by."""
+    """A million random walks of a thousand steps; states count as often as walks visit them."""
     Swarm(walks=1, steps=1).run(build(), sizes_of(size))
-    r = Swarm().run(build(), sizes_of(size))
-    return {
-        "engine": "swarm",
-        "size": size,
-        "states": r.states,
-        "transitions": r.transitions,
-        "depth": r.depth,
-        "seconds": round(r.seconds, 4),
-        "states_per_second": round(r.states / r.seconds),
-        "transitions_per_second": round(r.transitions / r.seconds),
-        "stopped": r.stopped,
-    }
+    return ms.searched("swarm", size, Swarm().run(build(), sizes_of(size)))
 
 
 def tune(build: Callable[[], Machine], size: str) -> None:
@@ -212,63 +172,22 @@ def start_up() -> float:
     return round(took, 3)
 
 
-def save(folder: Path, found: dict[str, object]) -> None:
-    """Write explore_gpu-CARD.json, and a table beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    card = str(found["card"]).removeprefix("NVIDIA ").split()[0].lower()
-    cards = f"-x{found['cards']}" if found["cards"] != 1 else ""
-    stem = folder / f"explore_gpu-{card}{cards}"
-    stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    start = (
-        f"A whole process on a small machine, kernels compiled before: {found['start']} s."
-        if found["start"]
-        else ""
+def results_text(found: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    start = f"A whole process on a small machine, kernels compiled before: {found['start']} s."
+    first = (
+        f"# Exhaustive search on a GPU\n\n{found['cards']} {found['card']}, driver {found['driver']}, "
+        f"CUDA {found['cuda']}, {found['processor']}, {found['date']}. kvlife at BLOCKSxREQUESTS. "
     )
-    lines = [
-        "# Exhaustive search on a GPU",
-        "",
-        f"{found['cards']} {found['card']}, driver {found['driver']}, CUDA {found['cuda']}, "
-        f"{found['processor']}, {found['date']}. kvlife at BLOCKSxREQUESTS. {start}".rstrip(),
-        "",
-        "| engine | size | states | transitions | seconds | M states/s | M transitions/s |",
-        "|---|---|---|---|---|---|---|",
+    rows = [
+        [
+            *(row["engine"], row["size"], f"{row['states']:,}", f"{row['transitions']:,}", row["seconds"]),
+            *(f"{row['states_per_second'] / 1e6:.1f}", f"{row['transitions_per_second'] / 1e6:.0f}"),
+        ]
+        for row in found["rows"]
     ]
-    for row in found["rows"]:  # type: ignore[attr-defined]
-        lines.append(
-            f"| {row['engine']} | {row['size']} | {row['states']:,} | {row['transitions']:,} "
-            f"| {row['seconds']} | {row['states_per_second'] / 1e6:.1f} "
-            f"| {row['transitions_per_second'] / 1e6:.0f} |"
-        )
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines), flush=True)
-
-
-def kernel_driver() -> str:
-    """Version of the NVIDIA kernel driver."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
-    except OSError:
-        return "unknown"
-
-
-def processor() -> str:
-    """Name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def benchmark_machine() -> Callable[[], Machine]:
-    """``build`` of tests/machines/kvlife.py."""
-    spec = importlib.util.spec_from_file_location("kvlife", HERE.parent / "tests" / "machines" / "kvlife.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    build: Callable[[], Machine] = module.build
-    return build
+    head = ["engine", "size", "states", "transitions", "seconds", "M states/s", "M transitions/s"]
+    return f"{first}{start if found['start'] else ''}".rstrip() + "\n\n" + ms.table(head, rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python bench/guard_cost.py [--rounds N] [--save FILE]
 
-The steps tell the events that one request makes in vLLM 0.32 with SimpleCPUOffloadConnector at block size 16:
+The steps emit the events that one request makes in vLLM 0.32 with SimpleCPUOffloadConnector at block size 16:
 a prefill step of 8,192 tokens stores the 512 blocks of the one before while all 512 that it allocates in
 either pool are evicted; a load step promises and loads 5,624 blocks (90,000 tokens); a decode step moves
 nothing. Longer lists of numbers are arrays, as the adapter has them. Making the events is not counted. Times
@@ -11,9 +11,7 @@ are medians; the steps that they are compared with take 1.9 ms, 11 ms and 0.13 m
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -21,6 +19,8 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from _measure import arguments, save
 
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.guard.recorder import Recorder
@@ -217,10 +217,10 @@ def measure(mode: GuardMode, rounds: int, recorder: Recorder | None) -> dict[str
 
 def main() -> None:
     """Print a table, and save it if wanted."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--rounds", type=int, default=60)
-    arguments.add_argument("--save", type=Path, help="write the figures as JSON")
-    given = arguments.parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--save", type=Path, help="write the figures as JSON")
+    given = parser.parse_args()
     gc.disable()
     with tempfile.TemporaryDirectory() as folder:
         rows = {
@@ -232,8 +232,7 @@ def main() -> None:
     for mode, row in rows.items():
         cells = (f"{row[kind]:9.2f} ({row[kind] / STEP_MS[kind] / 10:5.2f} %)" for kind in STEP_MS)
         print(f"{mode:18}" + "".join(f"{cell:>20}" for cell in cells))
-    if given.save is not None:
-        given.save.write_text(json.dumps({"step_ms": STEP_MS, "guard_us": rows}, indent=2) + "\n")
+    save(given.save, {"step_ms": STEP_MS, "guard_us": rows})
 
 
 if __name__ == "__main__":

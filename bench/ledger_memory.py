@@ -11,20 +11,18 @@ fifth of the events, or if anything was found.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
 
+from _measure import arguments, resident, save
+from check_speed import BLOCK, Observer, Running, Serving
+
 from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.spec import events as ev
-
-sys.path.insert(0, str(Path(__file__).parent))
-from check_speed import BLOCK, Observer, Running, Serving
 
 GPU, CPU = 4096, 8192
 
@@ -104,22 +102,14 @@ class Day(Serving):
                 draining = False
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise SystemExit("this measurement reads /proc/self/status, which Linux has")
-
-
 def main() -> int:
     """Exit code: 0 if memory stayed flat."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--events", type=int, default=50_000_000)
-    arguments.add_argument("--every", type=int, default=5_000_000)
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--save", type=Path, help="write the figures as JSON")
-    given = arguments.parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--events", type=int, default=50_000_000)
+    parser.add_argument("--every", type=int, default=5_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save", type=Path, help="write the figures as JSON")
+    given = parser.parse_args()
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         guard = Guard("count", recorder=Recorder(folder))
@@ -136,9 +126,8 @@ def main() -> int:
     first = rows[max(0, len(rows) // 5 - 1)]["mib"]
     growth = rows[-1]["mib"] / first - 1
     print(f"grown since the first fifth: {growth:.1%}")
-    if given.save is not None:
-        report = {"rows": rows, "requests": day.number, "transfers": day.ops, "verdict": facts.verdict}
-        given.save.write_text(json.dumps(report, indent=2) + "\n")
+    report = {"rows": rows, "requests": day.number, "transfers": day.ops, "verdict": facts.verdict}
+    save(given.save, report)
     return 0 if facts.verdict == "holds" and growth <= 0.1 else 1
 
 

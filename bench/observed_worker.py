@@ -8,7 +8,7 @@ is made up here; torch, streams, events, the thread that copies and the driver's
 writes two blocks with a kernel that takes long, and stores those of the step before, which may still run. At
 the end all blocks are loaded into others, and every byte is compared. ``plain`` is without kvfence,
 ``observed`` with its worker hooks, ``broken`` with them and stores that wait for nothing: a control that must
-be told.
+be reported.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from _measure import arguments, save
 
 PACKAGE: Final = "vllm.v1.simple_kv_offload"
 BLOCK_BYTES: Final = 65_536
@@ -165,8 +167,8 @@ class Lab:
         """The calls after it: which loads are over, and the numbers of the steps whose stores are."""
         self.worker.wait_for_save()
         _, received = self.worker.get_finished(set())
-        told = self.worker.build_connector_worker_meta()
-        return received, () if told is None else told.completed_store_events
+        meta = self.worker.build_connector_worker_meta()
+        return received, () if meta is None else meta.completed_store_events
 
     def host(self, name: str) -> Any:
         """The tier's tensor of a layer."""
@@ -352,11 +354,10 @@ def one(folder: Path, steps: int, how: str) -> int:
 
 
 def main() -> int:
-    """Exit code 1 if a run fails, if bytes are wrong and no race was told, or if a broken one is silent."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    """Exit code 1 if a run fails, if bytes are wrong without a reported race, or if a broken one has none."""
+    parser = arguments(__doc__, output="write the figures to this folder")
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
     parser.add_argument("--how", choices=("plain", "observed", "broken"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.how:
@@ -379,9 +380,7 @@ def main() -> int:
             )
             rows.append({"release": release, **row})
             print(release, {name: value for name, value in row.items() if name != "first"}, flush=True)
-    if asked.output is not None:
-        text = json.dumps({**card, "rows": rows}, indent=1)
-        (asked.output / "observed_worker.json").write_text(text + "\n")
+    save(asked.output and asked.output / "observed_worker.json", {**card, "rows": rows})
     return int(any(_bad(row) for row in rows))
 
 

@@ -8,14 +8,14 @@ queue, a store on another stream, its completion through a queue and an event. S
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+
+from _measure import Stopwatch, arguments
 
 from kvfence.checker.order.race_check import check_order_trace
 from kvfence.checker.order.races import OrderChecker
@@ -61,9 +61,14 @@ def serving() -> Iterator[od.OrderEvent]:
         job += 1
 
 
+def rates(events: int, accesses: int, seconds: float) -> str:
+    """What is judged in a second."""
+    return f"{events / seconds:,.0f} events/s, {accesses / seconds:,.0f} accesses/s"
+
+
 def main() -> None:
     """Prints the measurements."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--keep", type=Path, help="keep the trace in this file")
     wanted = parser.parse_args()
@@ -73,20 +78,20 @@ def main() -> None:
             for event in islice(serving(), wanted.events):
                 write(event)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        begin = time.process_time()
-        found = check_order_trace(path)
-        seconds = time.process_time() - begin
+        with Stopwatch() as check:
+            found = check_order_trace(path)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         size = path.stat().st_size / 2**20
     print(f"from a file of {size:,.0f} MiB: {found.events:,} events, {found.verdict}")
-    print(f"  {found.events / seconds:,.0f} events/s, {found.accesses / seconds:,.0f} accesses/s")
+    print(f"  {rates(found.events, found.accesses, check.cpu)}")
     print(f"  memory grew by {grown / 2**10:,.0f} MiB")
     events = list(islice(serving(), min(wanted.events, 500_000)))
     checker = OrderChecker(HEADER)
-    begin = time.process_time()
-    checker.apply_all(events)
-    seconds = time.process_time() - begin
-    print(f"online: {len(events) / seconds:,.0f} events/s, {checker.accesses / seconds:,.0f} accesses/s")
+    with Stopwatch() as online:
+        checker.apply_all(events)
+    print(
+        f"online: {len(events) / online.cpu:,.0f} events/s, {checker.accesses / online.cpu:,.0f} accesses/s"
+    )
 
 
 if __name__ == "__main__":

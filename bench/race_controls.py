@@ -7,22 +7,20 @@ A rule whose broken form does not corrupt is undetermined on this device: its tr
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from _cuda import RESULTS, driver_or_exit, facts, heading, save, table
+from _cuda import driver_or_exit, facts, heading
+from _measure import RESULTS, arguments, save_of_card, table
 
 from kvfence.reference.device.cuda_faults import RULES, Arena, engines_on_trial, try_rule
 
 
 def main() -> int:
     """Exit code: 0 when every certain rule holds, 1 when obeying one corrupts, 3 when one is undetermined."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, output="folder for the results", default=RESULTS)
     parser.add_argument("--trials", type=int, default=1000, help="of each rule, broken and obeyed")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     asked = parser.parse_args()
     driver = driver_or_exit()
     found: dict[str, Any] = {**facts(driver), "trials": []}
@@ -35,25 +33,11 @@ def main() -> int:
                 **asdict(outcome), "verdict": outcome.verdict,
             })  # fmt: skip
         arena.close()
-    rows = [
-        [
-            r["engine"],
-            r["rule"],
-            r["invariant"],
-            r["trials"],
-            r["broken_corrupt"],
-            r["obeyed_corrupt"],
-            r["verdict"],
-        ]
-        for r in found["trials"]
-    ]
+    columns = ("engine", "rule", "invariant", "trials", "broken_corrupt", "obeyed_corrupt", "verdict")
+    rows = [[r[column] for column in columns] for r in found["trials"]]
     head = ["engine", "rule", "invariant", "trials each", "broken: corrupt", "obeyed: corrupt", "verdict"]
-    save(
-        asked.output,
-        "race_controls",
-        found,
-        heading("Order rules on a GPU", found) + "\n" + table(head, rows),
-    )
+    text = heading("Order rules on a GPU", found) + "\n" + table(head, rows)
+    save_of_card(asked.output, "race_controls", found, text)
     verdicts = {r["verdict"] for r in found["trials"] if r["certain"]}
     if "violated" in {r["verdict"] for r in found["trials"]}:
         return 1

@@ -7,17 +7,14 @@ Each run must hold: no invariant broken, no garbled block read, nothing held at 
 
 from __future__ import annotations
 
-import argparse
-import platform
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from _measure import Stopwatch, machine, replay_arguments, save
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 TROUBLE: dict[str, Any] = {
     "gpu_blocks": 24_576,
     "cpu_blocks": 60_000,
@@ -38,16 +35,14 @@ TROUBLE: dict[str, Any] = {
 
 def measure(workload: Path, options: dict[str, Any]) -> dict[str, Any]:
     """One replay, and what it cost."""
-    start = time.process_time()
-    found = replay(workload, options)
-    cpu = time.process_time() - start
+    with Stopwatch() as watch:
+        found = replay(workload, options)
     assert found.run is not None or found.broke
-    facts = msgspec.to_builtins(found) | {"path": workload.name, "cpu_seconds": round(cpu, 1)}
-    facts["machine"] = {"python": platform.python_version(), "processor": platform.machine()}
-    return facts
+    facts: dict[str, Any] = msgspec.to_builtins(found)
+    return facts | {"path": workload.name, "cpu_seconds": round(watch.cpu, 1), "machine": machine()}
 
 
-def told(facts: dict[str, Any]) -> str:
+def run_text(facts: dict[str, Any]) -> str:
     """One run in a few lines."""
     if facts["run"] is None:
         return f"{facts['path']}: {facts['verdict']}. {facts['broke'] or facts['violations']}"
@@ -63,12 +58,9 @@ def told(facts: dict[str, Any]) -> str:
 
 def main() -> int:
     """Exit code 1 if a run does not hold."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("workloads", nargs="*", type=Path, default=[SAMPLE])
-    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
+    parser = replay_arguments(__doc__, output="write each run's figures to this folder")
     parser.add_argument("--groups", default="full")
     parser.add_argument("--block-sizes", type=int, nargs="*", default=())
-    parser.add_argument("--output", type=Path, default=None, help="write each run's figures to this folder")
     asked = parser.parse_args()
     options = TROUBLE | {
         "groups": asked.groups, "block_sizes": tuple(asked.block_sizes), "limit": asked.requests,
@@ -76,13 +68,10 @@ def main() -> int:
     failed = False
     for workload in asked.workloads:
         facts = measure(workload, options)
-        print(told(facts), flush=True)
+        print(run_text(facts), flush=True)
         failed |= facts["verdict"] != "holds"
-        if asked.output is not None:
-            name = f"replay-{workload.stem}-{asked.groups.replace('+', '_')}.json"
-            (asked.output / name).write_bytes(
-                msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"
-            )
+        name = f"replay-{workload.stem}-{asked.groups.replace('+', '_')}.json"
+        save(asked.output and asked.output / name, facts)
     return int(failed)
 
 

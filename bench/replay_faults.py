@@ -9,15 +9,12 @@ replay`: EXTRA says which. With ``--sound``, the sound design is run with each o
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from replay_failures import SAMPLE, TROUBLE
+from _measure import Stopwatch, machine, replay_arguments, save
+from replay_failures import TROUBLE
 
 from kvfence.checker.adapters.reference import designs, replay
 from kvfence.spec.designs import DESIGNS
@@ -79,17 +76,12 @@ SOONER: Final = {"reset_forgets_transfers": "ONCE"}
 """What a trace shows of a design long before: reports of transfers that are forgotten."""
 
 
-def options_of(design: str, requests: int | None) -> dict[str, Any]:
-    """What the run of ``design`` is told."""
-    return {**TROUBLE, "limit": requests, **EXTRA.get(design, {}), "design": design}
-
-
 def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]:
     """One run: up to the violation that is expected, or to the end of the trace."""
     expected = SOONER.get(design, DESIGNS[design].breaks)
-    load = os.getloadavg()[0]
-    start, begin = time.process_time(), time.perf_counter()
-    found = replay(workload, options_of(design, requests), expected=expected)
+    options = {**TROUBLE, "limit": requests, **EXTRA.get(design, {}), "design": design}
+    with Stopwatch() as watch:
+        found = replay(workload, options, expected=expected)
     caught = next((one for one in found.violations if one.invariant == expected), None)
     return {
         "design": design,
@@ -102,16 +94,16 @@ def measure(workload: Path, design: str, requests: int | None) -> dict[str, Any]
         "events_before": found.events if caught is None else caught.number,
         "others_before": {one.invariant: one.number for one in found.violations if one is not caught},
         "broke": found.broke,
-        "cpu_seconds": round(time.process_time() - start, 2),
-        "seconds": round(time.perf_counter() - begin, 2),
-        "load_average": round(load, 1),
+        "cpu_seconds": round(watch.cpu, 2),
+        "seconds": round(watch.seconds, 2),
+        "load_average": watch.load,
     }
 
 
 def holds(workload: Path, extra: dict[str, Any], requests: int | None) -> dict[str, Any]:
     """The sound design with the same traffic: ``holds`` says whether nothing was found wrong."""
-    load, begin = os.getloadavg()[0], time.process_time()
-    found = replay(workload, {**TROUBLE, "limit": requests, **extra})
+    with Stopwatch() as watch:
+        found = replay(workload, {**TROUBLE, "limit": requests, **extra})
     return {
         "design": "sound",
         "extra": extra,
@@ -119,12 +111,12 @@ def holds(workload: Path, extra: dict[str, Any], requests: int | None) -> dict[s
         "holds": found.verdict == "holds",
         "found": [str(one) for one in found.violations] + ([found.broke] if found.broke else []),
         "events": found.events,
-        "cpu_seconds": round(time.process_time() - begin, 2),
-        "load_average": round(load, 1),
+        "cpu_seconds": round(watch.cpu, 2),
+        "load_average": watch.load,
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def run_text(row: dict[str, Any]) -> str:
     """One run in a line."""
     others = "".join(f"; before: {name} at {number:,}" for name, number in row["others_before"].items())
     end = f"{row['breaks']} at event {row['events_before']:,}" if row["caught"] else f"NOT {row['breaks']}"
@@ -150,10 +142,10 @@ def recorded(file: Path, path: str, rows: list[dict[str, Any]]) -> None:
         "as_expected": sum(row.get("caught", row.get("holds", False)) for row in runs),
         "not_measured": [name for name in order if name not in known],
         "options": TROUBLE,
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "machine": machine(),
         "runs": runs,
     }
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    save(file, facts)
 
 
 def run_name(row: dict[str, Any]) -> str:
@@ -173,16 +165,13 @@ def kinds(of: list[str] | None = None) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Exit code 1 if a design is not caught, or the sound one does not hold."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("workloads", nargs="*", type=Path, default=[SAMPLE])
+    parser = replay_arguments(__doc__, output="write the figures to this folder")
     parser.add_argument("--design", nargs="*", default=None, help="default: all that the reference has")
     parser.add_argument(
         "--sound",
         action="store_true",
         help="the sound design under each kind of traffic, or that of --design",
     )
-    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
-    parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
     asked = parser.parse_args()
     failed = False
     for workload in asked.workloads:
@@ -193,7 +182,7 @@ def main() -> int:
                 line = f"sound with {what}: {'holds' if rows[-1]['holds'] else rows[-1]['found']}"
             else:
                 rows.append(measure(workload, what, asked.requests))
-                line = told(rows[-1])
+                line = run_text(rows[-1])
             print(f"{workload.stem} {line}", flush=True)
             good = sum(row.get("caught", row.get("holds", False)) for row in rows)
             if asked.output is not None:

@@ -7,30 +7,23 @@ Each of the eight runs must hold: no invariant broken, no garbled block read, no
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
+from _measure import Stopwatch, machine, replay_arguments, save
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 POOLS: Final[dict[str, Any]] = {"gpu_blocks": 24_576, "cpu_blocks": 60_000}
 MODES: Final = tuple(product(("eager", "lazy"), ("full", "full+sliding"), (1, 2)))
 
 
 def measure(workload: Path, mode: str, groups: str, depth: int, requests: int | None) -> dict[str, Any]:
     """One replay."""
-    load, start = os.getloadavg()[0], time.process_time()
-    found = replay(
-        workload, {**POOLS, "mode": mode, "groups": groups, "async_depth": depth, "limit": requests}
-    )
-    cpu = time.process_time() - start
+    options = {**POOLS, "mode": mode, "groups": groups, "async_depth": depth, "limit": requests}
+    with Stopwatch() as watch:
+        found = replay(workload, options)
     stats = {} if found.run is None else found.run["stats"]
     return {
         "mode": mode,
@@ -38,25 +31,17 @@ def measure(workload: Path, mode: str, groups: str, depth: int, requests: int | 
         "async_depth": depth,
         "verdict": found.verdict,
         "wrong": [str(one) for one in found.violations] + ([found.broke] if found.broke else []),
-        "requests": stats.get("requests"),
-        "steps": stats.get("steps"),
-        "loads": stats.get("loads"),
-        "stores": stats.get("stores"),
-        "preemptions": stats.get("preemptions"),
+        **{name: stats.get(name) for name in ("requests", "steps", "loads", "stores", "preemptions")},
         "events": found.events,
         "checks": sum(found.checks.values()),
-        "cpu_seconds": round(cpu, 1),
-        "load_average": round(load, 1),
+        "cpu_seconds": round(watch.cpu, 1),
+        "load_average": watch.load,
     }
 
 
 def main() -> int:
     """Exit code 1 if a run does not hold."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("workloads", nargs="*", type=Path, default=[SAMPLE])
-    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
-    parser.add_argument("--output", type=Path, default=None, help="write the figures to this folder")
-    asked = parser.parse_args()
+    asked = replay_arguments(__doc__, output="write the figures to this folder").parse_args()
     failed = False
     for workload in asked.workloads:
         rows = []
@@ -70,11 +55,8 @@ def main() -> int:
                 flush=True,
             )
             failed |= row["verdict"] != "holds"
-            if asked.output is not None:
-                machine = {"python": platform.python_version(), "processor": platform.machine()}
-                facts = {"path": workload.name, "pools": POOLS, "machine": machine, "runs": rows}
-                text = msgspec.json.format(msgspec.json.encode(facts), indent=1)
-                (asked.output / f"replay-modes-{workload.stem}.json").write_bytes(text + b"\n")
+            facts = {"path": workload.name, "pools": POOLS, "machine": machine(), "runs": rows}
+            save(asked.output and asked.output / f"replay-modes-{workload.stem}.json", facts)
     return int(failed)
 
 

@@ -8,46 +8,36 @@ best round counts, and rounds alternate so that other work on the machine meets 
 
 from __future__ import annotations
 
-import argparse
-import gc
-import time
+from functools import partial
 from pathlib import Path
+
+from _measure import best_of, replay_arguments
 
 from kvfence.checker.adapters.reference import replay
 
-SAMPLE = Path(__file__).parents[1] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
-
-def seconds(workload: Path, options: dict[str, object], judge: bool) -> tuple[float, int]:
-    """Seconds of one replay, and the events judged in it."""
-    gc.collect()
-    start = time.process_time()
+def serve(workload: Path, options: dict[str, object], judge: bool, judged: list[int]) -> None:
+    """One replay; the events that were judged in it go to ``judged``."""
     found = replay(workload, options, judge=judge)
     if found.verdict == "violated" or found.run is None or found.why == "interrupted":
         raise SystemExit(f"the replay does not hold: {found.violations or found.broke}")
-    return time.process_time() - start, found.events
+    judged.append(found.events)
 
 
 def main() -> None:
-    """Prints both sides and the share that asserting adds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("workload", nargs="?", type=Path, default=SAMPLE)
-    parser.add_argument("--requests", type=int, default=None, help="only the first so many")
+    """Prints both times and the share that asserting adds."""
+    parser = replay_arguments(__doc__, "?")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gpu-blocks", type=int, default=8192)
     parser.add_argument("--cpu-blocks", type=int, default=65536)
     asked = parser.parse_args()
     options = {"gpu_blocks": asked.gpu_blocks, "cpu_blocks": asked.cpu_blocks, "limit": asked.requests}
-    best = {False: float("inf"), True: float("inf")}
-    events = 0
-    for _ in range(asked.rounds):
-        for judge in (False, True):
-            took, judged = seconds(asked.workload, options, judge)
-            best[judge] = min(best[judge], took)
-            events = max(events, judged)
-    added = best[True] / best[False] - 1
-    print(f"without assertions {best[False]:.2f} s of CPU, with them {best[True]:.2f} s ({events:,} events)")
-    print(f"asserting adds {added:.1%}")
+    judged: list[int] = []
+    ways = {"plain": False, "judged": True}
+    works = {name: partial(serve, asked.workload, options, judge, judged) for name, judge in ways.items()}
+    plain, asserting = best_of(asked.rounds, works).values()
+    print(f"without assertions {plain:.2f} s of CPU, with them {asserting:.2f} s ({max(judged):,} events)")
+    print(f"asserting adds {asserting / plain - 1:.1%}")
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ def whole(python: Path, version: str) -> Path:
 
 def installed_as(report: Any) -> str:
     """Name and SHA-256 of the one wheel that pip's ``report`` says it installed."""
-    told = report["install"][0]["download_info"]
-    digest = told["archive_info"].get("hashes", {}).get("sha256", "not told by pip")
-    return f"{told['url'].rsplit('/', 1)[-1]}, SHA-256 {digest}"
+    wheel = report["install"][0]["download_info"]
+    digest = wheel["archive_info"].get("hashes", {}).get("sha256", "not reported by pip")
+    return f"{wheel['url'].rsplit('/', 1)[-1]}, SHA-256 {digest}"
 
 
 def differences(official: Path, others: Path) -> list[str]:
@@ -99,7 +99,7 @@ def main() -> int:
         return 2
     version, script, *rest = arguments
     try:
-        python = lab_python(lambda told: print(told, file=sys.stderr))
+        python = lab_python(lambda line: print(line, file=sys.stderr))
         release = fetch(version)
         print(release.origin.line(), file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="kvfence-") as scratch:

@@ -118,13 +118,42 @@ class _OfTransfer(_Event, frozen=True):
     gen: int
 
 
-class _Taken(_Event, frozen=True):
+class _OfRank(_OfTransfer, frozen=True):
+    rank: int
+
+
+class _OfQuestion(_Event, frozen=True):
+    ask: int
+    req: str
+    gen: int
+
+
+class _InPool(_Event, frozen=True):
     pool: str
+
+
+class _OnSlots(_InPool, frozen=True):
+    slots: Numbers
+
+
+class _Held(_InPool, frozen=True):
     holder: str
     slots: Numbers
     free: int = -1
+
+
+class _Taken(_Held, frozen=True):
     group: int = 0
     at: int = 0
+
+
+class _Published(_InPool, frozen=True):
+    keys: Numbers
+    group: int = 0
+
+
+class _OfMemory(_InPool, frozen=True):
+    rank: int
 
 
 # Pools: who holds which slot, and what a slot is known to contain.
@@ -138,10 +167,9 @@ class Alloc(_Taken, tag="alloc", frozen=True):
     """
 
 
-class Deny(_Event, tag="deny", frozen=True):
+class Deny(_InPool, tag="deny", frozen=True):
     """``holder`` asked for ``asked`` slots and was refused; nothing changed. ``free``: see :class:`Alloc`."""
 
-    pool: str
     holder: str
     asked: int
     free: int = -1
@@ -154,41 +182,29 @@ class Touch(_Taken, tag="touch", frozen=True):
     """
 
 
-class Free(_Event, tag="free", frozen=True):
+class Free(_Held, tag="free", frozen=True):
     """``holder`` left ``slots``; a slot that nobody holds any more enters the free list and keeps its key."""
 
-    pool: str
-    holder: str
-    slots: Numbers
-    free: int = -1
 
-
-class Evict(_Event, tag="evict", frozen=True):
+class Evict(_OnSlots, tag="evict", frozen=True):
     """``slots``, held by nobody, lost their keys so that they can be given away."""
 
-    pool: str
-    slots: Numbers
 
-
-class Label(_Event, tag="label", frozen=True):
+class Label(_OnSlots, tag="label", frozen=True):
     """``slots`` entered the prefix index under ``keys`` of ``group``.
 
     ``op``, ``gen``: the transfer that filled them (-1: computed).
     """
 
-    pool: str
-    slots: Numbers
     keys: Numbers
     group: int = 0
     op: int = -1
     gen: int = 0
 
 
-class Unlabel(_Event, tag="unlabel", frozen=True):
+class Unlabel(_OnSlots, tag="unlabel", frozen=True):
     """``slots``, held or not, left the prefix index because their content is not to be trusted (``why``)."""
 
-    pool: str
-    slots: Numbers
     why: str
 
 
@@ -314,17 +330,14 @@ class Issue(_OfTransfer, tag="issue", frozen=True):
     """The transfer was handed to the workers of all ranks."""
 
 
-class Report(_OfTransfer, tag="report", frozen=True):
+class Report(_OfRank, tag="report", frozen=True):
     """The scheduler side took ``rank``'s report of the transfer's end into account."""
 
-    rank: int
     ok: bool = True
 
 
-class Stale(_OfTransfer, tag="stale", frozen=True):
+class Stale(_OfRank, tag="stale", frozen=True):
     """A late or repeated report was recognised as such and ignored."""
-
-    rank: int
 
 
 class Complete(_OfTransfer, tag="complete", frozen=True):
@@ -333,29 +346,26 @@ class Complete(_OfTransfer, tag="complete", frozen=True):
     ok: bool = True
 
 
-class Failed(_OfTransfer, tag="failed", frozen=True):
+class Failed(_OfRank, tag="failed", frozen=True):
     """``rank`` could not fill the destinations ``dst`` of the transfer, which belong to ``group``.
 
     It comes before the transfer's ``Complete``. If a failed transfer has any, its other destinations are
     whole.
     """
 
-    rank: int
     dst: Numbers
     group: int = 0
 
 
-class Reserve(_OfTransfer, tag="reserve", frozen=True):
+class Reserve(_OfRank, tag="reserve", frozen=True):
     """``rank`` was asked to set aside what the transfer needs there; ``ok`` if it could."""
 
-    rank: int
     ok: bool = True
 
 
-class Decide(_OfTransfer, tag="decide", frozen=True):
+class Decide(_OfRank, tag="decide", frozen=True):
     """``rank`` decided the transfer: it will carry it out, or gives back what it reserved."""
 
-    rank: int
     what: Literal["commit", "abort"]
 
 
@@ -369,89 +379,65 @@ class Describe(_OfTransfer, tag="describe", frozen=True):
 # Questions to a tier that answers later.
 
 
-class Ask(_Event, tag="ask", frozen=True):
+class Ask(_OfQuestion, tag="ask", frozen=True):
     """The request asked ``pool``, in question ``ask``, whether it has ``keys`` of ``group``."""
 
-    ask: int
-    req: str
-    gen: int
     pool: str
     keys: Numbers
     group: int = 0
 
 
-class Answer(_Event, tag="answer", frozen=True):
+class Answer(_OfQuestion, tag="answer", frozen=True):
     """The answer to question ``ask`` was applied to the request: the first ``hits`` of the keys are there."""
 
-    ask: int
-    req: str
-    gen: int
     hits: int
 
 
 # What is told to others about the prefix indexes.
 
 
-class Stored(_Event, tag="stored", frozen=True):
+class Stored(_Published, tag="stored", frozen=True):
     """It was published that ``keys`` of ``group`` can be looked up in ``pool``."""
 
-    pool: str
-    keys: Numbers
-    group: int = 0
 
-
-class Removed(_Event, tag="removed", frozen=True):
+class Removed(_Published, tag="removed", frozen=True):
     """It was published that ``keys`` of ``group`` cannot be looked up in ``pool`` any more."""
 
-    pool: str
-    keys: Numbers
-    group: int = 0
 
-
-class Cleared(_Event, tag="cleared", frozen=True):
+class Cleared(_InPool, tag="cleared", frozen=True):
     """It was published that nothing can be looked up in ``pool`` any more."""
 
-    pool: str
 
-
-class Published(_Event, tag="published", frozen=True):
+class Published(_InPool, tag="published", frozen=True):
     """Everything about ``pool`` has been published up to here."""
-
-    pool: str
 
 
 # Host memory.
 
 
-class Register(_Event, tag="register", frozen=True):
+class Register(_OfMemory, tag="register", frozen=True):
     """``rank`` registered piece ``piece`` of the host memory of ``pool`` with its device, if ``ok``."""
 
-    pool: str
-    rank: int
     piece: int = 0
     ok: bool = True
 
 
-class Unregister(_Event, tag="unregister", frozen=True):
+class Unregister(_OfMemory, tag="unregister", frozen=True):
     """``rank`` took back the registration of a piece."""
 
-    pool: str
-    rank: int
     piece: int = 0
 
 
-class Hostmem(_Event, tag="hostmem", frozen=True):
+class Hostmem(_OfMemory, tag="hostmem", frozen=True):
     """``rank`` uses the host memory of ``pool`` from here on: ``pinned``, all of it registered, or not."""
 
-    pool: str
-    rank: int
     pinned: bool
 
 
 # Block tables.
 
 
-class Geometry(_Event, tag="geometry", frozen=True):
+class Geometry(_OfRequest, tag="geometry", frozen=True):
     """How the connector counts the blocks of a request's table in ``group`` after ``tokens`` computed tokens.
 
     Of ``slots``, the blocks of the table from ``at`` on, ``held`` are blocks and not the null block.
@@ -459,8 +445,6 @@ class Geometry(_Event, tag="geometry", frozen=True):
     whatever ``tokens`` is. -1, and no slots: not told.
     """
 
-    req: str
-    gen: int
     group: int
     tokens: int
     at: int = 0
@@ -529,50 +513,14 @@ class Quiesce(_Event, tag="quiesce", frozen=True):
     """No request is left and no transfer is in flight: nothing may be held."""
 
 
-Event: TypeAlias = (
-    Alloc
-    | Deny
-    | Touch
-    | Free
-    | Evict
-    | Label
-    | Unlabel
-    | Submit
-    | Lookup
-    | Withdraw
-    | Admit
-    | Preempt
-    | Rollback
-    | Finish
-    | Drop
-    | Cursor
-    | Retire
-    | Queue
-    | Issue
-    | Report
-    | Stale
-    | Complete
-    | Failed
-    | Reserve
-    | Decide
-    | Describe
-    | Ask
-    | Answer
-    | Stored
-    | Removed
-    | Cleared
-    | Published
-    | Register
-    | Unregister
-    | Hostmem
-    | Geometry
-    | Round
-    | Dispatch
-    | Zero
-    | Process
-    | Reset
-    | Quiesce
+_OfPools: TypeAlias = Alloc | Deny | Touch | Free | Evict | Label | Unlabel
+_OfRequests: TypeAlias = (
+    Submit | Lookup | Withdraw | Admit | Preempt | Rollback | Finish | Drop | Cursor | Retire
 )
+_OfTransfers: TypeAlias = Queue | Issue | Report | Stale | Complete | Failed | Reserve | Decide | Describe
+_OfTiers: TypeAlias = Ask | Answer | Stored | Removed | Cleared | Published | Register | Unregister | Hostmem
+_OfTheWhole: TypeAlias = Geometry | Round | Dispatch | Zero | Process | Reset | Quiesce
+Event: TypeAlias = _OfPools | _OfRequests | _OfTransfers | _OfTiers | _OfTheWhole
 
 
 UNNUMBERED: Final = -1
@@ -606,7 +554,7 @@ class StepNumbers:
 PACKED_FIELDS: Final[dict[type, tuple[tuple[str, int], ...]]] = {
     kind: tuple(
         (name, WIDE if name == "keys" else NARROW)
-        for base in reversed(kind.__mro__)
+        for base in reversed(kind.__mro__)  # fields that kinds share are annotated where they are declared
         for name, annotation in get_annotations(base).items()
         if annotation == "Numbers"
     )

@@ -52,9 +52,9 @@ class Numbering(ev.StepNumbers):
         owners = {"rgen": of_req, "gen": of_op if hasattr(event, "op") else of_req}
         changes: dict[str, Any] = {}
         for field, owner in owners.items():
-            told = getattr(event, field, 0)
-            if told in (NOW, BEFORE):
-                changes[field] = self.generations.get(owner, 0) - (told == BEFORE)
+            number = getattr(event, field, 0)
+            if number in (NOW, BEFORE):
+                changes[field] = self.generations.get(owner, 0) - (number == BEFORE)
         whose, dot, when = getattr(event, "holder", "").rpartition(".")
         if dot and when in _WORDS:
             kind, _, name = whose.partition(":")

@@ -237,21 +237,8 @@ class SyncDevice(_Call, tag="sync_device", frozen=True):
     device: int
 
 
-OrderEvent: TypeAlias = (
-    Declare
-    | Release
-    | Own
-    | Spawn
-    | Join
-    | Put
-    | Get
-    | Host
-    | Kernel
-    | Copy
-    | Record
-    | Wait
-    | SyncEvent
-    | Query
-    | SyncStream
-    | SyncDevice
-)
+_Things: TypeAlias = Declare | Release | Own
+_Threads: TypeAlias = Spawn | Join | Put | Get | Host
+_Streams: TypeAlias = Kernel | Copy | Record | Wait
+_Waiting: TypeAlias = SyncEvent | Query | SyncStream | SyncDevice
+OrderEvent: TypeAlias = _Things | _Threads | _Streams | _Waiting

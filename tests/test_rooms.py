@@ -112,6 +112,6 @@ def test_the_rule_sees_a_circle_and_names_the_files(tmp_path: Path) -> None:
         (tmp_path / part / "b").mkdir()
     (tmp_path / "checker" / "a" / "one.py").write_text("def f():\n    from kvfence.checker.b import two\n")
     (tmp_path / "checker" / "b" / "two.py").write_text("from kvfence.checker.a.one import f\n")
-    told = circle(between(edges(tmp_path), room))
-    assert "checker/a/one.py imports checker/b/two.py" in told
-    assert "checker/b/two.py imports checker/a/one.py" in told
+    named = circle(between(edges(tmp_path), room))
+    assert "checker/a/one.py imports checker/b/two.py" in named
+    assert "checker/b/two.py imports checker/a/one.py" in named

@@ -1,7 +1,5 @@
 """The pages on the trace format and on order traces say what the code reads."""
 
-import subprocess
-import sys
 import typing
 from pathlib import Path
 from types import ModuleType
@@ -28,14 +26,6 @@ def page_of(form: ModuleType) -> str:
 
 def events_of(form: ModuleType) -> tuple[type[msgspec.Struct], ...]:
     return typing.get_args(UNION[form])
-
-
-@each_format
-def test_the_page_is_what_its_generator_prints(form: ModuleType) -> None:
-    generator = f"docs/generate_{PAGES[form].replace('-', '_')}.py"
-    command = [sys.executable, DOCS.parent / generator]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed == page_of(form), f"run: .venv/bin/python {generator} > docs/{PAGES[form]}.md"
 
 
 @each_format

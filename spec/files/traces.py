@@ -103,12 +103,7 @@ class LineWriter(Generic[_H, _E]):
     form: ClassVar[Format[Any, Any]]
 
     def __init__(
-        self,
-        path: str | Path,
-        header: _H,
-        *,
-        max_bytes: int | None = None,
-        inputs: Iterable[str | Path] = (),
+        self, path: str | Path, header: _H, *, max_bytes: int | None = None, inputs: Iterable[str | Path] = ()
     ) -> None:
         problem = self.form.problem(header)
         if problem is not None:
@@ -162,7 +157,10 @@ class LineWriter(Generic[_H, _E]):
             self._out.write(full)
         except OSError as error:
             self.discard()
-            raise TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space") from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> TraceError:
+        return TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space")
 
     def close(self) -> None:
         """Write what is left, and give the file its name. Closing twice is allowed."""
@@ -175,7 +173,7 @@ class LineWriter(Generic[_H, _E]):
                 self._out.close()  # the end of the compressed data
             self._output.keep()
         except OSError as error:
-            raise TraceError(f"{self.path}: cannot be written ({error.strerror}); free some space") from error
+            raise self._not_written(error) from error
         except OutputError as error:
             raise TraceError(str(error)) from error
         finally:
@@ -298,11 +296,8 @@ class LineReader(Generic[_H, _E]):
         oldest = newest if self.form.oldest is None else self.form.oldest
         if not oldest <= start.version <= newest:
             reads = f"{newest}" if oldest == newest else f"{oldest} to {newest}"
-            raise self.error(
-                1,
-                f"is trace format {start.version}, and this kvfence reads {reads}",
-                "use a kvfence that reads it",
-            )
+            what = f"is trace format {start.version}, and this kvfence reads {reads}"
+            raise self.error(1, what, "use a kvfence that reads it")
         try:
             header: _H = self.form.header.decode(line)
         except (ValueError, RecursionError) as error:
@@ -341,11 +336,8 @@ class LineReader(Generic[_H, _E]):
             return OtherFormatError(f"{self.path}: is {what}; use {command}", found.format)
         if _either(_Request, line) is not None:
             return TraceError(f"{self.path}: is a workload of requests; use kvfence replay")
-        return self.error(
-            1,
-            f'is not the header of a trace ({{"format": "{self.form.name}", …}})',
-            "give a file that a recorder wrote",
-        )
+        what = f'is not the header of a trace ({{"format": "{self.form.name}", …}})'
+        return self.error(1, what, "give a file that a recorder wrote")
 
     def _cut(self, line: int) -> TraceCutError:
         way_out = "the recording was not closed: record again, or remove this line"
@@ -403,17 +395,18 @@ class LineReader(Generic[_H, _E]):
             try:
                 batch.append(self.form.event.decode(one))
             except (ValueError, RecursionError) as error:
-                raise self.error(
-                    number, f"is no event: {_one_line(error)}", "record the trace again"
-                ) from error
+                raise self._no_event(number, error) from error
         return batch
+
+    def _no_event(self, line: int, error: Exception) -> TraceError:
+        return self.error(line, f"is no event: {_one_line(error)}", "record the trace again")
 
     def _decode_last(self, text: bytes, line: int) -> list[_E]:
         """The last line, if its end was not written: whole all the same, or cut off."""
         try:
             return [self.form.event.decode(text)]
         except msgspec.ValidationError as error:
-            raise self.error(line, f"is no event: {_one_line(error)}", "record the trace again") from error
+            raise self._no_event(line, error) from error
         except (ValueError, RecursionError):
             raise self._cut(line) from None
 

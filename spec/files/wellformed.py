@@ -57,15 +57,11 @@ def problem_of_event(header: ev.Header, event: ev.Event) -> str | None:
     match event:
         case ev.Label():
             slots, keys = ints(event.slots), ints(event.keys, WIDE)
-            problem = _slots_problem(sizes, event.pool, slots)
-            if problem is None and len(keys) != len(slots):
-                problem = f"{len(keys)} keys for {len(slots)} slots"
-            return problem or _keys_problem(keys)
+            fewer = f"{len(keys)} keys for {len(slots)} slots" if len(keys) != len(slots) else None
+            return _slots_problem(sizes, event.pool, slots) or fewer or _keys_problem(keys)
         case ev.Alloc() | ev.Touch():
-            problem = _slots_problem(sizes, event.pool, ints(event.slots))
-            if problem is None and event.at < 0:
-                problem = f"at is {event.at} (a block index is not negative)"
-            return problem
+            negative = f"at is {event.at} (a block index is not negative)" if event.at < 0 else None
+            return _slots_problem(sizes, event.pool, ints(event.slots)) or negative
         case ev.Free() | ev.Evict() | ev.Unlabel() | ev.Zero():
             return _slots_problem(sizes, event.pool, ints(event.slots))
         case ev.Deny():
@@ -76,9 +72,7 @@ def problem_of_event(header: ev.Header, event: ev.Event) -> str | None:
         case ev.Lookup():
             slots = ints(event.slots)
             problem = _slots_problem(sizes, event.pool, slots) if slots else None
-            if problem is None and event.counts:
-                problem = _counts_problem(len(header.groups), event.counts, len(slots))
-            return problem
+            return problem or _counts_problem(len(header.groups), event.counts, len(slots))
         case ev.Queue():
             return _queue_problem(sizes, header.tier, event)
         case ev.Dispatch():
@@ -109,6 +103,8 @@ def problem_of_event(header: ev.Header, event: ev.Event) -> str | None:
 
 
 def _counts_problem(groups: int, counts: Sequence[int], slots: int) -> str | None:
+    if not counts:
+        return None
     if len(counts) > groups:
         return f"counts of {len(counts)} groups (the header names {groups})"
     if min(counts) < 0 or sum(counts) != slots:

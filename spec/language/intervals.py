@@ -6,11 +6,12 @@ Used while an action is traced, before the sizes are known; bounds that depend o
 from __future__ import annotations
 
 from kvfence.spec.language.expr import Expr
+from kvfence.spec.language.nodes import INF, learn_bounds
 from kvfence.spec.language.types import INTEGER, Int
 
 Interval = tuple[float, float]
 Facts = dict[int, Interval]  # by uid of the expression
-ANY: Interval = (float("-inf"), float("inf"))
+ANY: Interval = (-INF, INF)
 
 
 def interval(e: Expr, facts: Facts) -> Interval:
@@ -48,32 +49,16 @@ def _structural(e: Expr, facts: Facts) -> Interval:
 
 def learn(condition: Expr, truth: bool, facts: Facts) -> None:
     """Add to ``facts`` what follows from ``condition`` being ``truth``."""
-    op, args = condition.op, condition.args
-    if op == "not":
-        learn(args[0], not truth, facts)
-    elif op == ("and" if truth else "or"):
-        for a in args:
-            learn(a, truth, facts)
-    elif op in ("lt", "le"):
-        small, big = args if truth else (args[1], args[0])
-        gap = 1 if (op == "lt") == truth else 0
-        _narrow(small, (ANY[0], interval(big, facts)[1] - gap), facts)
-        _narrow(big, (interval(small, facts)[0] + gap, ANY[1]), facts)
-    elif op == "eq" and isinstance(args[0].type, Int):
-        ends = interval(args[0], facts), interval(args[1], facts)
-        for e, (lo, hi) in ((args[0], ends[1]), (args[1], ends[0])):
-            if truth:
-                _narrow(e, (lo, hi), facts)
-            elif lo == hi:
-                mine = interval(e, facts)
-                _narrow(e, (mine[0] + (mine[0] == lo), mine[1] - (mine[1] == lo)), facts)
+    learn_bounds(condition, truth, facts, interval, _narrow)
 
 
-def _narrow(e: Expr, to: Interval, facts: Facts) -> None:
+def _narrow(e: Expr, lo: float, hi: float, facts: Facts) -> None:
+    if not isinstance(e.type, Int):
+        return
     known = facts.get(e.uid, ANY)
-    facts[e.uid] = max(known[0], to[0]), min(known[1], to[1])
-    if e.op in ("add", "sub") and isinstance(e.args[1].value, int):
-        shift = e.args[1].value if e.op == "add" else -e.args[1].value
-        _narrow(e.args[0], (to[0] - shift, to[1] - shift), facts)
-    elif e.op == "add" and isinstance(e.args[0].value, int):
-        _narrow(e.args[1], (to[0] - e.args[0].value, to[1] - e.args[0].value), facts)
+    facts[e.uid] = max(known[0], lo), min(known[1], hi)
+    for part, other in (e.args, e.args[::-1]) if e.op == "add" else (e.args,) if e.op == "sub" else ():
+        if isinstance(other.value, int):
+            shift = other.value if e.op == "add" else -other.value
+            _narrow(part, lo - shift, hi - shift, facts)
+            return

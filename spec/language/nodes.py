@@ -7,7 +7,8 @@ A node is one of ``const`` and ``cell`` (value: the integer, the cell's number),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 INF = float("inf")
 Ends = tuple[float, float]
@@ -204,26 +205,37 @@ def ends_under(node: Node, facts: Facts, effort: int = 200) -> Ends:
 
 def learn(condition: Node, truth: bool, facts: Facts) -> None:
     """Add to ``facts`` what follows from ``condition`` being ``truth``."""
+    learn_bounds(condition, truth, facts, _ends, _narrow)
+
+
+def learn_bounds(
+    condition: Any,
+    truth: bool,
+    facts: Facts,
+    ends: Callable[[Any, Facts], Ends],
+    narrow: Callable[[Any, float, float, Facts], None],
+) -> None:
+    """See :func:`learn`: for nodes and expressions; ``ends`` gives bounds and ``narrow`` changes them."""
     op, args = condition.op, condition.args
     if op == "not":
-        learn(args[0], not truth, facts)
+        learn_bounds(args[0], not truth, facts, ends, narrow)
     elif op == ("and" if truth else "or"):
         for a in args:
-            learn(a, truth, facts)
+            learn_bounds(a, truth, facts, ends, narrow)
     elif op in ("lt", "le"):
         small, big = args if truth else (args[1], args[0])
         gap = 1 if (op == "lt") == truth else 0
-        _narrow(small, -INF, _ends(big, facts)[1] - gap, facts)
-        _narrow(big, _ends(small, facts)[0] + gap, INF, facts)
+        narrow(small, -INF, ends(big, facts)[1] - gap, facts)
+        narrow(big, ends(small, facts)[0] + gap, INF, facts)
     elif op == "eq":
-        for e, other in (args, args[::-1]):
-            lo, hi = _ends(other, facts)
+        known = ends(args[0], facts), ends(args[1], facts)
+        for e, (lo, hi) in ((args[0], known[1]), (args[1], known[0])):
             if truth:
-                _narrow(e, lo, hi, facts)
+                narrow(e, lo, hi, facts)
             elif lo == hi:
-                mine = _ends(e, facts)
-                _narrow(e, mine[0] + (mine[0] == lo), mine[1] - (mine[1] == lo), facts)
-    elif condition.boolean and op == "cell":
+                mine = ends(e, facts)
+                narrow(e, mine[0] + (mine[0] == lo), mine[1] - (mine[1] == lo), facts)
+    elif op == "cell" and condition.boolean:
         facts[condition.id] = (truth, truth)
 
 

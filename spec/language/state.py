@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kvfence.spec.language import expr as ex
 from kvfence.spec.language.errors import SpecError, close, fail, here
-from kvfence.spec.language.expr import (
-    And,
-    Expr,
-    If,
-    apply,
-    equal,
-    lift,
-    lift_bool,
-    limit,
-    show,
-    substitute,
-)
 from kvfence.spec.language.intervals import ANY, Facts, depends_on_size, interval, learn
 from kvfence.spec.language.types import Int, Type, kind, same_kind
 
 if TYPE_CHECKING:
     from kvfence.spec.language.machine import Function, Machine
 
-Value = Expr | bool | int
-Indices = Expr | bool | int | tuple[Expr | bool | int, ...]
+Value = ex.Expr | bool | int
+Indices = ex.Expr | bool | int | tuple[ex.Expr | bool | int, ...]
 
 RESERVED = {"require", "check"}
 OWN_IDS = ("LEMMA", "PREMISE", "DEADLOCK", "RANGE")  # of conditions that no machine declares under an id
@@ -40,7 +29,7 @@ def check_id(id_: str) -> None:
 class Guard:
     """One conjunct of an action's guard, over the state before the step."""
 
-    def __init__(self, expr: Expr, where: str) -> None:
+    def __init__(self, expr: ex.Expr, where: str) -> None:
         self.expr, self.where = expr, where
 
 
@@ -50,14 +39,14 @@ class Check:
     ``expr`` is over the state before the step; assignments made earlier in the action are folded in.
     """
 
-    def __init__(self, name: str, id_: str, expr: Expr, text: str, where: str) -> None:
+    def __init__(self, name: str, id_: str, expr: ex.Expr, text: str, where: str) -> None:
         self.name, self.id, self.expr, self.text, self.where = name, id_, expr, text, where
 
 
 class LateIndex:
     """An Int index whose bounds depend on the sort sizes: grounding decides whether it fits."""
 
-    def __init__(self, function: Function, position: int, expr: Expr, where: str) -> None:
+    def __init__(self, function: Function, position: int, expr: ex.Expr, where: str) -> None:
         self.function, self.position, self.expr, self.where = function, position, expr, where
 
 
@@ -88,7 +77,7 @@ class State:
     """
 
     def __init__(
-        self, machine: Machine, reader: str, action: str | None = None, params: tuple[Expr, ...] = ()
+        self, machine: Machine, reader: str, action: str | None = None, params: tuple[ex.Expr, ...] = ()
     ) -> None:
         # Attributes are fields of the machine, so the state's own are set beside them.
         vars(self).update(_machine=machine, _reader=reader, _action=action, _params=params)
@@ -97,8 +86,8 @@ class State:
     _machine: Machine
     _reader: str
     _action: str | None
-    _params: tuple[Expr, ...]
-    _now: dict[Function, Expr]  # next value over the function's formal indices
+    _params: tuple[ex.Expr, ...]
+    _now: dict[Function, ex.Expr]  # next value over the function's formal indices
     _guards: list[Guard]
     _checks: list[Check]
     _facts: Facts
@@ -118,7 +107,7 @@ class State:
             raise fail(f"{name} is indexed; assign s.{name}[…] or use s.{name}.update(lambda …)")
         self._write(function, (), value)
 
-    def require(self, *conditions: Expr | bool) -> None:
+    def require(self, *conditions: ex.Expr | bool) -> None:
         """Conjuncts of the action's guard. SpecError after an assignment, or outside an action."""
         if self._action is None:
             raise fail(f"{self._reader} only reads the state; require belongs in an action")
@@ -128,22 +117,22 @@ class State:
             )
         where = here()
         for c in conditions:
-            e = self._closed(lift_bool(c, "require"))
+            e = self._closed(ex.lift_bool(c, "require"))
             self._guards.append(Guard(e, where))
             learn(e, True, self._facts)
 
-    def check(self, id_: str, condition: Expr | bool, text: str = "") -> None:
+    def check(self, id_: str, condition: ex.Expr | bool, text: str = "") -> None:
         """Assert ``condition`` whenever the step is taken, under the id of an invariant of the catalogue."""
         if self._action is None:
             raise fail(f"{self._reader} only reads the state; check belongs in an action")
         if not isinstance(id_, str) or not id_:
             raise fail('a check needs the id of an invariant first: s.check("PIN", condition, "text")')
         check_id(id_)
-        e = self._closed(lift_bool(condition, "check"))
+        e = self._closed(ex.lift_bool(condition, "check"))
         name = f"{self._action}.{id_}"
         same = sum(c.name == name or c.name.startswith(name + "#") for c in self._checks)
         name = f"{name}#{same + 1}" if same else name
-        self._checks.append(Check(name, id_, e, text or show(e), here()))
+        self._checks.append(Check(name, id_, e, text or ex.show(e), here()))
 
     def _function(self, name: str) -> Function:
         function = self._machine.functions.get(name)
@@ -153,7 +142,7 @@ class State:
             )
         return function
 
-    def _closed(self, e: Expr, *also: Expr) -> Expr:
+    def _closed(self, e: ex.Expr, *also: ex.Expr) -> ex.Expr:
         allowed = {v.uid for v in (*self._params, *also)}
         for v in e.free:
             if v.uid not in allowed:
@@ -163,7 +152,7 @@ class State:
                 )
         return e
 
-    def _indices(self, function: Function, given: Indices, guarded: bool = False) -> tuple[Expr, ...]:
+    def _indices(self, function: Function, given: Indices, guarded: bool = False) -> tuple[ex.Expr, ...]:
         raw = given if isinstance(given, tuple) else (given,)
         n = len(function.domain)
         if len(raw) != n:
@@ -173,17 +162,17 @@ class State:
             )
         out = []
         for k, (x, t) in enumerate(zip(raw, function.domain, strict=True)):
-            e = lift(x)
+            e = ex.lift(x)
             if not same_kind(e.type, t):
                 raise fail(
-                    f"index {k + 1} of {function.name} is a {kind(t)}; {show(e)} is of type {kind(e.type)}"
+                    f"index {k + 1} of {function.name} is a {kind(t)}; {ex.show(e)} is of type {kind(e.type)}"
                 )
             if isinstance(t, Int) and not guarded:
                 self._fits(function, k, e, t)
             out.append(e)
         return tuple(out)
 
-    def _fits(self, function: Function, k: int, e: Expr, domain: Int) -> None:
+    def _fits(self, function: Function, k: int, e: ex.Expr, domain: Int) -> None:
         lo, hi = interval(e, self._facts)
         if domain.literal is not None and domain.literal[0] <= lo and hi <= domain.literal[1]:
             return
@@ -191,35 +180,37 @@ class State:
             self._late.append(LateIndex(function, k, e, here()))
         else:
             raise misfit(
-                function, k, show(e), "any integer" if (lo, hi) == ANY else f"{lo} to {hi}", domain.name
+                function, k, ex.show(e), "any integer" if (lo, hi) == ANY else f"{lo} to {hi}", domain.name
             )
 
-    def _read(self, function: Function, indices: tuple[Expr, ...]) -> Expr:
+    def _read(self, function: Function, indices: tuple[ex.Expr, ...]) -> ex.Expr:
         now = self._now.get(function)
         if now is None:
-            return apply(function, indices)
-        return substitute(now, {f.uid: i for f, i in zip(function.formals, indices, strict=True)})
+            return ex.apply(function, indices)
+        return ex.substitute(now, {f.uid: i for f, i in zip(function.formals, indices, strict=True)})
 
-    def _write(self, function: Function, indices: tuple[Expr, ...], value: Value) -> None:
+    def _write(self, function: Function, indices: tuple[ex.Expr, ...], value: Value) -> None:
         e = self._writable(function, value)
         self._closed(e)
         for i in indices:
             self._closed(i)
-        here_only = And(*(equal(f, i) for f, i in zip(function.formals, indices, strict=True)))
-        self._now[function] = If(here_only, e, self._now.get(function, apply(function, function.formals)))
+        here_only = ex.And(*(ex.equal(f, i) for f, i in zip(function.formals, indices, strict=True)))
+        self._now[function] = ex.If(
+            here_only, e, self._now.get(function, ex.apply(function, function.formals))
+        )
 
-    def _writable(self, function: Function, value: object) -> Expr:
+    def _writable(self, function: Function, value: object) -> ex.Expr:
         if self._action is None:
             raise fail(f"{self._reader} only reads the state; assign {function.name} in an action")
-        e = lift(value)
+        e = ex.lift(value)
         if not same_kind(e.type, function.value):
             raise fail(
-                f"{function.name} holds {kind(function.value)}, and {show(e)} is of type {kind(e.type)}"
+                f"{function.name} holds {kind(function.value)}, and {ex.show(e)} is of type {kind(e.type)}"
             )
         return e
 
 
-class Field(Expr):
+class Field(ex.Expr):
     """A function of the state: read ``s.f[i]``, assign ``s.f[i] = v``."""
 
     __slots__ = ("_function", "_state")
@@ -227,7 +218,7 @@ class Field(Expr):
     _function: Function
     _state: State
 
-    def __getitem__(self, indices: Indices) -> Expr:
+    def __getitem__(self, indices: Indices) -> ex.Expr:
         checked = self._state._indices(self._function, indices)
         return self._state._read(self._function, checked)
 
@@ -235,12 +226,12 @@ class Field(Expr):
         checked = self._state._indices(self._function, indices)
         self._state._write(self._function, checked, value)
 
-    def get(self, indices: Indices, default: Value) -> Expr:
+    def get(self, indices: Indices, default: Value) -> ex.Expr:
         """The value at ``indices``, or ``default`` where an Int index lies outside the function's domain."""
         f = self._function
         checked = self._state._indices(f, indices, guarded=True)
         inside = [e for i, t in zip(checked, f.domain, strict=True) for e in within(i, t)]
-        return If(And(*inside), self._state._read(f, checked), default)
+        return ex.If(ex.And(*inside), self._state._read(f, checked), default)
 
     def update(self, body: Callable[..., Value]) -> None:
         """Assign the whole function: ``body`` gives the value at each index, reading the current ones."""
@@ -264,8 +255,8 @@ def _field(state: State, function: Function) -> Field:
     return field
 
 
-def within(e: Expr, t: Type) -> list[Expr]:
+def within(e: ex.Expr, t: Type) -> list[ex.Expr]:
     """Conditions under which the Int ``e`` is a value of ``t``; none for other types."""
     if not isinstance(t, Int) or t.lo is None or t.hi is None:
         return []
-    return [limit(t.lo) <= e, e <= limit(t.hi)]
+    return [ex.limit(t.lo) <= e, e <= ex.limit(t.hi)]

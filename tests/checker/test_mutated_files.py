@@ -1,10 +1,8 @@
 """Files with a few wrong bytes: judged or refused in one line, never a traceback or another exit code."""
 
-import importlib.util
 import os
 import random
 import resource
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from check_speed import serving_trace
 
 from kvfence.checker.analysis.recorded.explain import explain_trace
 from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json, read_case
@@ -51,23 +50,16 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 @cache
-def events() -> tuple[object, tuple[ev.Event, ...]]:
+def events() -> tuple[ev.Header, tuple[ev.Event, ...]]:
     """A sound trace of a made-up connector, by the benchmark that makes them."""
-    path = Path(__file__).parents[2] / "bench" / "check_speed.py"
-    spec = importlib.util.spec_from_file_location("check_speed", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_speed"] = module
-    spec.loader.exec_module(module)
-    header, made = module.serving_trace(8, 1, gpu=64, cpu=32, longest=400)
+    header, made = serving_trace(8, 1, gpu=64, cpu=32, longest=400)
     return header, tuple(made)
 
 
 def trace(path: Path, *, broken: bool = False) -> bytes:
     """The bytes of a trace file; compressed if the name says so."""
     header, made = events()
-    with TraceWriter(path, header) as record:  # type: ignore[arg-type]
+    with TraceWriter(path, header) as record:
         for event in (*made, *([ev.Alloc("gpu", "req:x.0", [1])] * 2 if broken else [])):
             record(event)
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Trace files: what is written is read again, and whatever is wrong with a file is told in one line."""
+"""Trace files: what is written is read again, and whatever is wrong with a file is reported in one line."""
 
 import os
 import stat
@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from array import array
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,9 +30,28 @@ EVENTS: list[ev.Event] = [
 FIRST = b'{"format":"kvfence-trace","version":1,"producer":"x","pools":[{"name":"gpu","slots":8}]}\n'
 
 
-def write(path: Path, events: list[ev.Event]) -> Path:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a trace file is written."""
+    return tmp_path / "trace.jsonl"
+
+
+@pytest.fixture
+def zstandard() -> Any:
+    """The module; tests that need it are skipped without it."""
+    return pytest.importorskip("zstandard")
+
+
+@pytest.fixture
+def zst(tmp_path: Path) -> Path:
+    """Where a compressed trace file is written, if there is the module for it."""
+    pytest.importorskip("zstandard")
+    return tmp_path / "trace.zst"
+
+
+def write(path: Path, events: list[ev.Event], header: ev.Header = HEADER) -> Path:
     """A trace file of ``events``."""
-    with TraceWriter(path, HEADER) as record:
+    with TraceWriter(path, header) as record:
         for event in events:
             record(event)
     return path
@@ -58,10 +78,11 @@ KEYS = [2**64 - 1 - place for place in range(100)]
         ev.Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),
         ev.Label("gpu", array("L", LONG), np.array(KEYS, np.uint64)),
         ev.Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
+        ev.Alloc("gpu", "req:1.0", np.array(LONG)),
+        ev.Touch("gpu", "req:1.0", np.array(LONG)),
     ],
 )
-def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.Event) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_long_lists_are_written_packed_and_read_again(path: Path, event: ev.Event) -> None:
     write(path, [event])
     assert b"[" not in path.read_bytes().splitlines()[1]
     ((read_again,),) = TraceReader(path).batches()
@@ -71,10 +92,10 @@ def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.
 @pytest.mark.parametrize(
     "slots", [[1, 2], np.array([1, 2]), pack([1, 2]), [-1] * 20, np.array([2**32] * 20), [2**70] * 20, []]
 )
-def test_short_lists_and_what_cannot_be_packed_stay_readable(tmp_path: Path, slots: Numbers) -> None:
-    path = tmp_path / "trace.jsonl"
-    write(path, [ev.Evict("gpu", slots)])
-    assert msgspec.json.decode(path.read_bytes().splitlines()[1])["slots"] == list(ints(slots))
+def test_short_lists_and_what_cannot_be_packed_stay_readable(path: Path, slots: Numbers) -> None:
+    write(path, [ev.Evict("gpu", slots), ev.Alloc("gpu", "req:1.0", slots)])
+    for line in path.read_bytes().splitlines()[1:]:
+        assert msgspec.json.decode(line)["slots"] == list(ints(slots))
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
@@ -94,16 +115,14 @@ def test_a_long_trace_comes_in_order(tmp_path: Path, name: str) -> None:
     assert read(write(tmp_path / name, events)) == list(enumerate(events))
 
 
-def test_compressed_data_may_be_appended(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
+def test_compressed_data_may_be_appended(tmp_path: Path, zstandard: Any) -> None:
     path = tmp_path / "trace.zst"
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
     path.write_bytes(compress(FIRST) + compress(b'{"e":"quiesce"}\n'))
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_trace_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_trace_is_private(path: Path) -> None:
     path.write_text("old")
     path.chmod(0o644)
     write(path, EVENTS)
@@ -111,8 +130,7 @@ def test_a_trace_is_private(tmp_path: Path) -> None:
     assert len(read(path)) == 3
 
 
-def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_trace_is_kept_after_an_error(path: Path) -> None:
 
     def serve() -> None:
         with TraceWriter(path, HEADER) as record:
@@ -124,8 +142,7 @@ def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_capped_trace_is_a_whole_trace_of_the_beginning(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_capped_trace_is_a_whole_trace_of_the_beginning(path: Path) -> None:
     with TraceWriter(path, HEADER, max_bytes=500) as record:
         for _ in range(100):
             record(EVENTS[0])
@@ -147,7 +164,7 @@ def test_a_header_with_impossible_sizes_is_not_written(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "trace.jsonl", ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)))
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be created"):
         TraceWriter(tmp_path / "no" / "trace.jsonl", HEADER)
 
@@ -170,7 +187,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "report"),
     [
         (b"", "is empty"),
         (b"\n", "line 1: is not the header of a trace"),
@@ -210,17 +227,16 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (FIRST + b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_what_is_wrong_is_reported_in_one_line(path: Path, content: bytes, report: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=told) as raised:
+    with pytest.raises(TraceError, match=report) as raised:
         read(path)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith(f"{path}: ")
     assert "; " in str(raised.value)
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
         read_trace(tmp_path / "trace.jsonl")
     with pytest.raises(TraceError, match="is a folder"):
@@ -228,7 +244,7 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 10, 40])
-def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
+def test_a_cut_line_is_reported_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "trace.jsonl", EVENTS[:2])
     path.write_bytes(path.read_bytes()[:-cut])
     _, events = read_trace(path)
@@ -237,15 +253,13 @@ def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int)
         next(events)
 
 
-def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_last_line_without_its_end_is_read(path: Path) -> None:
     path.write_bytes(FIRST + b'{"e":"quiesce"}')
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
+def test_a_cut_compressed_file_is_reported(zst: Path) -> None:
+    path = write(zst, [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TraceCutError, match=r"line [0-9]{4,}: is cut off"):
@@ -255,9 +269,8 @@ def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
         read_trace(path)
 
 
-def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS * 1000)
+def test_damaged_compressed_data_is_reported(zst: Path) -> None:
+    path = write(zst, EVENTS * 1000)
     damaged = bytearray(path.read_bytes())
     damaged[30:60] = bytes(30)
     path.write_bytes(damaged)
@@ -265,12 +278,11 @@ def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_huge_line_is_told_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_huge_line_is_reported_before_it_fills_the_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "LONGEST_LINE", 2**20)
     monkeypatch.setattr(traces, "LONGEST_HEADER", 2**20)
-    path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce"}\n' + b" " * 2**22 + b"\n")
     with pytest.raises(TraceError, match="line 3: is longer than 1 MiB"):
         read(path)
@@ -279,8 +291,7 @@ def test_a_huge_line_is_told_before_it_fills_the_memory(
         read(path)
 
 
-def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
+def test_a_line_that_unpacks_enormously_is_reported(tmp_path: Path, zstandard: Any) -> None:
     path = tmp_path / "trace.zst"
     path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(FIRST + b" " * 2**28))
     assert path.stat().st_size < 2**16
@@ -293,9 +304,8 @@ def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS)
+def test_without_zstandard_the_way_out_is_reported(zst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(zst, EVENTS)
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(TraceError, match=r"pip install 'kvfence\[zstd\]'"):
         read(path)
@@ -305,14 +315,11 @@ def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pyte
 
 def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
     header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),), groups=(ev.Group("gpu", 16, window=32),))
-    with TraceWriter(tmp_path / "trace.jsonl", header):
-        pass
-    assert read_trace(tmp_path / "trace.jsonl")[0] == header
+    assert read_trace(write(tmp_path / "trace.jsonl", [], header))[0] == header
 
 
-def test_a_last_long_line_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:
+def test_a_last_long_line_takes_time_in_proportion_to_its_length(path: Path) -> None:
     """62 MB in one line took 22 s, as each piece that was read was copied with all before it."""
-    path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce","x":"' + b"x" * 62_000_000)
     started = time.process_time()
     with pytest.raises(TraceError, match="line 2: is longer than 20 MiB"):
@@ -344,8 +351,7 @@ def test_what_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest
 # Compressed files are what was written, or refused.
 
 
-def test_compressed_data_carries_a_checksum_that_is_compared(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
+def test_compressed_data_carries_a_checksum_that_is_compared(tmp_path: Path, zstandard: Any) -> None:
     path = write(tmp_path / "trace.zst", EVENTS * 10)
     whole = path.read_bytes()
     assert zstandard.get_frame_parameters(whole).has_checksum
@@ -360,19 +366,17 @@ def test_compressed_data_carries_a_checksum_that_is_compared(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("more", [b"x", b"(\xb5/\xfd", b"garbage", b"P*M\x18\x04\0\0\0abcd", b"\0" * 9])
-def test_what_follows_a_frame_is_a_frame_or_refused(tmp_path: Path, more: bytes) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS)
+def test_what_follows_a_frame_is_a_frame_or_refused(zst: Path, more: bytes) -> None:
+    path = write(zst, EVENTS)
     path.write_bytes(path.read_bytes() + more)
     with pytest.raises(TraceError):
         read(path)
 
 
-def test_a_violation_is_told_of_undamaged_data_only(tmp_path: Path) -> None:
+def test_a_violation_is_reported_for_undamaged_data_only(zst: Path) -> None:
     """The violation comes first and the checksum last: it is compared all the same."""
-    pytest.importorskip("zstandard")
     twice = [ev.Alloc("gpu", "req:1.0", [1])] * 2
-    path = write(tmp_path / "trace.zst", twice * 5000)
+    path = write(zst, twice * 5000)
     assert check_trace(path).verdict == "violated"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -425,6 +429,6 @@ def test_a_disk_that_is_full_while_recording_is_one_line_and_leaves_nothing(tmp_
         "except TraceError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "run.jsonl")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "cannot be written (File too large); free some space" in told
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cannot be written (File too large); free some space" in printed
     assert not list(tmp_path.iterdir())

@@ -13,17 +13,7 @@ import pytest
 from drivers import Driver, press
 from hypothesis import settings
 
-from kvfence.checker.analysis.lockstep import (
-    Args,
-    Coverage,
-    LockstepError,
-    NotRefusedError,
-    Observed,
-    StatesDifferError,
-    Step,
-    StepNotAllowedError,
-    TraceRefusedError,
-)
+from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.reference.blocks.errors import NotHeld, OutOfBlocks
 from kvfence.reference.blocks.free_queue import Slots
@@ -33,8 +23,8 @@ from kvfence.spec.machines import block_pool
 
 SPEC = Interpreter(block_pool.build(), {"Block": 6, "Holder": 3, "Key": 2})
 BLOCKS, HOLDERS, KEYS = (SPEC.sizes[sort] for sort in ("Block", "Holder", "Key"))
-READY: list[Step] = [("reserve_null", {})]
-CACHED: list[Step] = [*READY, ("allocate", {"h": 0}), ("register", {"h": 0}), ("release", {"h": 0})]
+READY: list[ls.Step] = [("reserve_null", {})]
+CACHED: list[ls.Step] = [*READY, ("allocate", {"h": 0}), ("register", {"h": 0}), ("release", {"h": 0})]
 SCENES = [READY, CACHED, [*CACHED, *CACHED[1:]]]
 
 
@@ -66,7 +56,7 @@ class PoolDriver(Driver):
             producer="lockstep", pools=(ev.Pool("gpu", BLOCKS, null=self.pool.null),), tier="gpu"
         )
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         h, b, k = (args.get(name, -1) for name in "hbk")
         if action == "reserve_null":
             self.pool = self.make("gpu", BLOCKS, null=b, observer=self.events.append)
@@ -95,7 +85,7 @@ class PoolDriver(Driver):
                 raise AssertionError(f"no way to {action}")
         return None
 
-    def allocate(self, pool: BlockPool, h: object, n: int) -> list[Step]:
+    def allocate(self, pool: BlockPool, h: object, n: int) -> list[ls.Step]:
         since = len(self.events)
         taken = pool.get_new_blocks(holder(h), n).tolist()
         if n == 1:
@@ -103,15 +93,15 @@ class PoolDriver(Driver):
         b, c = taken
         return [*self.evictions(since), ("allocate_for_two_groups", {"h": h, "b": b, "c": c})]
 
-    def evict(self, pool: BlockPool, b: int) -> list[Step]:
+    def evict(self, pool: BlockPool, b: int) -> list[ls.Step]:
         since = len(self.events)
         press(pool, b)
         return self.evictions(since)
 
-    def evictions(self, since: int) -> list[Step]:
+    def evictions(self, since: int) -> list[ls.Step]:
         return [("evict", {"b": b}) for b in self.evicted(since, "gpu")]
 
-    def abstract(self) -> dict[str, Observed]:
+    def abstract(self) -> dict[str, ls.Observed]:
         pool = self.pool
         if pool is None:
             return {
@@ -134,7 +124,7 @@ class PoolDriver(Driver):
             "label": set(found),
         }
 
-    def refusal(self, action: str, args: Args) -> type[Exception] | None:
+    def refusal(self, action: str, args: ls.Args) -> type[Exception] | None:
         pool = self.pool
         if pool is None:
             return None
@@ -149,7 +139,7 @@ class PoolDriver(Driver):
         return None
 
 
-def test_the_pool_does_what_the_specification_does(run: Callable[..., Coverage]) -> None:
+def test_the_pool_does_what_the_specification_does(run: Callable[..., ls.Coverage]) -> None:
     coverage = run(SPEC, PoolDriver, seldom={"deny"}, scenes=SCENES)
     assert set(coverage.taken) == set(SPEC.machine.actions), str(coverage)
     assert set(coverage.goals) == set(SPEC.machine.goals), str(coverage)
@@ -176,7 +166,7 @@ class KeepsKeys(BlockPool):
 
 
 class ReleasesForAnybody(BlockPool):
-    """A slot is released by whoever asks."""
+    """A slot is released for any holder that asks."""
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
         held = self.held(holder)
@@ -200,7 +190,7 @@ class FreesTooEarly(BlockPool):
 
 
 class EvictsOnRelease(BlockPool):
-    """A slot without holders loses its key at once, and the index is not told."""
+    """A slot without holders loses its key at once, and no event says so."""
 
     def free_blocks(self, holder: str, slots: Slots) -> None:
         super().free_blocks(holder, slots)
@@ -211,23 +201,23 @@ class EvictsOnRelease(BlockPool):
 @pytest.mark.parametrize(
     ("faulty", "error"),
     [
-        (TouchLeavesTheQueueAlone, StatesDifferError),
-        (KeepsKeys, StepNotAllowedError),
-        (ReleasesForAnybody, NotRefusedError),
-        (PopsUnchecked, LockstepError),
-        (FreesTooEarly, StatesDifferError),
-        (EvictsOnRelease, StatesDifferError),
+        (TouchLeavesTheQueueAlone, ls.StatesDifferError),
+        (KeepsKeys, ls.StepNotAllowedError),
+        (ReleasesForAnybody, ls.NotRefusedError),
+        (PopsUnchecked, ls.LockstepError),
+        (FreesTooEarly, ls.StatesDifferError),
+        (EvictsOnRelease, ls.StatesDifferError),
     ],
 )
 def test_a_broken_pool_is_found(
-    run: Callable[..., Coverage], faulty: type[BlockPool], error: type[LockstepError]
+    run: Callable[..., ls.Coverage], faulty: type[BlockPool], error: type[ls.LockstepError]
 ) -> None:
     with pytest.raises(error):
         run(SPEC, lambda: PoolDriver(faulty), judge=False, seldom={"deny"}, scenes=SCENES)
 
 
 class TouchesInSilence(BlockPool):
-    """What is touched is not told."""
+    """What is touched is not emitted."""
 
     def touch(self, holder: str, slots: Slots, group: int = 0, at: int = 0) -> None:
         observer, self.observer = self.observer, None
@@ -235,6 +225,6 @@ class TouchesInSilence(BlockPool):
         self.observer = observer
 
 
-def test_a_pool_that_leaves_events_out_is_found(run: Callable[..., Coverage]) -> None:
-    with pytest.raises(TraceRefusedError):
+def test_a_pool_that_leaves_events_out_is_found(run: Callable[..., ls.Coverage]) -> None:
+    with pytest.raises(ls.TraceRefusedError):
         run(SPEC, lambda: PoolDriver(TouchesInSilence), seldom={"deny"}, scenes=SCENES)

@@ -4,19 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvfence.checker.analysis.lockstep import (
-    Args,
-    CannotHere,
-    Coverage,
-    Lockstep,
-    NotRefusedError,
-    Observed,
-    PropertyBrokenError,
-    StatesDifferError,
-    Step,
-    StepFailedError,
-    StepNotAllowedError,
-)
+from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec import events as ev
 from kvfence.spec.language import Count, Elem, Expr, Int, Machine, Not, State
@@ -68,7 +56,7 @@ class Seats:
         self.used: list[int] = []
         self.events: list[ev.Event] = []
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         if action == "leave":
             self.used.remove(args["s"])
             return None
@@ -78,17 +66,17 @@ class Seats:
         self.used.append(seat)
         return [("sit", {"s": seat})]
 
-    def abstract(self) -> dict[str, Observed]:
+    def abstract(self) -> dict[str, ls.Observed]:
         return {"used": set(self.used), "taken": len(self.used)}
 
-    def refusal(self, action: str, args: Args) -> type[Exception] | None:  # noqa: ARG002
+    def refusal(self, action: str, args: ls.Args) -> type[Exception] | None:  # noqa: ARG002
         return Full if action == "sit" and len(self.used) == 2 else None
 
 
 class SeatsFour(Seats):
     """Seats people twice."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         first = super().perform(action, args)
         return [*(first or []), *(super().perform(action, args) or [])] if action == "sit" else first
 
@@ -96,14 +84,14 @@ class SeatsFour(Seats):
 class Miscounts(Seats):
     """Counts one too many."""
 
-    def abstract(self) -> dict[str, Observed]:
+    def abstract(self) -> dict[str, ls.Observed]:
         return super().abstract() | {"taken": 2 * len(self.used)}
 
 
 class SitsOnLaps(Seats):
     """Seats everybody at the left end."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         self.used.append(0)
         return [("sit", {"s": 0})] if action == "sit" else super().perform(action, args)
 
@@ -111,7 +99,7 @@ class SitsOnLaps(Seats):
 class SqueezesIn(Seats):
     """Does not refuse the third."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         self.used.append(2)
         self.used.pop()
         return super().perform(action, args) if len(self.used) < 2 else None
@@ -120,7 +108,7 @@ class SqueezesIn(Seats):
 class ChangesBeforeItRefuses(Seats):
     """Counts the third before it refuses."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
         if action == "sit" and len(self.used) == 2:
             self.used.append(2)
             raise Full
@@ -130,22 +118,22 @@ class ChangesBeforeItRefuses(Seats):
 class GivesUp(Seats):
     """Fails."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:  # noqa: ARG002
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:  # noqa: ARG002
         raise KeyError(action)
 
 
 class Shy(GivesUp):
     """Cannot do anything here."""
 
-    def perform(self, action: str, args: Args) -> Sequence[Step] | None:  # noqa: ARG002
-        raise CannotHere("too shy")
+    def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:  # noqa: ARG002
+        raise ls.CannotHere("too shy")
 
 
-SIT: Step = ("sit", {})
+SIT: ls.Step = ("sit", {})
 
 
 def test_a_right_implementation_is_followed_through_its_choices() -> None:
-    lockstep = Lockstep(SPEC, Seats())
+    lockstep = ls.Lockstep(SPEC, Seats())
     lockstep.take(SPEC.find("sit", s=2))
     assert SPEC.view(lockstep.state).used[0]
     lockstep.play([SIT, ("leave", {"s": 0})])
@@ -153,8 +141,8 @@ def test_a_right_implementation_is_followed_through_its_choices() -> None:
 
 
 def test_a_difference_names_field_and_both_values() -> None:
-    lockstep = Lockstep(SPEC, Miscounts())
-    with pytest.raises(StatesDifferError) as e:
+    lockstep = ls.Lockstep(SPEC, Miscounts())
+    with pytest.raises(ls.StatesDifferError) as e:
         lockstep.play([SIT])
     assert e.value.fields == ["taken"]
     assert str(e.value) == (
@@ -163,13 +151,15 @@ def test_a_difference_names_field_and_both_values() -> None:
 
 
 def test_a_step_that_is_not_allowed_is_named_with_the_situation() -> None:
-    lockstep = Lockstep(SPEC, SitsOnLaps())
-    with pytest.raises(StepNotAllowedError, match=r"does not allow sit\(s=0\) where used\[0\]=True, taken=1"):
+    lockstep = ls.Lockstep(SPEC, SitsOnLaps())
+    with pytest.raises(
+        ls.StepNotAllowedError, match=r"does not allow sit\(s=0\) where used\[0\]=True, taken=1"
+    ):
         lockstep.play([SIT, SIT])
 
 
 def test_each_step_of_a_sequence_must_be_allowed() -> None:
-    lockstep = Lockstep(SPEC, SeatsFour())
+    lockstep = ls.Lockstep(SPEC, SeatsFour())
     lockstep.play([SIT])
     assert lockstep.coverage.taken == {"sit": 2}
 
@@ -178,17 +168,17 @@ def test_a_broken_invariant_is_named() -> None:
     spec = Interpreter(seats(limit=3))
 
     class SeatsThree(Seats):
-        def perform(self, action: str, args: Args) -> Sequence[Step] | None:  # noqa: ARG002
+        def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:  # noqa: ARG002
             self.used.append(len(self.used))
             return None
 
-    with pytest.raises(PropertyBrokenError, match="at_most_two") as e:
-        Lockstep(spec, SeatsThree()).play([SIT, SIT, SIT])
+    with pytest.raises(ls.PropertyBrokenError, match="at_most_two") as e:
+        ls.Lockstep(spec, SeatsThree()).play([SIT, SIT, SIT])
     assert e.value.invariant == "CONSERVE"
 
 
 def test_what_is_not_allowed_must_be_refused() -> None:
-    lockstep = Lockstep(SPEC, Seats())
+    lockstep = ls.Lockstep(SPEC, Seats())
     lockstep.play([SIT, SIT])
     ((third, error),) = [(i, e) for i, e in lockstep.refusals() if i.args == {"s": 2}]
     lockstep.refuse(third, error)
@@ -198,32 +188,32 @@ def test_what_is_not_allowed_must_be_refused() -> None:
 @pytest.mark.parametrize(
     ("driver", "error", "message"),
     [
-        (SqueezesIn, NotRefusedError, "not refused with Full"),
-        (ChangesBeforeItRefuses, StatesDifferError, "was refused"),
+        (SqueezesIn, ls.NotRefusedError, "not refused with Full"),
+        (ChangesBeforeItRefuses, ls.StatesDifferError, "was refused"),
     ],
 )
 def test_what_is_not_refused_or_changes_something_is_found(
     driver: type[Seats], error: type[Exception], message: str
 ) -> None:
-    lockstep = Lockstep(SPEC, driver())
+    lockstep = ls.Lockstep(SPEC, driver())
     lockstep.play([SIT, SIT])
     with pytest.raises(error, match=message):
         lockstep.refuse(*lockstep.refusals()[0])
 
 
 def test_a_refusal_with_another_error_is_found() -> None:
-    lockstep = Lockstep(SPEC, GivesUp())
-    with pytest.raises(NotRefusedError, match="but with KeyError"):
+    lockstep = ls.Lockstep(SPEC, GivesUp())
+    with pytest.raises(ls.NotRefusedError, match="but with KeyError"):
         lockstep.refuse(SPEC.find("leave", s=0), Full)
 
 
 def test_an_allowed_step_that_fails_is_found() -> None:
-    with pytest.raises(StepFailedError, match="is allowed, and fails: KeyError"):
-        Lockstep(SPEC, GivesUp()).play([SIT])
+    with pytest.raises(ls.StepFailedError, match="is allowed, and fails: KeyError"):
+        ls.Lockstep(SPEC, GivesUp()).play([SIT])
 
 
 def test_what_cannot_be_performed_is_counted_and_changes_nothing() -> None:
-    lockstep = Lockstep(SPEC, Shy())
+    lockstep = ls.Lockstep(SPEC, Shy())
     lockstep.play([SIT])
     assert lockstep.coverage.cannot == {"sit": 1}
     assert lockstep.state == SPEC.initial()
@@ -231,35 +221,37 @@ def test_what_cannot_be_performed_is_counted_and_changes_nothing() -> None:
 
 def test_a_scene_that_is_not_allowed_is_refused() -> None:
     with pytest.raises(ValueError, match=r"step leave\(\) is not allowed where nothing has happened"):
-        Lockstep(SPEC, Seats()).play([("leave", {})])
+        ls.Lockstep(SPEC, Seats()).play([("leave", {})])
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [({"used": ()}, "does not give taken"), ({"used": (), "taken": 0, "x": 0}, "has no field x")],
 )
-def test_a_driver_gives_every_field_or_leaves_it_unobserved(given: dict[str, Observed], message: str) -> None:
+def test_a_driver_gives_every_field_or_leaves_it_unobserved(
+    given: dict[str, ls.Observed], message: str
+) -> None:
     class Gives(Seats):
-        def abstract(self) -> dict[str, Observed]:
+        def abstract(self) -> dict[str, ls.Observed]:
             return given
 
     with pytest.raises(ValueError, match=message):
-        Lockstep(SPEC, Gives())
+        ls.Lockstep(SPEC, Gives())
 
 
-def test_hypothesis_finds_what_only_a_long_run_shows(run: Callable[..., Coverage]) -> None:
+def test_hypothesis_finds_what_only_a_long_run_shows(run: Callable[..., ls.Coverage]) -> None:
     class Tires(Seats):
         def __init__(self) -> None:
             super().__init__()
             self.steps = 0
 
-        def perform(self, action: str, args: Args) -> Sequence[Step] | None:
+        def perform(self, action: str, args: ls.Args) -> Sequence[ls.Step] | None:
             self.steps += 1
             steps = super().perform(action, args)
             if self.steps > 5:
                 self.used.clear()
             return steps
 
-    with pytest.raises(StatesDifferError):
+    with pytest.raises(ls.StatesDifferError):
         run(SPEC, Tires)
     assert run(SPEC, Seats).taken.keys() == {"sit", "leave"}

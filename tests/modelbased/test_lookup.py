@@ -18,20 +18,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from drivers import PRESSURE, Driver, press
+from drivers import PRESSURE, RequestsDriver, press
 
-from kvfence.checker.analysis.lockstep import (
-    Args,
-    Coverage,
-    LockstepError,
-    Observed,
-    Step,
-)
+from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.reference.blocks.errors import OutOfBlocks
 from kvfence.reference.blocks.kv_cache_manager import LocalHit
 from kvfence.reference.blocks.request import Request
-from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.reference.blocks.workload import synthetic
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
@@ -45,35 +38,22 @@ REQUESTS, BLOCKS = SPEC.sizes["Request"], SPEC.sizes["Block"]
 PROMPT = lookup.PROMPT
 GPU = 1 + 1 + PROMPT * 3 * REQUESTS  # the null block, the cached first block, and room for all
 SELDOM = {"abort", "begin_store", "evict", "find_no_room", "finish"}
-FIRST: list[Step] = [("begin_store", {"first": True}), ("end_store", {})]
-SECOND: list[Step] = [("begin_store", {"first": False}), ("end_store", {})]
-LOOKED_UP: list[Step] = [*FIRST, *SECOND, ("submit", {"r": 0}), ("lookup", {"r": 0, "local": 0})]
-PINNED_TWICE: list[Step] = [*LOOKED_UP, ("submit", {"r": 1}), ("lookup", {"r": 1, "local": 0})]
-PARTLY: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 1})]
-LOADED: list[Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 2}), ("load_lands", {"r": 0})]
-AGAIN: list[Step] = [*LOADED, ("preempt", {"r": 0}), *LOADED[-3:-1]]
-HALF_PINNED: list[Step] = [*LOOKED_UP[:-1], ("lookup", {"r": 0, "local": 1}), ("evict", {})]
+FIRST: list[ls.Step] = [("begin_store", {"first": True}), ("end_store", {})]
+SECOND: list[ls.Step] = [("begin_store", {"first": False}), ("end_store", {})]
+LOOKED_UP: list[ls.Step] = [*FIRST, *SECOND, ("submit", {"r": 0}), ("lookup", {"r": 0, "local": 0})]
+PINNED_TWICE: list[ls.Step] = [*LOOKED_UP, ("submit", {"r": 1}), ("lookup", {"r": 1, "local": 0})]
+PARTLY: list[ls.Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 1})]
+LOADED: list[ls.Step] = [*LOOKED_UP, ("admit", {"r": 0, "accept": 2}), ("load_lands", {"r": 0})]
+AGAIN: list[ls.Step] = [*LOADED, ("preempt", {"r": 0}), *LOADED[-3:-1]]
+HALF_PINNED: list[ls.Step] = [*LOOKED_UP[:-1], ("lookup", {"r": 0, "local": 1}), ("evict", {})]
 SCENES = [LOOKED_UP, HALF_PINNED, PINNED_TWICE, PARTLY, [*LOADED, ("finish", {"r": 0})], AGAIN]
 
 
-class LookupDriver(Driver):
+class LookupDriver(RequestsDriver):
     """Requests that are looked up, admitted, and end, while others use the tier."""
 
     def __init__(self, design: Design = SOUND) -> None:
-        super().__init__()
-        self.header = ev.Header(
-            producer="lockstep",
-            pools=(ev.Pool("gpu", GPU, null=0), ev.Pool("cpu", BLOCKS)),
-            groups=(ev.Group("gpu", 1),),
-        )
-        observer = self.events.append
-        self.gpu = design.gpu_pool("gpu", GPU, 0, observer=observer)
-        self.tier = design.cpu_pool("cpu", BLOCKS, None, observer=observer)
-        self.tables = BlockTables((GroupSpec(block_size=1),), REQUESTS, null=0)
-        self.manager = design.manager(self.gpu, self.tables)
-        self.connector = design.connector(
-            self.manager, self.tier, lazy=True, lazy_horizon=0, observer=observer
-        )
+        super().__init__(design, GPU, BLOCKS, 1, REQUESTS, lazy=True, lazy_horizon=0)
         self.requests: dict[int, Request] = {}
         self.where = dict.fromkeys(range(REQUESTS), "new")
         self.local = dict.fromkeys(range(REQUESTS), 0)
@@ -88,7 +68,7 @@ class LookupDriver(Driver):
 
     # The tier, used by everybody else.
 
-    def begin_store(self, b: int, first: bool) -> list[Step]:
+    def begin_store(self, b: int, first: bool) -> list[ls.Step]:
         del b
         since, holder = len(self.events), f"op:{1000 + self.stored}.0"
         (slot,) = self.tier.get_new_blocks(holder, 1).tolist()
@@ -101,12 +81,12 @@ class LookupDriver(Driver):
         self.tier.cache_full_blocks(np.array([b]), np.array([self.keys[0 if first else 1]]))
         self.tier.free_blocks(holder, np.array([b]))
 
-    def evict(self, b: int) -> list[Step]:
+    def evict(self, b: int) -> list[ls.Step]:
         since = len(self.events)
         press(self.tier, b)
         return self.evictions(since)
 
-    def evictions(self, since: int) -> list[Step]:
+    def evictions(self, since: int) -> list[ls.Step]:
         return [("evict", {"b": slot}) for slot in self.evicted(since, "cpu")]
 
     # One request.
@@ -124,10 +104,7 @@ class LookupDriver(Driver):
         request, local = self.requests[r], self.local[r]
         compute = request.total - local - accept
         self.manager.admit(request, self.local_hit(r), accept, 0 if accept else compute)
-        row, tables = request.row, self.tables
-        tables.computed[row] = tables.confirmed[row] = tables.cached[row] = local
-        self.events.append(ev.Admit(request.id, request.generation, local, accept, compute, request.total))
-        self.connector.update_state_after_alloc(request, accept)
+        self.admitted(request, local, accept)
         self.where[r] = "admitted"
 
     def find_no_room(self, r: int) -> None:
@@ -151,9 +128,7 @@ class LookupDriver(Driver):
 
     def preempt(self, r: int) -> None:
         request = self.requests[r]
-        self.events.append(ev.Preempt(request.id, request.generation))
-        self.connector.request_preempted(request)
-        confirmed = int(self.tables.confirmed[request.row])
+        confirmed = self.preempted(request)
         self.leave(request)
         request.next_generation(confirmed)
         self.where[r] = "waiting"
@@ -169,16 +144,13 @@ class LookupDriver(Driver):
         self.end(r, "abort", 0)
 
     def end(self, r: int, why: ev.FinishReason, confirmed: int) -> None:
-        request = self.requests[r]
-        self.events.append(ev.Finish(request.id, request.generation, why, confirmed))
-        self.connector.request_finished(request, aborted=why == "abort")
-        self.leave(request)
+        self.finished(self.requests[r], why, confirmed)
+        self.leave(self.requests[r])
         self.where[r] = "gone"
 
     def leave(self, request: Request) -> None:
-        if request.row >= 0:
-            self.manager.release(request)
-        self.events.append(ev.Retire(request.id, request.generation))
+        self.release(request)
+        self.observe(ev.Retire(request.id, request.generation))
 
     # The state, in the machine's words.
 
@@ -198,7 +170,7 @@ class LookupDriver(Driver):
         computed += sum(load.src.size for load in self.loads(request))
         return computed - self.local[r], int(self.tables.total[request.row]) - 1 - computed
 
-    def abstract(self) -> dict[str, Observed]:
+    def abstract(self) -> dict[str, ls.Observed]:
         promise, pin, loading = set[tuple[int, int]](), set[tuple[int, int]](), set[tuple[int, int]]()
         for r, request in self.requests.items():
             hit = self.connector.promises.get(request.hit_holder)
@@ -222,11 +194,11 @@ class LookupDriver(Driver):
             "ref": dict(enumerate(self.tier.ref.tolist())),
         }
 
-    def refusal(self, action: str, args: Args) -> type[Exception] | None:
+    def refusal(self, action: str, args: ls.Args) -> type[Exception] | None:
         return OutOfBlocks if action == "evict" and self.tier.ref[args["b"]] else None
 
 
-def test_the_lookup_does_what_the_specification_does(run: Callable[..., Coverage]) -> None:
+def test_the_lookup_does_what_the_specification_does(run: Callable[..., ls.Coverage]) -> None:
     coverage = run(SPEC, LookupDriver, seldom=SELDOM, scenes=SCENES)
     assert set(coverage.taken) == set(SPEC.machine.actions), str(coverage)
     assert set(coverage.goals) == set(SPEC.machine.goals), str(coverage)
@@ -239,6 +211,6 @@ BROKEN = [design.name for design in DESIGNS.values() if "lookup" in design.machi
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_design_is_found(run: Callable[..., Coverage], name: str) -> None:
-    with pytest.raises(LockstepError):
+def test_a_broken_design_is_found(run: Callable[..., ls.Coverage], name: str) -> None:
+    with pytest.raises(ls.LockstepError):
         run(SPEC, lambda: LookupDriver(FAULTS[name]), seldom=SELDOM, scenes=SCENES, judge=False)

@@ -32,23 +32,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from drivers import Driver, press
+from drivers import RequestsDriver, press
 
-from kvfence.checker.analysis.lockstep import (
-    Args,
-    CannotHere,
-    Coverage,
-    LockstepError,
-    Observed,
-    Step,
-    StepNotAllowedError,
-)
+from kvfence.checker.analysis import lockstep as ls
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.reference.blocks.errors import OutOfBlocks
 from kvfence.reference.blocks.kv_cache_manager import LocalHit
 from kvfence.reference.blocks.pool import BlockPool
 from kvfence.reference.blocks.request import Request
-from kvfence.reference.blocks.tables import BlockTables, GroupSpec
 from kvfence.reference.blocks.workload import synthetic
 from kvfence.reference.connector.transfers import Transfer, TransferReport
 from kvfence.reference.designs.design import SOUND, Design
@@ -69,42 +60,37 @@ NO_HIT = LocalHit(0, ((0, NO_ROWS),))
 SELDOM = {"abort", "decline_store", "evict", "evict_from_tier", "finish", "refused", "reset", "rest"}
 
 
-def computed(r: int) -> list[Step]:
+def computed(r: int) -> list[ls.Step]:
     return [("admit", {"r": r}), *[("dispatch", {"r": r}), ("process", {"r": r})] * FULL]
 
 
-def landed(ok: bool = True) -> list[Step]:
+def landed(ok: bool = True) -> list[ls.Step]:
     """Both ranks report; the operation is the one that is issued."""
     return [("report", {"k": 0}), ("report" if ok else "report_failure", {"k": 1})]
 
 
-STORED: list[Step] = [*computed(0), ("queue_store", {"r": 0}), *landed()]
-LOADING: list[Step] = [*STORED, ("admit_by_load", {"r": 1})]
-TWO_LOADS: list[Step] = [
-    *STORED,
-    ("finish", {"r": 0}),
-    ("admit_by_load", {"r": 1}),
-    ("admit_by_load", {"r": 2}),
-]
-ONE_FAILED: list[Step] = [*TWO_LOADS, ("issue", {}), *landed(ok=False)]
-DECLINED: list[Step] = [*ONE_FAILED, *computed(1)[1:], ("decline_store", {"r": 1})]
-REPEATED: list[Step] = [("report", {"k": 0}), ("repeat", {"k": 0}), ("report", {"k": 1})]
-LATE: list[Step] = [*computed(0), ("queue_store", {"r": 0}), *REPEATED, ("admit_by_load", {"r": 1})]
-AHEAD: list[Step] = [("admit", {"r": 0}), ("dispatch", {"r": 0}), ("dispatch", {"r": 0})]
-STORING: list[Step] = [*computed(0), ("queue_store", {"r": 0})]
-TWO_FULL: list[Step] = [*computed(0), *computed(1), ("queue_store", {"r": 0})]
-CACHED: list[Step] = [*computed(0), ("finish", {"r": 0})]
-RESET: list[Step] = [*CACHED, ("reset", {})]
-TIGHT: list[Step] = [*STORING, ("preempt", {"r": 0}), ("admit", {"r": 1}), ("admit", {"r": 2})]
+STORED: list[ls.Step] = [*computed(0), ("queue_store", {"r": 0}), *landed()]
+LOADING: list[ls.Step] = [*STORED, ("admit_by_load", {"r": 1})]
+TWO_LOADS: list[ls.Step] = [*STORED, ("finish", {"r": 0}), *(("admit_by_load", {"r": r}) for r in (1, 2))]
+ONE_FAILED: list[ls.Step] = [*TWO_LOADS, ("issue", {}), *landed(ok=False)]
+DECLINED: list[ls.Step] = [*ONE_FAILED, *computed(1)[1:], ("decline_store", {"r": 1})]
+REPEATED: list[ls.Step] = [("report", {"k": 0}), ("repeat", {"k": 0}), ("report", {"k": 1})]
+LATE: list[ls.Step] = [*computed(0), ("queue_store", {"r": 0}), *REPEATED, ("admit_by_load", {"r": 1})]
+AHEAD: list[ls.Step] = [("admit", {"r": 0}), ("dispatch", {"r": 0}), ("dispatch", {"r": 0})]
+STORING: list[ls.Step] = [*computed(0), ("queue_store", {"r": 0})]
+TWO_FULL: list[ls.Step] = [*computed(0), *computed(1), ("queue_store", {"r": 0})]
+CACHED: list[ls.Step] = [*computed(0), ("finish", {"r": 0})]
+RESET: list[ls.Step] = [*CACHED, ("reset", {})]
+TIGHT: list[ls.Step] = [*STORING, ("preempt", {"r": 0}), ("admit", {"r": 1}), ("admit", {"r": 2})]
 EAGER = [AHEAD, STORING, TIGHT, TWO_FULL, STORED, LOADING, ONE_FAILED, DECLINED, LATE, RESET]
-LAZY_STORE: list[Step] = [*CACHED, ("queue_lazy_store", {})]
-LAZY_LOAD: list[Step] = [*LAZY_STORE, *landed(), ("admit_by_load", {"r": 1})]
-LAZY_LATE: list[Step] = [*LAZY_STORE, *REPEATED, ("admit_by_load", {"r": 1}), ("issue", {})]
-LAZY_TIGHT: list[Step] = [*computed(0), ("preempt", {"r": 0}), ("queue_lazy_store", {}), *TIGHT[-2:]]
+LAZY_STORE: list[ls.Step] = [*CACHED, ("queue_lazy_store", {})]
+LAZY_LOAD: list[ls.Step] = [*LAZY_STORE, *landed(), ("admit_by_load", {"r": 1})]
+LAZY_LATE: list[ls.Step] = [*LAZY_STORE, *REPEATED, ("admit_by_load", {"r": 1}), ("issue", {})]
+LAZY_TIGHT: list[ls.Step] = [*computed(0), ("preempt", {"r": 0}), ("queue_lazy_store", {}), *TIGHT[-2:]]
 LAZY = [AHEAD, LAZY_TIGHT, CACHED, LAZY_STORE, LAZY_LOAD, LAZY_LATE]
 
 
-Run = Callable[..., Coverage]
+Run = Callable[..., ls.Coverage]
 
 
 class Flight(NamedTuple):
@@ -123,7 +109,7 @@ class Leaving(NamedTuple):
 
     request: Request
     generation: int
-    steps: list[Step]
+    steps: list[ls.Step]
 
 
 class Snapshot(NamedTuple):
@@ -135,28 +121,15 @@ class Snapshot(NamedTuple):
     cursor: bool
 
 
-class TransferDriver(Driver):
+class TransferDriver(RequestsDriver):
     """Requests of one content key, whose steps, stores and loads are in flight."""
 
     unobserved = frozenset({"good"})
 
     def __init__(self, mode: Mode, design: Design, hosts: int) -> None:
-        super().__init__()
-        self.header = ev.Header(
-            producer="lockstep",
-            pools=(ev.Pool("gpu", BLOCKS + 1, null=0), ev.Pool("cpu", hosts)),
-            groups=(ev.Group("gpu", FULL),),
-            ranks=RANKS,
-            depth=2,
-        )
+        how = {"lazy": mode == "lazy", "store_batch": 1}
+        super().__init__(design, BLOCKS + 1, hosts, FULL, REQUESTS, depth=2, ranks=RANKS, **how)
         self.mode = mode
-        self.gpu = design.gpu_pool("gpu", BLOCKS + 1, 0, observer=self.observe)
-        self.tier = design.cpu_pool("cpu", hosts, None, observer=self.observe)
-        self.tables = BlockTables((GroupSpec(FULL),), REQUESTS, null=0)
-        self.manager = design.manager(self.gpu, self.tables, depth=2)
-        self.connector = design.connector(
-            self.manager, self.tier, mode == "lazy", RANKS, store_batch=1, observer=self.observe
-        )
         self.requests = [
             Request.arriving(synthetic(r, FULL + 1, FULL, family=0), FULL) for r in range(REQUESTS)
         ]
@@ -176,7 +149,7 @@ class TransferDriver(Driver):
     # Operations and events, in the machine's words.
 
     def observe(self, event: ev.Event) -> None:
-        self.events.append(event)
+        super().observe(event)
         if isinstance(event, ev.Queue):
             free = [o for o, uses in self.uses.items() if uses < USES and not self.is_open(o)]
             o = event.op if event.op in free else free[0]
@@ -192,11 +165,11 @@ class TransferDriver(Driver):
 
     def need_an_operation(self) -> None:
         if not any(uses < USES and not self.is_open(o) for o, uses in self.uses.items()):
-            raise CannotHere("the machine has no operation left")
+            raise ls.CannotHere("the machine has no operation left")
 
-    def steps_since(self, since: int) -> list[Step]:
+    def steps_since(self, since: int) -> list[ls.Step]:
         """The steps of the machine that the events from ``since`` on amount to, but for reports and ends."""
-        steps: list[Step] = []
+        steps: list[ls.Step] = []
         for event in self.events[since:]:
             match event:
                 case ev.Evict(pool="gpu", slots=slots):
@@ -215,38 +188,30 @@ class TransferDriver(Driver):
 
     # Admission.
 
-    def admit(self, r: int, b: int) -> list[Step]:
+    def admit(self, r: int, b: int) -> list[ls.Step]:
         del b
         since = len(self.events)
         self.manager.admit(self.requests[r], NO_HIT, 0, FULL)
-        self.admitted(r, 0, 0)
+        self.admitted(self.requests[r], 0, 0)
         return [*self.steps_since(since), ("admit", {"r": r, "b": self.block(r)})]
 
-    def admit_by_prefix_hit(self, r: int, b: int) -> list[Step]:
+    def admit_by_prefix_hit(self, r: int, b: int) -> list[ls.Step]:
         del b
         hit = self.manager.get_computed_blocks(self.requests[r])
         self.manager.admit(self.requests[r], hit, 0, 0)
-        self.admitted(r, hit.tokens, 0)
+        self.admitted(self.requests[r], hit.tokens, 0)
         return [("admit_by_prefix_hit", {"r": r, "b": self.block(r)})]
 
-    def admit_by_load(self, r: int, b: int, h: int, o: int) -> list[Step]:
+    def admit_by_load(self, r: int, b: int, h: int, o: int) -> list[ls.Step]:
         del b, h, o
         self.need_an_operation()
         since, request = len(self.events), self.requests[r]
         promised, _ = self.connector.get_num_new_matched_tokens(request, 0)
         self.manager.admit(request, NO_HIT, promised, 0)
-        self.admitted(r, 0, promised)
+        self.admitted(request, 0, promised)
         queue = next(event for event in self.events[since:] if isinstance(event, ev.Queue))
         ends = {"b": self.block(r), "h": queue.src[0], "o": self.operation(queue.op, queue.gen)}
         return [*self.steps_since(since), ("admit_by_load", {"r": r, **ends})]
-
-    def admitted(self, r: int, local: int, external: int) -> None:
-        request, tables = self.requests[r], self.tables
-        tables.computed[request.row] = tables.confirmed[request.row] = local
-        tables.cached[request.row] = local
-        compute = request.total - local - external
-        self.observe(ev.Admit(request.id, request.generation, local, external, compute, request.total))
-        self.connector.update_state_after_alloc(request, external)
 
     def block(self, r: int) -> int:
         (slot,) = self.tables.table(self.requests[r].row, 0).tolist()
@@ -266,7 +231,7 @@ class TransferDriver(Driver):
         self.observe(ev.Dispatch(self.steps, [request.id], [1]))
         self.steps += 1
 
-    def process(self, r: int) -> list[Step]:
+    def process(self, r: int) -> list[ls.Step]:
         flight = self.flights.popleft()
         self.observe(ev.Process(flight.step))
         if self.tables.ticket[flight.row] == flight.ticket:
@@ -277,53 +242,55 @@ class TransferDriver(Driver):
 
     # Stores.
 
-    def queue_store(self, r: int, b: int, h: int, o: int) -> list[Step]:
+    def must_be(self, mode: Mode) -> None:
+        """A lazy connector stores nothing for a request; an eager one stores for requests only."""
+        if self.mode != mode:
+            raise ls.CannotHere(f"only a connector that is {mode} stores like this")
+
+    def queue_store(self, r: int, b: int, h: int, o: int) -> list[ls.Step]:
         del b, h, o
-        if self.mode == "lazy":
-            raise CannotHere("a lazy connector stores nothing for a request")
+        self.must_be("eager")
         self.need_an_operation()
         return self.build([self.requests[r].row])
 
-    def queue_lazy_store(self, b: int, h: int, o: int) -> list[Step]:
+    def queue_lazy_store(self, b: int, h: int, o: int) -> list[ls.Step]:
         del b, h, o
-        if self.mode == "eager":
-            raise CannotHere("an eager connector stores for requests")
+        self.must_be("lazy")
         self.need_an_operation()
         return self.build([])
 
-    def decline_store(self, r: int) -> list[Step]:
-        if self.mode == "lazy":
-            raise CannotHere("a lazy connector stores nothing for a request")
+    def decline_store(self, r: int) -> list[ls.Step]:
+        self.must_be("eager")
         if self.key in self.connector.storing[0] or self.tier.get_cached_block(self.key) is not None:
-            raise CannotHere("the block is dropped, with a reason")
+            raise ls.CannotHere("the block is dropped, with a reason")
         return [("decline_store", {"r": r}), *self.build([self.requests[r].row])]
 
-    def issue(self, o: int) -> list[Step]:
+    def issue(self, o: int) -> list[ls.Step]:
         del o
         if self.mode == "lazy":
             self.need_an_operation()
         return self.build([])
 
-    def build(self, rows: list[int]) -> list[Step]:
+    def build(self, rows: list[int]) -> list[ls.Step]:
         since = len(self.events)
         self.connector.build_connector_meta(np.array(rows, np.int64))
         return self.steps_since(since)
 
     # Reports.
 
-    def report(self, o: int, k: int) -> list[Step]:
-        return [("report", {"o": o, "k": k}), *self.hear(o, k, ok=True)]
+    def report_failure(self, o: int, k: int) -> list[ls.Step]:
+        return self.report(o, k, ok=False)
 
-    def report_failure(self, o: int, k: int) -> list[Step]:
-        return [("report_failure", {"o": o, "k": k}), *self.hear(o, k, ok=False)]
-
-    def hear(self, o: int, k: int, ok: bool) -> list[Step]:
+    def report(self, o: int, k: int, ok: bool = True) -> list[ls.Step]:
         """Rank k's report of operation o, and what follows from it."""
+        return [("report" if ok else "report_failure", {"o": o, "k": k}), *self.after_report(o, k, ok)]
+
+    def after_report(self, o: int, k: int, ok: bool) -> list[ls.Step]:
         t = self.current[o]
         self.connector.update_connector_output([TransferReport(t.op, t.generation, k, ok)])
         if self.is_open(o):
             return []
-        steps: list[Step] = [("complete" if t.ok else "complete_failed", {"o": o})]
+        steps: list[ls.Step] = [("complete" if t.ok else "complete_failed", {"o": o})]
         if t.kind == "store":
             return steps
         assert t.request is not None
@@ -333,7 +300,7 @@ class TransferDriver(Driver):
             return [*steps, ("evict", {"b": b})] if t.ok else steps
         return steps if t.ok else [*steps, *self.allocate_again(t.request, b)]
 
-    def allocate_again(self, request: Request, b: int) -> list[Step]:
+    def allocate_again(self, request: Request, b: int) -> list[ls.Step]:
         since = len(self.events)
         self.manager.allocate_slots(request, FULL)
         while self.block(int(request.id)) != b:
@@ -351,28 +318,26 @@ class TransferDriver(Driver):
 
     # Ends of requests.
 
-    def preempt(self, r: int) -> list[Step]:
+    def preempt(self, r: int) -> list[ls.Step]:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
-        self.observe(ev.Preempt(request.id, request.generation))
-        self.connector.request_preempted(request)
-        confirmed = int(self.tables.confirmed[request.row])
+        confirmed = self.preempted(request)
         steps = [*self.steps_since(since), ("preempt", {"r": r})]
         self.leave(request, [])
         request.next_generation(confirmed)
         return [*steps, *self.retired()]
 
-    def finish(self, r: int) -> list[Step]:
+    def finish(self, r: int) -> list[ls.Step]:
         request, since = self.requests[r], len(self.events)
         self.may_store(request)
         self.end(request, "stop")
         dropped = any(isinstance(event, ev.Drop) for event in self.events[since:])
-        steps: list[Step] = [("finish", {"r": r}), *self.steps_since(since)]
+        steps: list[ls.Step] = [("finish", {"r": r}), *self.steps_since(since)]
         steps += [("drop", {"r": r})] if dropped else []
         self.leave(request, [("retire", {"r": r})])
         return [*steps, *self.retired()]
 
-    def abort(self, r: int) -> list[Step]:
+    def abort(self, r: int) -> list[ls.Step]:
         request, since = self.requests[r], len(self.events)
         row, tables = request.row, self.tables
         if row < 0:
@@ -395,17 +360,15 @@ class TransferDriver(Driver):
 
     def end(self, request: Request, why: ev.FinishReason) -> None:
         confirmed = int(self.tables.confirmed[request.row]) if request.row >= 0 else 0
-        self.observe(ev.Finish(request.id, request.generation, why, confirmed))
-        self.connector.request_finished(request, aborted=why == "abort")
+        self.finished(request, why, confirmed)
 
-    def leave(self, request: Request, steps: list[Step]) -> None:
-        if request.row >= 0:
-            self.manager.release(request)
+    def leave(self, request: Request, steps: list[ls.Step]) -> None:
+        self.release(request)
         self.leaving[request.holder] = Leaving(request, request.generation, steps)
 
-    def retired(self) -> list[Step]:
+    def retired(self) -> list[ls.Step]:
         """The generations for which nothing is held any more retire."""
-        steps: list[Step] = []
+        steps: list[ls.Step] = []
         for holder, (request, generation, ends) in list(self.leaving.items()):
             if not self.manager.is_fenced(holder) and holder not in self.connector.loading:
                 del self.leaving[holder]
@@ -418,13 +381,13 @@ class TransferDriver(Driver):
 
     # The caches.
 
-    def evict(self, b: int) -> list[Step]:
+    def evict(self, b: int) -> list[ls.Step]:
         return self.press(self.gpu, b + 1)
 
-    def evict_from_tier(self, h: int) -> list[Step]:
+    def evict_from_tier(self, h: int) -> list[ls.Step]:
         return self.press(self.tier, h)
 
-    def press(self, pool: BlockPool, slot: int) -> list[Step]:
+    def press(self, pool: BlockPool, slot: int) -> list[ls.Step]:
         since = len(self.events)
         press(pool, slot)
         return self.steps_since(since)
@@ -437,7 +400,7 @@ class TransferDriver(Driver):
     def rest(self) -> None:
         self.observe(ev.Quiesce())
 
-    def refusal(self, action: str, args: Args) -> type[Exception] | None:
+    def refusal(self, action: str, args: ls.Args) -> type[Exception] | None:
         if action == "admit" and self.status(args["r"]) == "waiting" and not self.fenced(args["r"]):
             return None if self.gpu.num_free else OutOfBlocks
         if action == "evict" and self.gpu.ref[args["b"] + 1]:
@@ -479,7 +442,7 @@ class TransferDriver(Driver):
         first = pool.get_cached_block(self.key)
         return set() if first is None else {first, *pool.spares[0].get(self.key, [])}
 
-    def abstract(self) -> dict[str, Observed]:
+    def abstract(self) -> dict[str, ls.Observed]:
         requests = range(REQUESTS)
         progress = {r: self.progress(r) for r in requests}
         is_open = {o: t for o, t in self.current.items() if self.is_open(o)}
@@ -506,8 +469,8 @@ class TransferDriver(Driver):
                 for o, t in is_open.items()
                 if t.request is not None and t.request_generation == t.request.generation
             },
-            "block": {(o, slot - 1) for o, t in is_open.items() for slot in gpu_side(t)},
-            "host": {(o, slot) for o, t in is_open.items() for slot in cpu_side(t)},
+            "block": {(o, slot - 1) for o, t in is_open.items() for slot in slots_of(t, "gpu")},
+            "host": {(o, slot) for o, t in is_open.items() for slot in slots_of(t, "cpu")},
             "op_pin": {(o, slot - 1) for o, t in known for slot in self.gpu.held(t.holder)},
             "host_pin": {(o, slot) for o, t in known for slot in self.tier.held(t.holder)},
             "reported": {(o, k) for o, t in is_open.items() for k in t.reported},
@@ -523,14 +486,10 @@ class TransferDriver(Driver):
         }
 
 
-def gpu_side(t: Transfer) -> list[int]:
-    side: list[int] = (t.src if t.kind == "store" else t.dst).tolist()
-    return side
-
-
-def cpu_side(t: Transfer) -> list[int]:
-    side: list[int] = (t.dst if t.kind == "store" else t.src).tolist()
-    return side
+def slots_of(t: Transfer, pool: str) -> list[int]:
+    """The slots of ``pool``, gpu or cpu, that a transfer copies from or to."""
+    slots: list[int] = (t.src if (t.kind == "store") == (pool == "gpu") else t.dst).tolist()
+    return slots
 
 
 ASKED = {
@@ -546,9 +505,9 @@ def lockstep(
     mode: Mode,
     design: Design = SOUND,
     spec: Interpreter = SPEC,
-    scenes: Sequence[Sequence[Step]] | None = None,
+    scenes: Sequence[Sequence[ls.Step]] | None = None,
     judge: bool = True,
-) -> Coverage:
+) -> ls.Coverage:
     return run(
         spec,
         lambda: TransferDriver(mode, design, spec.sizes["Host"]),
@@ -580,13 +539,13 @@ def test_only_designs_that_break_the_engines_scheduler_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", sorted(DRIVEN - {"duplicate_in_flight_store"}))
 def test_a_broken_design_is_found(run: Run, name: str) -> None:
-    with pytest.raises(LockstepError):
+    with pytest.raises(ls.LockstepError):
         lockstep(run, "eager", FAULTS[name], judge=False)
 
 
 def test_a_second_store_of_a_key_is_found(run: Run) -> None:
     faulty = FAULTS["duplicate_in_flight_store"]
-    with pytest.raises(StepNotAllowedError, match="queue_store"):
+    with pytest.raises(ls.StepNotAllowedError, match="queue_store"):
         lockstep(
             run, "eager", faulty, LARGER_TIER, [TWO_FULL, [*TWO_FULL, ("finish", {"r": 1})]], judge=False
         )

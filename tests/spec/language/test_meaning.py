@@ -6,34 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    Grounded,
-    If,
-    Iff,
-    Implies,
-    Index,
-    Int,
-    IsIn,
-    Machine,
-    Not,
-    Or,
-    Sort,
-    State,
-    View,
-    changes,
-    flat,
-    ground,
-)
+from kvfence.spec import language as kl
 from kvfence.spec.language.nodes import Node
 
-Phase = Enum("Phase", "waiting running done")
+Phase = kl.Enum("Phase", "waiting running done")
 
 
 def value(n: Node, cells: tuple[int, ...]) -> int:
@@ -55,21 +31,21 @@ def value(n: Node, cells: tuple[int, ...]) -> int:
     return meaning[n.op]()
 
 
-def machine() -> tuple[Machine, Sort, Sort]:
-    m = Machine("m")
+def machine() -> tuple[kl.Machine, kl.Sort, kl.Sort]:
+    m = kl.Machine("m")
     block, request = m.sort("Block", default=3), m.sort("Request", default=2)
     m.function("phase", request, value=Phase, init=Phase.waiting)
     m.relation("pin", request, block)
-    m.function("ref", block, value=Int(0, 9), init=Index)
-    m.function("n", value=Int(0, 9), init=1)
+    m.function("ref", block, value=kl.Int(0, 9), init=kl.Index)
+    m.function("n", value=kl.Int(0, 9), init=1)
     return m, block, request
 
 
-def after(m: Machine, body: Callable[..., None], **params: Sort) -> View:
+def after(m: kl.Machine, body: Callable[..., None], **params: kl.Sort) -> kl.View:
     """The state after the first instance of a new action, from the initial state."""
     body.__name__ = "act"
     m.action(**params)(body)
-    g = ground(m)
+    g = kl.ground(m)
     (i, *_) = g.instances
     assert value(i.guard, g.initial)
     cells = list(g.initial)
@@ -78,26 +54,26 @@ def after(m: Machine, body: Callable[..., None], **params: Sort) -> View:
     return g.view(cells)
 
 
-def holds(m: Machine, condition: Callable[[State], Expr]) -> bool:
+def holds(m: kl.Machine, condition: Callable[[kl.State], kl.Expr]) -> bool:
     """Whether a condition holds initially."""
 
-    def prop(s: State) -> Expr:
+    def prop(s: kl.State) -> kl.Expr:
         return condition(s)
 
     m.goal(prop)
     m.action()(_nothing)
-    g = ground(m)
+    g = kl.ground(m)
     return bool(value(g.goals[0][1], g.initial))
 
 
-def _nothing(_s: State) -> None:
+def _nothing(_s: kl.State) -> None:
     return None
 
 
 def test_assignments_take_effect_in_order() -> None:
     m, block, _ = machine()
 
-    def act(s: State, b: Elem, c: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem, c: kl.Elem) -> None:
         s.require(b != c)
         s.ref[b] = s.ref[b] + 5
         s.n = s.ref[b]
@@ -111,7 +87,7 @@ def test_assignments_take_effect_in_order() -> None:
 def test_the_later_assignment_wins_where_two_indices_are_the_same() -> None:
     m, block, _ = machine()
 
-    def act(s: State, b: Elem, c: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem, c: kl.Elem) -> None:
         s.require(b == c)
         s.ref[b] = 7
         s.ref[c] = s.ref[c] + 1
@@ -122,9 +98,9 @@ def test_the_later_assignment_wins_where_two_indices_are_the_same() -> None:
 def test_update_gives_every_index_its_value_at_once() -> None:
     m, block, _ = machine()
 
-    def act(s: State, b: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem) -> None:
         s.ref[b] = 4
-        s.ref.update(lambda c: If(c == b, s.n, s.ref[c] + s.ref[b]))
+        s.ref.update(lambda c: kl.If(c == b, s.n, s.ref[c] + s.ref[b]))
 
     assert dict(after(m, act, b=block).ref) == {0: 1, 1: 5, 2: 6}
 
@@ -132,9 +108,9 @@ def test_update_gives_every_index_its_value_at_once() -> None:
 def test_an_update_may_quantify_over_what_was_just_assigned() -> None:
     m, block, request = machine()
 
-    def act(s: State, r: Elem, b: Elem) -> None:
+    def act(s: kl.State, r: kl.Elem, b: kl.Elem) -> None:
         s.pin[r, b] = True
-        s.ref.update(lambda c: Count(request, lambda q: s.pin[q, c]))
+        s.ref.update(lambda c: kl.Count(request, lambda q: s.pin[q, c]))
 
     assert dict(after(m, act, r=request, b=block).ref) == {0: 1, 1: 0, 2: 0}
 
@@ -143,12 +119,12 @@ def test_a_check_sees_the_assignments_before_it() -> None:
     m, block, _ = machine()
 
     @m.action(b=block)
-    def act(s: State, b: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem) -> None:
         s.check("PIN", s.ref[b] == 0)
         s.ref[b] = 8
         s.check("PIN", s.ref[b] == 8, "after")
 
-    g = ground(m)
+    g = kl.ground(m)
     first, second = g.instances[1].checks
     assert (first.name, second.name, second.text) == ("act.PIN", "act.PIN#2", "after")
     assert (value(first.holds, g.initial), value(second.holds, g.initial)) == (0, 1)
@@ -157,24 +133,24 @@ def test_a_check_sees_the_assignments_before_it() -> None:
 @pytest.mark.parametrize(
     ("expected", "condition"),
     [
-        (True, lambda s, b, r: ForAll(b, lambda x: s.ref[x] == Index(x))),
-        (False, lambda s, b, r: ForAll(b, r, lambda x, y: s.ref[x] == Index(y))),
-        (True, lambda s, b, r: Exists(b, r, lambda x, y: (s.ref[x] == 2) & ~s.pin[y, x])),
-        (True, lambda s, b, r: Count(b, lambda x: s.ref[x] >= 1) == 2),
-        (True, lambda s, b, r: Count(b, b, lambda x, y: x != y) == 6),
-        (True, lambda s, b, r: ForAll(r, lambda x: IsIn(s.phase[x], Phase.done, Phase.waiting))),
-        (False, lambda s, b, r: ForAll(r, lambda x: s.phase[x] != Phase.waiting)),
-        (True, lambda s, b, r: Iff(s.n == 1, Exists(b, lambda x: s.ref[x] == 1))),
-        (True, lambda s, b, r: Implies(s.n == 2, False) & Or() == And(False)),
-        (True, lambda s, b, r: And() & Not(Or())),
+        (True, lambda s, b, r: kl.ForAll(b, lambda x: s.ref[x] == kl.Index(x))),
+        (False, lambda s, b, r: kl.ForAll(b, r, lambda x, y: s.ref[x] == kl.Index(y))),
+        (True, lambda s, b, r: kl.Exists(b, r, lambda x, y: (s.ref[x] == 2) & ~s.pin[y, x])),
+        (True, lambda s, b, r: kl.Count(b, lambda x: s.ref[x] >= 1) == 2),
+        (True, lambda s, b, r: kl.Count(b, b, lambda x, y: x != y) == 6),
+        (True, lambda s, b, r: kl.ForAll(r, lambda x: kl.IsIn(s.phase[x], Phase.done, Phase.waiting))),
+        (False, lambda s, b, r: kl.ForAll(r, lambda x: s.phase[x] != Phase.waiting)),
+        (True, lambda s, b, r: kl.Iff(s.n == 1, kl.Exists(b, lambda x: s.ref[x] == 1))),
+        (True, lambda s, b, r: kl.Implies(s.n == 2, False) & kl.Or() == kl.And(False)),
+        (True, lambda s, b, r: kl.And() & kl.Not(kl.Or())),
         (True, lambda s, b, r: (3 - s.n == 2) & (1 + s.n <= 2) & (s.n > 0)),
-        (True, lambda s, b, r: ForAll(Int(0, 4), lambda k: If(k > s.n, k, s.n) >= k)),
-        (True, lambda s, b, r: Exists(Phase, lambda p: p == Phase.done)),
+        (True, lambda s, b, r: kl.ForAll(kl.Int(0, 4), lambda k: kl.If(k > s.n, k, s.n) >= k)),
+        (True, lambda s, b, r: kl.Exists(Phase, lambda p: p == Phase.done)),
         (True, lambda s, b, r: True & (s.n == 1)),
     ],
 )
 def test_conditions_mean_what_they_say(
-    expected: bool, condition: Callable[[State, Sort, Sort], Expr]
+    expected: bool, condition: Callable[[kl.State, kl.Sort, kl.Sort], kl.Expr]
 ) -> None:
     m, block, request = machine()
     assert holds(m, lambda s: condition(s, block, request)) is expected
@@ -182,28 +158,28 @@ def test_conditions_mean_what_they_say(
 
 def test_a_guarded_read_outside_the_domain_gives_the_default() -> None:
     m, _, _ = machine()
-    m.function("at", Int(1, 4), value=Int(0, 9), init=lambda k: k + 1)
+    m.function("at", kl.Int(1, 4), value=kl.Int(0, 9), init=lambda k: k + 1)
     assert holds(m, lambda s: (s.at.get(s.n, 0) == 2) & (s.at.get(s.n + 4, 7) == 7) & (s.at.get(0, 5) == 5))
 
 
 def test_a_guard_narrows_the_numbers_that_index() -> None:
     m, _, _ = machine()
-    m.relation("at", Int(0, 3))
+    m.relation("at", kl.Int(0, 3))
 
     @m.action()
-    def act(s: State) -> None:
+    def act(s: kl.State) -> None:
         s.require(s.n < 3)
         s.at[s.n + 1] = True
-        s.check("PIN", If(s.n >= 1, s.at[If(s.n >= 1, s.n - 1, 0)], True))
+        s.check("PIN", kl.If(s.n >= 1, s.at[kl.If(s.n >= 1, s.n - 1, 0)], True))
 
-    assert len(ground(m).instances) == 1
+    assert len(kl.ground(m).instances) == 1
 
 
 def test_guards_keep_their_lines_and_actions_their_meaning() -> None:
     m, block, _ = machine()
 
     @m.action(b=block, fair="weak")
-    def act(s: State, b: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem) -> None:
         """Take b."""
         s.require(s.ref[b] == 0, s.n < 4)
 
@@ -219,7 +195,7 @@ def test_equal_expressions_are_one_node_and_machines_do_not_mix() -> None:
         m, block, _ = machine()
 
         @m.action(b=block)
-        def act(s: State, b: Elem) -> None:
+        def act(s: kl.State, b: kl.Elem) -> None:
             s.require(s.ref[b] + 1 == 2, s.ref[b] + 1 == 2)
 
         first, second = m.actions["act"].guards
@@ -228,15 +204,15 @@ def test_equal_expressions_are_one_node_and_machines_do_not_mix() -> None:
     assert graphs[0] is not graphs[1]
 
 
-def grounded(body: Callable[..., None]) -> Grounded:
+def grounded(body: Callable[..., None]) -> kl.Grounded:
     m, block, _ = machine()
     m.action(b=block)(body)
-    return ground(m)
+    return kl.ground(m)
 
 
 def test_instances_that_can_never_be_taken_are_dropped() -> None:
-    def act(s: State, b: Elem) -> None:
-        s.require(Index(b) < 2, s.ref[b] < 9, s.n <= 9)
+    def act(s: kl.State, b: kl.Elem) -> None:
+        s.require(kl.Index(b) < 2, s.ref[b] < 9, s.n <= 9)
 
     g = grounded(act)
     assert [i.args for i in g.instances] == [{"b": 0}, {"b": 1}]
@@ -244,28 +220,28 @@ def test_instances_that_can_never_be_taken_are_dropped() -> None:
 
 
 def test_an_assignment_that_changes_nothing_is_no_update() -> None:
-    def act(s: State, b: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem) -> None:
         s.ref[b] = s.ref[b] + 0
-        s.n = If(s.n == 3, s.n, s.n)
+        s.n = kl.If(s.n == 3, s.n, s.n)
 
     assert all(not i.updates for i in grounded(act).instances)
 
 
 def test_a_range_is_watched_only_where_the_guard_leaves_it_open() -> None:
-    def act(s: State, b: Elem) -> None:
+    def act(s: kl.State, b: kl.Elem) -> None:
         s.require(s.ref[b] < 9)
         s.ref[b] = s.ref[b] + 1
-        s.n = If(s.n > 0, s.n - 1, s.n)
+        s.n = kl.If(s.n > 0, s.n - 1, s.n)
 
-    def careless(s: State, b: Elem) -> None:
+    def careless(s: kl.State, b: kl.Elem) -> None:
         s.ref[b] = s.ref[b] + 1
 
-    def exact(s: State, b: Elem) -> None:
+    def exact(s: kl.State, b: kl.Elem) -> None:
         s.require(s.n <= 8, ~(s.ref[b] <= 3))
         s.n = s.n + 1
         s.ref[b] = s.ref[b] - 4
 
-    def one_off(s: State, b: Elem) -> None:
+    def one_off(s: kl.State, b: kl.Elem) -> None:
         s.require(s.n <= 8, ~(s.ref[b] < 3))
         s.n = s.n + 2
         s.ref[b] = s.ref[b] - 4
@@ -279,13 +255,13 @@ def test_a_range_is_watched_only_where_the_guard_leaves_it_open() -> None:
 def test_a_view_reads_labels_truth_values_and_numbers() -> None:
     m, _, _ = machine()
     m.action()(_nothing)
-    g = ground(m)
+    g = kl.ground(m)
     before, later = g.view(g.initial), g.view((1, *g.initial[1:]))
     assert before.phase[1] == "waiting"
     assert before.pin[1, 2] is False
     assert (before.ref[2], before.n, len(before.pin)) == (2, 1, 6)
-    assert changes(before, later) == {"phase[0]": ("waiting", "running")}
-    assert list(flat(before))[:3] == ["phase[0]", "phase[1]", "pin[0, 0]"]
+    assert kl.changes(before, later) == {"phase[0]": ("waiting", "running")}
+    assert list(kl.flat(before))[:3] == ["phase[0]", "phase[1]", "pin[0, 0]"]
     with pytest.raises(KeyError):
         before.ref[3]
     with pytest.raises(AttributeError, match="did you mean phase"):
@@ -305,20 +281,20 @@ def test_an_event_takes_its_arguments_by_name(event: Callable[..., list[object]]
     m, block, request = machine()
 
     @m.action(r=request, b=block, event=event)
-    def act(s: State, r: Elem, b: Elem) -> None:
+    def act(s: kl.State, r: kl.Elem, b: kl.Elem) -> None:
         s.pin[r, b] = True
 
-    g = ground(m)
-    told = m.actions["act"].event
-    assert told is not None
-    assert told(g.view(g.initial), g.view(g.initial), r=1, b=2) == [(1, 1, 1, 2)]
+    g = kl.ground(m)
+    events = m.actions["act"].event
+    assert events is not None
+    assert events(g.view(g.initial), g.view(g.initial), r=1, b=2) == [(1, 1, 1, 2)]
 
 
 def test_bounds_may_depend_on_the_sizes() -> None:
     m, block, _ = machine()
-    m.function("pos", block, value=Int(0, lambda sizes: sizes["Block"] - 1), init=Index)
+    m.function("pos", block, value=kl.Int(0, lambda sizes: sizes["Block"] - 1), init=kl.Index)
     m.action()(_nothing)
-    g = ground(m, {"Block": 5})
+    g = kl.ground(m, {"Block": 5})
     assert [(c.lo, c.hi, c.init) for c in g.cells if c.function.name == "pos"] == [
         (0, 4, k) for k in range(5)
     ]

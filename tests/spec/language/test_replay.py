@@ -2,20 +2,7 @@
 
 import pytest
 
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    Int,
-    Machine,
-    Not,
-    SpecError,
-    State,
-    ground,
-)
+from kvfence.spec import language as kl
 from kvfence.spec.language.evaluate import Evaluator, spell
 from kvfence.spec.machines import lookup
 
@@ -23,27 +10,27 @@ LEAK = ["submit(r=0)", "begin_store(b=1, first=true)", "end_store(b=1)", "lookup
 NAME = "a_request_that_is_gone_holds_nothing"
 
 
-def leaky() -> Machine:
+def leaky() -> kl.Machine:
     return lookup.build(frozenset({"pin_leak_on_abort"}))
 
 
-def seats() -> Machine:
-    m = Machine("seats")
+def seats() -> kl.Machine:
+    m = kl.Machine("seats")
     Guest = m.sort("Guest", default=3)  # noqa: N806
     m.relation("seated", Guest, init=False)
-    m.function("free", value=Int(0, 2), init=2)
+    m.function("free", value=kl.Int(0, 2), init=2)
 
     @m.action(g=Guest)
-    def sit(s: State, g: Elem) -> None:
+    def sit(s: kl.State, g: kl.Elem) -> None:
         """The guest takes a seat."""
-        s.require(Not(s.seated[g]))
+        s.require(kl.Not(s.seated[g]))
         s.check("SEAT", s.free >= 1, "a free seat is needed")
         s.seated[g] = True
         s.free = s.free - 1
 
     @m.invariant("COUNT")
-    def seats_add_up(s: State) -> Expr:
-        return s.free + Count(Guest, lambda g: s.seated[g]) == 2
+    def seats_add_up(s: kl.State) -> kl.Expr:
+        return s.free + kl.Count(Guest, lambda g: s.seated[g]) == 2
 
     return m
 
@@ -74,7 +61,7 @@ def test_another_violation_than_the_one_named_does_not_count() -> None:
 
 def test_a_step_whose_guard_is_false_names_the_guard_and_its_line() -> None:
     with pytest.raises(
-        SpecError, match=r"end_store\(b=1\) cannot be taken.*slot\[1\] == storing.*lookup\.py:"
+        kl.SpecError, match=r"end_store\(b=1\) cannot be taken.*slot\[1\] == storing.*lookup\.py:"
     ):
         leaky().assert_discovers("NO-LEAK", ["submit(r=0)", "end_store(b=1)"])
 
@@ -90,12 +77,12 @@ def test_a_step_whose_guard_is_false_names_the_guard_and_its_line() -> None:
     ],
 )
 def test_a_step_that_does_not_exist_names_the_way_out(step: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(kl.SpecError, match=message):
         leaky().assert_discovers("NO-LEAK", [step])
 
 
 def test_an_invariant_that_does_not_exist_offers_close_names() -> None:
-    with pytest.raises(SpecError, match="did you mean NO-LEAK"):
+    with pytest.raises(kl.SpecError, match="did you mean NO-LEAK"):
         leaky().assert_discovers("NOLEAK", LEAK)
 
 
@@ -108,7 +95,7 @@ def test_checks_and_ranges_are_violations_of_the_step() -> None:
 
 
 def test_sizes_decide_which_arguments_there_are() -> None:
-    with pytest.raises(SpecError, match="goes from 0 to 0"):
+    with pytest.raises(kl.SpecError, match="goes from 0 to 0"):
         seats().assert_discovers("SEAT", ["sit(g=2)"], sizes={"Guest": 1})
 
 
@@ -122,21 +109,21 @@ def test_an_expression_is_spelt_with_the_values_of_its_variables() -> None:
 
 
 def test_the_evaluator_reads_quantifiers_as_grounding_does() -> None:
-    m = Machine("readings")
+    m = kl.Machine("readings")
     Block = m.sort("Block", default=3)  # noqa: N806
     m.relation("held", Block, init=False)
     m.relation("odd", Block, init=False)
 
     @m.action(b=Block)
-    def hold(s: State, b: Elem) -> None:
+    def hold(s: kl.State, b: kl.Elem) -> None:
         s.held[b] = True
 
     @m.goal
-    def some_but_not_all(s: State) -> Expr:
-        return And(Exists(Block, lambda b: s.held[b]), Not(ForAll(Block, lambda b: s.held[b])))
+    def some_but_not_all(s: kl.State) -> kl.Expr:
+        return kl.And(kl.Exists(Block, lambda b: s.held[b]), kl.Not(kl.ForAll(Block, lambda b: s.held[b])))
 
-    g = ground(m)
+    g = kl.ground(m)
     evaluator = Evaluator(g.layout, g.sizes)
     goal = m.goals["some_but_not_all"].expr
-    told = [evaluator.value(goal, (*held, 0, 0, 0), {}) for held in [(0, 0, 0), (0, 1, 0), (1, 1, 1)]]
-    assert told == [0, 1, 0]
+    found = [evaluator.value(goal, (*held, 0, 0, 0), {}) for held in [(0, 0, 0), (0, 1, 0), (1, 1, 1)]]
+    assert found == [0, 1, 0]

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from direct import Answer, Direct, State, Taken, judged
 from liveness_judge import Judge, follow
-from recipes import Recipe, build, nodes, roots
+from recipes import Node, Recipe, build, nodes, within
 
 from kvfence.checker.core import c_build as compiling
 from kvfence.checker.engines import Gpu, Interpret, Interpreter, Liveness, Native
@@ -99,7 +99,7 @@ def quietly(_: str) -> None:
 def compiled_without_optimisation(one_lane: bool) -> Iterator[None]:
     """Compiles without optimizing; with one lane also without the headers of vector instructions."""
     flags = (*compiling.FLAGS, "-O0", *(["-DONE_LANE"] if one_lane else []))
-    with replaced(compiling, "FLAGS", flags), replaced(gpu_host, "FLAGS", (*gpu_host.FLAGS, "-O0")):
+    with patch.object(compiling, "FLAGS", flags), patch.object(gpu_host, "FLAGS", (*gpu_host.FLAGS, "-O0")):
         yield
 
 
@@ -164,7 +164,7 @@ def short_of_memory(c: Case) -> Compared:
         while min(int(exploration.FULLEST * slots), slots - slack) <= c.answer.states:
             slots *= 2
         room = 1 << 16
-        with replaced(exploration, "SMALLEST_BLOCKS", room):
+        with patch.object(exploration, "SMALLEST_BLOCKS", room):
             memory = entry * slots + buffers + room
             r = Native(note=quietly).run(c.machine, bounds=c.recipe.limits, memory=memory)
     return explored(c, r)
@@ -184,10 +184,8 @@ def promised(python: bool) -> Question:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
-        with (
-            compiled_without_optimisation(True),
-            replaced(graph_module, "Model", _refused if python else None),
-        ):
+        model = _refused if python else graph_module.Model
+        with compiled_without_optimisation(True), patch.object(graph_module, "Model", model):
             r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
@@ -196,18 +194,6 @@ def promised(python: bool) -> Question:
 
 def _refused(*_: object) -> None:
     raise compiling.CannotCompile("in Python")
-
-
-@contextmanager
-def replaced(module: Any, name: str, value: object | None) -> Iterator[None]:
-    """``module.name`` replaced for a while, unless there is nothing to put there."""
-    old = getattr(module, name)
-    if value is not None:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, old)
 
 
 def bounded(make: Callable[[], Engine], complete: bool = False) -> Question:
@@ -287,8 +273,8 @@ def expect(kind: str, wanted: object, found: object, of: str = "") -> Compared:
 def explored(c: Case, r: Result) -> Compared:
     """A result of exploring everything."""
     a = c.answer
-    out = expect("states", a.states, r.states) + expect("transitions", a.transitions, r.transitions)
-    out += expect("depth", a.depth, r.depth) + expect("coverage", a.coverage, r.coverage)
+    counted = ("states", "transitions", "depth", "coverage")
+    out = [d for what in counted for d in expect(what, getattr(a, what), getattr(r, what))]
     return out + conditions(c, r)
 
 
@@ -331,7 +317,7 @@ def reduced(c: Case, r: Result) -> Compared:
     out = expect("depth", c.answer.depth, r.depth) + conditions(c, r)
     core, noise = c.recipe.parts()
     run = Direct(core)
-    numbered = {n.args[0].type.name for e in roots(core) for n in nodes(e) if n.op == "index"}
+    numbered = {n.args[0].type.name for e in within(core, Node) for n in nodes(e) if n.op == "index"}
     alike = [s for s, size in core.sorts if size > 1 and s not in numbered]
     alike = [s for s in alike if all(rename(run.initial) == run.initial for rename in renamings(run, [s]))]
     out += expect("symmetry", set(), set(alike) - set(r.symmetry), "interchangeable elements told apart")

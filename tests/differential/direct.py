@@ -7,11 +7,11 @@ findings are what the engines are compared with.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from recipes import Action, Field, Node, Recipe, T
+from recipes import SIGNS, Action, Field, Node, Recipe, T
 
 State = tuple[int, ...]
 Args = tuple[int, ...]
@@ -45,6 +45,16 @@ class Answer:
     deadlock: int | None = None
     outside: bool = False
     cut: bool = False
+
+
+_TEMPLATES = {
+    "index": "{0}",
+    "not": "(not {0})",
+    "implies": "(not {0} or {1})",
+    "iff": "(bool({0}) == bool({1}))",
+    "if": "({1} if {0} else {2})",
+}
+"""By operation, the Python text of an expression from that of its parts."""
 
 
 class Direct:
@@ -109,33 +119,23 @@ class Direct:
                 for x, (lo, hi) in zip(a, (t.ends(self.sizes) for t in f.domain), strict=False)
             ]
             return f"(s[{self._cell(f.name, a[:-1])}] if {' and '.join(inside)} else {a[-1]})"
-        if op == "index":
-            return a[0]
         if op in ("forall", "exists", "count"):
             word = {"forall": "all", "exists": "any", "count": "sum"}[op]
             assert isinstance(e.data, tuple)
-            loops = " ".join(
-                f"for {n} in range({r.start}, {r.stop})" for n, t in e.data for r in [self.values(t)]
-            )
-            return f"{word}((1 if {a[0]} else 0) {loops})"
-        if op == "not":
-            return f"(not {a[0]})"
+            return f"{word}((1 if {a[0]} else 0) {self._loops(e.data)})"
         if op in ("and", "or"):
             return f"({f' {op} '.join(a)})"
-        if op == "implies":
-            return f"(not {a[0]} or {a[1]})"
-        if op == "iff":
-            return f"(bool({a[0]}) == bool({a[1]}))"
-        if op == "if":
-            return f"({a[1]} if {a[0]} else {a[2]})"
+        if op in _TEMPLATES:
+            return _TEMPLATES[op].format(*a)
         if op == "isin":
             return f"({a[0]} in ({', '.join(a[1:])},))"
         if e.args[0].type.kind == "bool":
             a = [f"bool({x})" for x in a]
-        sign = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[
-            op
-        ]
-        return f"({a[0]} {sign} {a[1]})"
+        return f"({a[0]} {SIGNS[op]} {a[1]})"
+
+    def _loops(self, variables: Iterable[tuple[str, T]]) -> str:
+        """Loops over all values of some variables, as text of a comprehension."""
+        return " ".join(f"for {n} in {self.values(t)!r}" for n, t in variables)
 
     def _cell(self, name: str, index: list[str]) -> str:
         at = "0"
@@ -175,22 +175,14 @@ class Direct:
             else:
                 continue
             off = " or ".join(f"not {lo} <= s[{k}] <= {hi}" for k in cells)
-            then = (
-                f"failing.append({f'range of {f.name}'!r}); wrong = True"
-                if f.value.bounded
-                else "left = True"
-            )
-            yield f"{pad}if {off}: {then}"
+            found = f"failing.append({f'range of {f.name}'!r}); wrong = True"
+            yield f"{pad}if {off}: {found if f.value.bounded else 'left = True'}"
 
     def _action(self, a: Action) -> list[str]:
         pad = "    "
         out = []
-        for n, t in a.params:
-            r = self.values(t)
-            out.append(f"{pad}for {n} in range({r.start}, {r.stop}):")
-            pad += "    "
-        if not a.params:
-            out.append(f"{pad}for _ in (0,):")
+        for loop in [f"for {n} in {self.values(t)!r}:" for n, t in a.params] or ["for _ in (0,):"]:
+            out.append(pad + loop)
             pad += "    "
         out += [f"{pad}s = list(state)", f"{pad}failing = []"]
         seen: list[str] = []
@@ -208,11 +200,7 @@ class Direct:
                 out.append(f"{pad}s[{cell}] = int({self.text(x.expr)})")
             else:
                 f = self.fields[x.name]
-                loops = " ".join(
-                    f"for {n} in range({r.start}, {r.stop})"
-                    for n, t in zip(x.over, f.domain, strict=True)
-                    for r in [self.values(t)]
-                )
+                loops = self._loops(zip(x.over, f.domain, strict=True))
                 size = sum(g is f for g, _ in self.cells)
                 at = self.base[f.name]
                 out.append(f"{pad}s[{at}:{at + size}] = [int({self.text(x.expr)}) for _ in (0,) {loops}]")

@@ -116,7 +116,11 @@ class Drawn:
 
 
 COUNTING = 0.05  # of the machines, whose conditions count
-SHARE = (("tiny", 0.42), ("small", 0.46), ("large", 0.12))
+KINDS = {
+    "tiny": 0.42,
+    "small": 0.88,
+    "large": 1.0,
+}  # up to where a number drawn means this kind
 STATES = {"tiny": (3, 80), "small": (12, 900), "large": (50, 600)}  # of the machine, at least and at most
 SAMPLE = 300  # states on which conditions are tried first
 MANY = 100_000
@@ -127,12 +131,8 @@ def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
     rng = random.Random(f"{seed}/{case}")
     if rng.random() < COUNTING and (features is None or features.size_functions):
         return Drawn(seed, case, counting(rng), "counting")
-    x, kind = rng.random(), "small"
-    for name, share in SHARE:
-        if x < share:
-            kind = name
-            break
-        x -= share
+    x = rng.random()
+    kind = next(name for name, up_to in KINDS.items() if x < up_to)
     best: tuple[int, Recipe, Direct, dict[State, int]] | None = None
     least, most = STATES[kind]
     for attempt in range(12):
@@ -249,14 +249,8 @@ class _Drawer:
             self.fields.append(Field(self.name("f"), (), BOOL, FALSE))
         actions = tuple(self.action() for _ in range(r.choice([1, 2, 2, 3, 3, 4])))
         ghosts = (r.choice(self.fields).name,) if r.random() < 0.05 else ()
-        return Recipe(
-            tuple(self.sizes.items()),
-            tuple(self.enums),
-            tuple(self.fields),
-            actions,
-            ghosts=ghosts,
-            bounds=tuple(bounds),
-        )
+        parts = (tuple(self.sizes.items()), tuple(self.enums), tuple(self.fields), actions)
+        return Recipe(*parts, ghosts=ghosts, bounds=tuple(bounds))
 
     def field(self) -> tuple[str, int, int] | None:
         """Draw a field; the bounds of its values if they are unbounded Ints."""
@@ -307,9 +301,8 @@ class _Drawer:
         """An action that does something to one or two fields."""
         r = self.rng
         params = tuple((self.variable(), self.index_type()) for _ in range(r.choice([0, 0, 1, 1, 1, 2])))
-        body: list[Stmt] = []
-        for _ in range(r.choice([0, 1, 1, 1, 2])):
-            body.append(Stmt("require", self.truth(params, r.choice([0, 1, 1, 2]))))
+        guards = range(r.choice([0, 1, 1, 1, 2]))
+        body = [Stmt("require", self.truth(params, r.choice([0, 1, 1, 2]))) for _ in guards]
         for _ in range(r.choice([1, 1, 2, 2, 3])):
             f = r.choice(self.fields)
             made = self.assignment(f, params)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+K = TypeVar("K")
 
 Bound = int | tuple[str, int]  # a number, or the size of a sort plus a number
 
@@ -221,26 +224,44 @@ def nodes(e: Node) -> Iterator[Node]:
         yield from nodes(a)
 
 
-def roots(r: Recipe) -> Iterator[Node]:
-    """Every expression of a machine."""
-    yield from (f.init for f in r.fields)
-    for a in r.actions:
-        for s in a.body:
-            yield s.expr
-            yield from s.index
-    for p in (*r.invariants, *r.lemmas, *r.goals):
-        yield p.expr
-    if r.terminal is not None:
-        yield r.terminal
-    for q in r.liveness:
-        if q.when is not None:
-            yield q.when
-        yield q.then
+def within(part: Any, kind: type[K]) -> Iterator[K]:
+    """Everything of one kind in a part of a machine: all its expressions (``Node``), or all types (``T``)."""
+    if isinstance(part, kind):
+        yield part
+    elif isinstance(part, tuple):
+        for x in part:
+            yield from within(x, kind)
+    elif is_dataclass(part):
+        for f in fields(part):
+            yield from within(getattr(part, f.name), kind)
+
+
+def mapped(part: Any, change: Callable[[Node], Node]) -> Any:
+    """A part of a machine with every expression replaced by what ``change`` makes of it."""
+    if isinstance(part, Node):
+        return change(part)
+    if isinstance(part, tuple):
+        return tuple(mapped(x, change) for x in part)
+    if is_dataclass(part):
+        return replace(part, **{f.name: mapped(getattr(part, f.name), change) for f in fields(part)})
+    return part
+
+
+def variants(part: Any, of: Callable[[Node], Iterable[Node]]) -> Iterator[Any]:
+    """Copies of a part of a machine, each with one expression replaced by one of those that ``of`` gives."""
+    if isinstance(part, Node):
+        yield from of(part)
+    elif isinstance(part, tuple):
+        for k, x in enumerate(part):
+            yield from ((*part[:k], y, *part[k + 1 :]) for y in variants(x, of))
+    elif is_dataclass(part):
+        for f in fields(part):
+            yield from (replace(part, **{f.name: y}) for y in variants(getattr(part, f.name), of))
 
 
 # Printing: a machine file.
 
-_SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {
     "and": "And",
     "or": "Or",
@@ -249,6 +270,7 @@ _CALLS = {
     "iff": "Iff",
     "if": "If",
     "isin": "IsIn",
+    "index": "Index",
 }
 _WORDS = {"forall": "ForAll", "exists": "Exists", "count": "Count"}
 
@@ -284,10 +306,8 @@ def expr_text(e: Node) -> str:
     if e.op == "get":
         index = a[0] if len(a) == 2 else f"({', '.join(a[:-1])})"
         return f"s.{e.data}.get({index}, {a[-1]})"
-    if e.op == "index":
-        return f"Index({a[0]})"
-    if e.op in _SIGNS:
-        return f"({a[0]} {_SIGNS[e.op]} {a[1]})"
+    if e.op in SIGNS:
+        return f"({a[0]} {SIGNS[e.op]} {a[1]})"
     if e.op in _WORDS:
         over = _variables(e)
         types = ", ".join(type_text(t) for _, t in over)

@@ -159,16 +159,8 @@ def test_the_same_case_is_the_same_machine() -> None:
 
 
 def test_the_command_says_where_to_go_on_and_ends_with_the_verdict(tmp_path: Path) -> None:
-    line = [
-        sys.executable,
-        str(Path(__file__).parent),
-        "--seed",
-        "3",
-        "--only",
-        "interpret",
-        "--folder",
-        str(tmp_path),
-    ]
+    options = ["--seed", "3", "--only", "interpret", "--folder", str(tmp_path)]
+    line = [sys.executable, str(Path(__file__).parent), *options]
     done = subprocess.run([*line, "--case", "4"], capture_output=True, text=True, check=False)
     assert (done.returncode, "1 machines" in done.stdout) == (0, True)
     done = subprocess.run([*line, "--seconds", "0"], capture_output=True, text=True, check=False)

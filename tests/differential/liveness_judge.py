@@ -78,7 +78,7 @@ class Judge:
         return not self.owed(places, self._taken(places))
 
     def owed(self, places: Iterable[int], taken: set[int]) -> set[int]:
-        """The instances, none of them ``taken``, that fairness calls for in a run that stays in ``places``."""
+        """The instances, none ``taken``, that fairness calls for in a run that stays in ``places``."""
         enabled = [self.enabled[k] for k in places]
         due = {"weak": set.intersection(*enabled), "strong": set.union(*enabled)}
         return {i for i, kind in self.fair.items() if i in due[kind] - taken}

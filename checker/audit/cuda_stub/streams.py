@@ -39,9 +39,7 @@ class VirtualStream:
 
     def wait_stream(self, stream: VirtualStream) -> None:
         """What follows on this stream waits for what is on ``stream`` now."""
-        event = VirtualEvent()
-        event.record(stream)
-        self.wait_event(event)
+        self.wait_event(stream.record_event())
 
     def record_event(self, event: VirtualEvent | None = None) -> VirtualEvent:
         """Records ``event``, or a new one."""

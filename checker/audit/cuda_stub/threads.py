@@ -65,14 +65,13 @@ class VirtualThread:
 
     def __init__(
         self,
-        group: None = None,
+        _: None = None,
         target: Any = None,
         name: str = "",
         args: Any = (),
         kwargs: Any = None,
-        **_: Any,
+        **__: Any,
     ) -> None:
-        del group
         self.device = device()
         self.target, self.args, self.kwargs = target, args, kwargs or {}
         self.name = name or getattr(target, "__name__", "thread")

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.judge import Judge, without_numbers
 from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.cuda_stub.offloading import install_offloading
@@ -25,27 +24,11 @@ from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
 from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, vllm_module
 from kvfence.checker.audit.rig.loop import Engine
+from kvfence.checker.audit.rig.messages import Answer, Ask
 from kvfence.spec import events as ev
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.outputs import write_text
 from kvfence.spec.files.traces import TraceWriter
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A line to the rig."""
-
-    case: Case
-    connector: str | None = "SimpleCPUOffloadConnector"
-    record: str = ""
-    """A folder for the trace and the order trace."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A line from the rig. The first one has no outcome: the rig is ready."""
-
-    outcome: Outcome | None = None
-    release: str = ""
-    error: str = ""
 
 
 class Rig:

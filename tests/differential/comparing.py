@@ -302,7 +302,7 @@ def conditions(c: Case, r: Result) -> Compared:
 def first(c: Case, r: Result) -> Compared:
     """A result of a search up to the first violation."""
     a = c.answer
-    lengths = a.violated | ({} if a.deadlock is None else {"deadlock": a.deadlock})
+    lengths = a.all_violated
     found = {p.name: len(p) for p in r.violated}
     out = expect("first violation", bool(lengths), bool(found), "whether something is violated")
     if lengths and found:
@@ -380,7 +380,7 @@ def searched(c: Case, r: Result, *, complete: bool) -> Compared:
     found = {f.name: f.path for f in r.findings.values()}
     found["deadlock"] = r.deadlock
     for name, path in found.items():
-        wanted = a.deadlock if name == "deadlock" else a.violated.get(name)
+        wanted = a.all_violated.get(name)
         extra = 1 if "." in name or name.startswith("range of ") else 0
         if path is not None:
             out += length(name, wanted, path, a.cut) + replayed(c, path, name)

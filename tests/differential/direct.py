@@ -46,6 +46,11 @@ class Answer:
     outside: bool = False
     cut: bool = False
 
+    @property
+    def all_violated(self) -> dict[str, int]:
+        """What is violated, a deadlock among it."""
+        return self.violated | ({} if self.deadlock is None else {"deadlock": self.deadlock})
+
 
 _TEMPLATES = {
     "index": "{0}",

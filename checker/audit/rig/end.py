@@ -80,9 +80,8 @@ class End:
 
     def _dead(self) -> list[str]:
         """Threads of connectors that an exception has ended."""
-        return [
-            f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
-        ]
+        deaths = [death for worker in self.workers for death in worker.device.deaths]
+        return [f"{name} ended with {error!r}" for name, error in deaths]
 
     def _died(self, end: str, evidence: Evidence) -> None:
         cause = "a copy that fails ends the thread that copies, and nobody hears of it"
@@ -94,22 +93,18 @@ class End:
             return
         copies = self._copies()
         detail = f"no request was left for {steps} steps, in which the engine could not sleep"
-        cause = (
-            "copies go on for ever though no request is left"
-            if copying
-            else "the engine never sleeps though nothing is left to be done"
-        )
-        self.judge.sight(
-            "PROGRESS", cause, "stall", f"{detail}; so far {copies['store']} stores, {copies['load']} loads"
-        )
+        cause = "the engine never sleeps though nothing is left to be done"
+        if copying:
+            cause = "copies go on for ever though no request is left"
+        detail += f"; so far {copies['store']} stores, {copies['load']} loads"
+        self.judge.sight("PROGRESS", cause, "stall", detail)
 
     def _held(self) -> list[tuple[str, Any, list[Any]]]:
         """Each pool with its name and the blocks that have a holder."""
         pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
         pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
         return [
-            (name, pool, [block for block in pool.blocks if block.ref_cnt > 0 and not block.is_null])
-            for name, pool in pools
+            (name, pool, [b for b in pool.blocks if b.ref_cnt > 0 and not b.is_null]) for name, pool in pools
         ]
 
     def _holds(self) -> list[int]:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from direct import Answer, Direct, State, Taken, judged
 from liveness_judge import Judge, follow
-from recipes import Node, Recipe, build, nodes, within
+from recipes import Node, Recipe, T, build, nodes, within
 
 from kvfence.checker.core import c_build as compiling
 from kvfence.checker.engines import Gpu, Interpret, Interpreter, Liveness, Native
@@ -341,27 +341,20 @@ def renamings(run: Direct, sorts: Sequence[str]) -> Iterator[Callable[[State], S
     place = {(f.name, at): k for k, (f, at) in enumerate(run.cells)}
     sizes = [range(run.sizes[s]) for s in sorts]
     for each in itertools.product(*(itertools.permutations(s) for s in sizes)):
-        to = dict(zip(sorts, each, strict=True))
-
-        def moved(t: Any, x: int, to: dict[str, tuple[int, ...]] = to) -> int:
-            return to[t.name][x] if t.kind == "sort" and t.name in to else x
-
-        where = [
-            place[f.name, tuple(moved(t, i) for t, i in zip(f.domain, at, strict=True))]
-            for f, at in run.cells
+        to = dict(zip((T("sort", s) for s in sorts), each, strict=True))
+        indices = [
+            [to[t][i] if t in to else i for t, i in zip(f.domain, at, strict=True)] for f, at in run.cells
         ]
-        values = [to.get(f.value.name) if f.value.kind == "sort" else None for f, _ in run.cells]
+        where = [place[f.name, tuple(index)] for (f, _), index in zip(run.cells, indices, strict=True)]
+        yield partial(_renamed, where, [to.get(f.value) for f, _ in run.cells])
 
-        def rename(
-            state: State, where: list[int] = where, values: list[tuple[int, ...] | None] = values
-        ) -> State:
-            out = list(state)
-            for k, x in enumerate(state):
-                by = values[k]
-                out[where[k]] = by[x] if by else x
-            return tuple(out)
 
-        yield rename
+def _renamed(where: list[int], values: list[tuple[int, ...] | None], state: State) -> State:
+    """A state with each cell moved, and its value renamed if it is an element of a renamed sort."""
+    out = list(state)
+    for at, by, x in zip(where, values, state, strict=True):
+        out[at] = by[x] if by else x
+    return tuple(out)
 
 
 def unbounded_answer(c: Case, depth: int) -> Answer:

@@ -53,6 +53,8 @@ class Answer:
 
 
 _TEMPLATES = {
+    "lit": "({data})",
+    "var": "{data}",
     "index": "{0}",
     "not": "(not {0})",
     "implies": "(not {0} or {1})",
@@ -90,14 +92,8 @@ class Direct:
         """Whether types have values and the initial state is within them."""
         types = [t for f in self.recipe.fields for t in f.domain]
         types += [t for a in self.recipe.actions for _, t in a.params]
-        types += [t for e in self.cells for t in [e[0].value] if t.bounded]
-        if any(not self.values(t) for t in types):
-            return False
-        return all(
-            x in self.values(f.value)
-            for (f, _), x in zip(self.cells, self.initial, strict=True)
-            if f.value.bounded
-        )
+        first = [(f.value, x) for (f, _), x in zip(self.cells, self.initial, strict=True) if f.value.bounded]
+        return all(self.values(t) for t in types) and all(x in self.values(t) for t, x in first)
 
     def function(self, e: Node, names: tuple[str, ...] = ()) -> Callable[..., Any]:
         """``e`` as a function of a state and of the variables named."""
@@ -111,10 +107,6 @@ class Direct:
         """``e`` as Python over the list or tuple ``s``."""
         a = [self.text(x) for x in e.args]
         op = e.op
-        if op == "lit":
-            return f"({e.data})"
-        if op == "var":
-            return str(e.data)
         if op == "read":
             return f"s[{self._cell(str(e.data), a)}]"
         if op == "get":
@@ -131,7 +123,7 @@ class Direct:
         if op in ("and", "or"):
             return f"({f' {op} '.join(a)})"
         if op in _TEMPLATES:
-            return _TEMPLATES[op].format(*a)
+            return _TEMPLATES[op].format(*a, data=e.data)
         if op == "isin":
             return f"({a[0]} in ({', '.join(a[1:])},))"
         if e.args[0].type.kind == "bool":
@@ -243,8 +235,7 @@ class Direct:
         answer = Answer(coverage={a.name: 0 for a in r.actions}, goals={g.name: None for g in r.goals})
         number: dict[State, int] = {self.initial: 0}
         steps: list[list[Taken]] = []
-        level = [self.initial]
-        d = 0
+        level, d = [self.initial], 0
         conditions = [(n, self.function(e)) for n, e in self.properties()]
         goals = [(g.name, self.function(g.expr)) for g in r.goals]
         terminal = self.function(r.terminal) if r.terminal is not None else lambda _: False
@@ -267,12 +258,9 @@ class Direct:
                     answer.coverage[t.action] += 1
                     for name in t.failing:
                         answer.violated.setdefault(name, d + 1)
-                    if t.out_of_range:
-                        continue
-                    if t.out_of_bounds:
-                        answer.outside = True
-                        continue
-                    if t.after not in number:
+                    followed = not t.out_of_range and not t.out_of_bounds
+                    answer.outside |= t.out_of_bounds and not t.out_of_range
+                    if followed and t.after not in number:
                         number[t.after] = len(number)
                         fresh.append(t.after)
                         answer.depth = d + 1
@@ -292,10 +280,7 @@ class Direct:
 
     def shown(self, state: State) -> dict[str, Shown]:
         """A state by printed names, as views show it."""
-        return {
-            self.label(k): f.value.shown(x)
-            for k, ((f, _), x) in enumerate(zip(self.cells, state, strict=True))
-        }
+        return {self.label(k): self.cells[k][0].value.shown(x) for k, x in enumerate(state)}
 
     def shown_args(self, t: Taken) -> dict[str, Shown]:
         """The arguments of a step, as paths show them."""

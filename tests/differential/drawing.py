@@ -124,6 +124,7 @@ KINDS = {
 STATES = {"tiny": (3, 80), "small": (12, 900), "large": (50, 600)}  # of the machine, at least and at most
 SAMPLE = 300  # states on which conditions are tried first
 MANY = 100_000
+EMPTY = Recipe((), (), (), ())
 
 
 def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
@@ -155,21 +156,14 @@ def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
 class _Drawer:
     """Draws the parts of one machine."""
 
-    def __init__(self, rng: random.Random, features: Features, kind: str, of: Recipe | None = None) -> None:
+    def __init__(self, rng: random.Random, features: Features, kind: str, of: Recipe = EMPTY) -> None:
         self.rng, self.features, self.kind = rng, features, kind
         self.serial = 0
         self.words = features.words and rng.random() < 0.25
         self.index = features.index and rng.random() < 0.2
-        self.used: set[str] = set()
-        self.sorts: list[T] = []
-        self.enums: list[T] = []
-        self.fields: list[Field] = []
-        self.sizes: dict[str, int] = {}
-        if of is not None:
-            self.fields = list(of.fields)
-            self.enums, self.sizes = list(of.enums), of.sizes
-            self.sorts = [T("sort", name) for name in self.sizes]
-            self.used = {f.name for f in of.fields} | {a.name for a in of.actions}
+        self.fields, self.enums, self.sizes = list(of.fields), list(of.enums), of.sizes
+        self.sorts = [T("sort", name) for name in self.sizes]
+        self.used = {f.name for f in of.fields} | {a.name for a in of.actions}
 
     # Names and types.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partialmethod
 from typing import Any, TypeVar
 
 K = TypeVar("K")
@@ -89,21 +90,14 @@ class Node:
     def __sub__(self, other: Node | int) -> Node:
         return Node("sub", INT, (self, _number(other)))
 
-    def __lt__(self, other: Node | int) -> Node:
-        return self.compared("lt", other)
-
-    def __le__(self, other: Node | int) -> Node:
-        return self.compared("le", other)
-
-    def __gt__(self, other: Node | int) -> Node:
-        return self.compared("gt", other)
-
-    def __ge__(self, other: Node | int) -> Node:
-        return self.compared("ge", other)
-
     def compared(self, op: str, other: Node | int) -> Node:
         """A comparison with ``other``: eq, ne, lt, le, gt or ge."""
         return Node(op, BOOL, (self, _number(other)))
+
+    __lt__ = partialmethod(compared, "lt")
+    __le__ = partialmethod(compared, "le")
+    __gt__ = partialmethod(compared, "gt")
+    __ge__ = partialmethod(compared, "ge")
 
     def __invert__(self) -> Node:
         return Node("not", BOOL, (self,))
@@ -198,23 +192,13 @@ class Recipe:
 
     def parts(self) -> tuple[Recipe, list[Recipe]]:
         """What the properties are about, and each field of the noise with its own actions."""
-        core = replace(
-            self,
-            fields=tuple(f for f in self.fields if f.name not in self.noise),
-            actions=tuple(a for a in self.actions if a.name not in self.noise),
-            noise=frozenset(),
-        )
-        beside = [
-            Recipe(
-                self.sorts,
-                self.enums,
-                (f,),
-                tuple(a for a in self.actions if a.body and a.body[0].name == f.name),
-            )
-            for f in self.fields
-            if f.name in self.noise
-        ]
-        return core, beside
+        fields = tuple(f for f in self.fields if f.name not in self.noise)
+        actions = tuple(a for a in self.actions if a.name not in self.noise)
+        beside = []
+        for f in (f for f in self.fields if f.name in self.noise):
+            own = tuple(a for a in self.actions if a.body and a.body[0].name == f.name)
+            beside.append(Recipe(self.sorts, self.enums, (f,), own))
+        return replace(self, fields=fields, actions=actions, noise=frozenset()), beside
 
 
 def nodes(e: Node) -> Iterator[Node]:
@@ -343,26 +327,20 @@ def machine_text(r: Recipe) -> str:
         add(f'    m.ghost("{name}", why="it records what happens")')
     for a in r.actions:
         params = "".join(f", {n}={type_text(t)}" for n, t in a.params)
-        add("")
-        add(f"    @m.action(fair={a.fair!r}{params})")
+        out += ["", f"    @m.action(fair={a.fair!r}{params})"]
         add(f"    def {a.name}(s: State{''.join(f', {n}: Expr' for n, _ in a.params)}) -> None:")
         out += ["        " + _statement(x) for x in a.body] or ["        pass"]
     for p in (*r.invariants, *r.lemmas, *r.goals):
         head = {"LEMMA": "m.lemma", "GOAL": "m.goal"}.get(p.id, f'm.invariant("{p.id}")')
-        add("")
-        add(f"    @{head}")
-        add(f"    def {p.name}(s: State) -> Expr:")
+        out += ["", f"    @{head}", f"    def {p.name}(s: State) -> Expr:"]
         out += ['        """Drawn."""', f"        return {expr_text(p.expr)}"]
     if r.terminal is not None:
         out += ["", f"    m.terminal(lambda s: {expr_text(r.terminal)})"]
     for q in r.liveness:
         names = "".join(f", {n}" for n, _ in q.params)
         params = "".join(f", {n}={type_text(t)}" for n, t in q.params)
-        then = f"lambda s{names}: {expr_text(q.then)}"
-        if q.when is None:
-            add(f'    m.eventually("{q.name}", {then}{params})')
-        else:
-            add(f'    m.leads_to("{q.name}", lambda s{names}: {expr_text(q.when)}, {then}{params})')
+        parts = ", ".join(f"lambda s{names}: {expr_text(e)}" for e in (q.when, q.then) if e is not None)
+        add(f'    m.{"eventually" if q.when is None else "leads_to"}("{q.name}", {parts}{params})')
     out += ["    return m", ""]
     return "\n".join(out)
 

@@ -7,12 +7,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import judging
 import pytest
 from campaign import Tally, campaign
 from comparing import Case
 from direct import Direct, judged
-from drawing import MANY, draw
-from judging import QUESTIONS, Wanted, differences, has_card
+from drawing import MANY, Drawn, draw
+from judging import QUESTIONS, Wanted, differences, has_card, plan
 from liveness_judge import Judge
 from planting import Plant, plant
 from recipes import BOOL, FALSE, TRUE, Action, Field, Node, Pledge, Prop, Recipe, Stmt, machine_text
@@ -52,16 +53,12 @@ def _shown(tally: Tally) -> str:
 
 
 def test_questions_are_all_asked_somewhere() -> None:
-    from judging import plan
-
     asked = {q for case in range(400) for q in plan(replace(draw_small(case), seed=SEED))}
     assert set(QUESTIONS) - asked <= GPU
 
 
 def draw_small(case: int):
     """A stand-in for the machine of a case: what is asked depends on its kind only."""
-    from drawing import Drawn
-
     sort, promise = ("S", 2), Pledge("p", (), None, TRUE)
     recipe = Recipe((sort,), (), (), (), liveness=(promise,))
     return Drawn(0, case, recipe, random.Random(case).choice(["tiny", "small", "large"]))
@@ -124,8 +121,6 @@ def test_a_difference_is_made_smaller_and_written_as_a_test_that_fails_until_it_
 def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import judging
-
     monkeypatch.setattr(judging, "HANGS", 1.0)
     line = "log = Log(interpreter.grounded)"
     plant(

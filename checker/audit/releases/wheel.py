@@ -45,7 +45,6 @@ _BROKEN: Final = (
     ValueError,
     KeyError,
     RuntimeError,
-    NotImplementedError,
     OverflowError,
 )
 """What reading a damaged archive raises."""

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kvfence.checker.audit.campaign import Finding, campaign
+from kvfence.checker.audit.campaign import campaign
 from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import examined, grounds_of, write
 from kvfence.checker.audit.releases.fetch import fetch
 from kvfence.checker.audit.releases.lab import lab_environment, lab_python
 from kvfence.checker.audit.targets import VLLM, Vllm
-from kvfence.checker.audit.test_file import test_of as text_of_test
 from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
@@ -147,10 +146,7 @@ def test_faults_of_an_old_release_are_found_each_with_a_test_that_fails_there(
     assert {"PIN", "UNIQUE", "STORE-READY", "FLUSH"} <= set(faults)
     assert faults["PIN"].report == "vllm#39702"
 
-    def test(finding: Finding, folder: Path) -> str | None:
-        return text_of_test(finding, OLD, SIMPLE, folder)
-
-    files = write(faults["PIN"], tmp_path, old.run, test)
+    files = write(faults["PIN"], tmp_path, old.run, (OLD, SIMPLE))
     file = next(path for path in files if path.name.startswith("test_"))
     assert "kvfence." not in file.read_text()
     environment = lab_environment(old.release, tmp_path)

@@ -86,8 +86,7 @@ def _audit_vllm(
     if isinstance(target, Path):
         release = at_path(target)
     else:
-        version = target.partition("==")[2]
-        release = fetch(version) if version else installed()
+        release = fetch(version) if (version := target.partition("==")[2]) else installed()
     with closing(Vllm(release, connector, width, note)) as driven:
         driven.start()
         found = examined(campaign(driven, VLLM, budget=budget, seed=seed, note=note), driven.control)

@@ -152,10 +152,6 @@ class Hunt:
         """Since the beginning."""
         return time.monotonic() - self.begin
 
-    def try_case(self, case: Case) -> Outcome:
-        """Runs ``case`` and keeps what it shows."""
-        return self.keep(case, self.target.run(case))
-
     def keep(self, case: Case, outcome: Outcome) -> Outcome:
         """Keeps what ``case`` showed."""
         with self._lock:
@@ -247,7 +243,7 @@ class Hunt:
         until = self.seconds + share
 
         def shows(case: Case) -> bool:
-            keys = _keys(self.try_case(case))
+            keys = _keys(self.keep(case, self.target.run(case)))
             return key in keys and keys.index(key) <= len(seen.earlier)
 
         def more_time() -> bool:

@@ -33,10 +33,8 @@ _fork = multiprocessing.get_context("fork")
 QUESTIONS: dict[str, Question] = {
     "build": lambda _: [],
     "interpret": say.asking(Interpret, say.explored),
-    **{
-        name: say.asking(partial(Explore, chunk), say.explored)
-        for name, chunk in (("explore", 1 << 15), ("explore-chunks-of-7", 7), ("explore-chunks-of-64", 64))
-    },
+    "explore": say.asking(partial(Explore, 1 << 15), say.explored),
+    **{f"explore-chunks-of-{n}": say.asking(partial(Explore, n), say.explored) for n in (7, 64)},
     "explore-first": say.asking(Explore, say.first, until="first"),
     **{
         f"native{lanes}{threads}": say.asking(
@@ -169,8 +167,7 @@ def differences(question: str, r: Recipe) -> list[Difference]:
     there.close()
     try:
         if here.poll(HANGS):
-            answer: list[Difference] = here.recv()
-            return answer
+            return here.recv()
         return [Difference("hang", f"no answer after {HANGS:g} s")]
     except EOFError:
         child.join()

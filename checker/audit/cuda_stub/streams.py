@@ -24,8 +24,7 @@ class VirtualStream:
     def compute(cls, owner: Device) -> VirtualStream:
         """The stream of ``owner`` that kernels run on."""
         made = cls.__new__(cls)
-        made.device, made.priority = owner, 0
-        made.id = made.cuda_stream = COMPUTE
+        made.device, made.priority, made.id, made.cuda_stream = owner, 0, COMPUTE, COMPUTE
         return made
 
     @staticmethod

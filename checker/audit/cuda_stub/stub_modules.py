@@ -62,8 +62,8 @@ def virtual_torch(torch: Any) -> Any:
     return Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
 
 
-def install(module: Any, torch: Any) -> list[str]:
-    """Replaces the CUDA primitives that ``module`` of a connector uses; returns their names."""
+def install(module: Any, torch: Any) -> None:
+    """Replaces the CUDA primitives that ``module`` of a connector uses."""
     import queue
     import threading
 
@@ -76,9 +76,6 @@ def install(module: Any, torch: Any) -> list[str]:
         "copy_blocks": lambda _: copy_blocks,
         "pin_tensor": lambda _: lambda _: None,  # memory needs no pinning here
     }
-    done = []
     for name, make in stand_ins.items():
         if hasattr(module, name):
             setattr(module, name, make(getattr(module, name)))
-            done.append(name)
-    return done

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,9 @@ class Rig:
     def __init__(self) -> None:
         import torch
 
-        self.replaced: dict[str, list[str]] = {}
         for name in CUDA_USERS:
-            try:
-                module = vllm_module(name.removeprefix("vllm."))
-            except ImportError:
-                continue
-            self.replaced[name] = install(module, torch)
+            with suppress(ImportError):
+                install(vllm_module(name.removeprefix("vllm.")), torch)
         install_offloading(torch)
         mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
         mixin.get_forward_context = lambda: None

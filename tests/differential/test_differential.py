@@ -26,9 +26,8 @@ GPU = frozenset({"gpu", "gpu-symmetry"})
 
 @pytest.mark.parametrize("batch", range(4))
 def test_engines_agree_with_the_direct_judge(batch: int, tmp_path: Path) -> None:
-    tally = campaign(
-        Wanted(SEED), cases=iter(range(batch * BATCH, (batch + 1) * BATCH)), most=3, folder=tmp_path
-    )
+    cases = range(batch * BATCH, (batch + 1) * BATCH)
+    tally = campaign(Wanted(SEED), cases=iter(cases), most=3, folder=tmp_path)
     assert not tally.findings, _shown(tally)
     assert tally.cases == BATCH
     # machines are worth it: not all of them are violated at once, and some are large
@@ -122,11 +121,8 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "HANGS", 1.0)
-    line = "log = Log(interpreter.grounded)"
-    plant(
-        Plant("", "checker.engines.explicit.numpy_search:Explore.explore", line, f"{how}\n    {line}"),
-        monkeypatch,
-    )
+    place, line = "checker.engines.explicit.numpy_search:Explore.explore", "log = Log(interpreter.grounded)"
+    plant(Plant("", place, line, f"{how}\n    {line}"), monkeypatch)
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)
     (found,) = tally.findings
     assert (found.question[:7], found.difference.kind) == ("explore", kind)
@@ -135,11 +131,9 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
 
 def smallest() -> Recipe:
     """A machine with a deadlock and a violation."""
-    on = Node("read", BOOL, (), "on")
-    flip = Action("flip", None, (), (Stmt("require", Node("not", BOOL, (on,))), Stmt("set", TRUE, "on")))
-    return Recipe(
-        (), (), (Field("on", (), BOOL, FALSE),), (flip,), (Prop("PIN", "off", Node("not", BOOL, (on,))),)
-    )
+    off = ~Node("read", BOOL, (), "on")
+    flip = Action("flip", None, (), (Stmt("require", off), Stmt("set", TRUE, "on")))
+    return Recipe((), (), (Field("on", (), BOOL, FALSE),), (flip,), (Prop("PIN", "off", off),))
 
 
 def test_what_the_judge_finds_in_a_machine_of_two_states() -> None:

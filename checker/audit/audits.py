@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -72,12 +73,9 @@ def audit(
         return _audit_vllm(target, connector, budget, seed, width, note)
     if target not in {*(known := designs()), "sound"}:
         raise unknown("design that the reference can switch on", target, known, "kvfence designs lists them")
-    driven = Reference(target, width)
     expected = DESIGNS[target].breaks if target in DESIGNS else ""
-    try:
+    with closing(Reference(target, width)) as driven:
         found = campaign(driven, REFERENCE, budget=budget, seed=seed, until=expected, note=note)
-    finally:
-        driven.close()
     found = examined(found, None, tells_all=True)
     return Audit(verdict=verdict_of(found), campaign=found)
 
@@ -88,12 +86,8 @@ def _audit_vllm(
     if isinstance(target, Path):
         release = at_path(target)
     else:
-        version = target.partition("==")[2]
-        release = fetch(version) if version else installed()
-    driven = Vllm(release, connector, width, note)
-    try:
+        release = fetch(version) if (version := target.partition("==")[2]) else installed()
+    with closing(Vllm(release, connector, width, note)) as driven:
         driven.start()
         found = examined(campaign(driven, VLLM, budget=budget, seed=seed, note=note), driven.control)
-    finally:
-        driven.close()
     return Audit(verdict=verdict_of(found), campaign=found, release=release.origin)

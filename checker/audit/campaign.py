@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -105,18 +106,21 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return "undetermined" if unsure else "holds"
 
 
+@dataclass
 class _Seen:
     """A fault as it is known so far."""
 
-    def __init__(self, case: Case, outcome: Outcome, sighting: Sighting, after: float) -> None:
-        self.case, self.outcome, self.sighting, self.after = case, outcome, sighting, after
-        self.times = 0
-        self.confirmed = True
+    case: Case
+    outcome: Outcome
+    sighting: Sighting
+    after: float
+    times: int = 0
+    confirmed: bool = True
 
     @property
-    def earlier(self) -> int:
-        """How many other faults were seen before it in its case."""
-        return [sighting.key for sighting in self.outcome.sightings].index(self.sighting.key)
+    def earlier(self) -> list[str]:
+        """The other faults that were seen before it in its case."""
+        return _keys(self.outcome)[: _keys(self.outcome).index(self.sighting.key)]
 
 
 class Hunt:
@@ -134,13 +138,11 @@ class Hunt:
         note: Note | None = None,
     ) -> None:
         self.target, self.reach, self.budget, self.seed = target, reach, budget, seed
-        self.until, self.most = until, most
-        self.note = note
+        self.until, self.most, self.note = until, most, note
         self.begin = time.monotonic()
         self.seen: dict[str, _Seen] = {}
-        self.cases = self.refused = self.steps = self.events = self.accesses = 0
-        self.counts: Counter[str] = Counter()
-        self.checks: Counter[str] = Counter()
+        self.totals = dict.fromkeys(("cases", "refused", "steps", "events", "accesses"), 0)
+        self.counts, self.checks = Counter[str](), Counter[str]()
         self.unchecked: dict[str, None] = {}
         self.stop = False
         self._lock = threading.Lock()
@@ -150,23 +152,18 @@ class Hunt:
         """Since the beginning."""
         return time.monotonic() - self.begin
 
-    def try_case(self, case: Case) -> Outcome:
-        """Runs ``case`` and keeps what it shows."""
-        return self.keep(case, self.target.run(case))
-
     def keep(self, case: Case, outcome: Outcome) -> Outcome:
         """Keeps what ``case`` showed."""
         with self._lock:
-            return self._keep(case, outcome)
+            self.totals["cases"] += 1
+            self.totals["refused"] += bool(outcome.refused)
+            if not outcome.refused:
+                self._keep(case, outcome)
+        return outcome
 
-    def _keep(self, case: Case, outcome: Outcome) -> Outcome:
-        self.cases += 1
-        if outcome.refused:
-            self.refused += 1
-            return outcome
-        self.steps += outcome.steps
-        self.events += outcome.events
-        self.accesses += outcome.accesses
+    def _keep(self, case: Case, outcome: Outcome) -> None:
+        for name in ("steps", "events", "accesses"):
+            self.totals[name] += getattr(outcome, name)
         self.counts.update(outcome.counts)
         self.checks.update(outcome.checks)
         self.unchecked.update(dict.fromkeys(outcome.unchecked))
@@ -179,7 +176,6 @@ class Hunt:
             elif _rank(case, outcome, sighting.key) < _rank(known.case, known.outcome, sighting.key):
                 known.case, known.outcome, known.sighting = case, outcome, sighting
             known.times += 1
-        return outcome
 
     def enough(self) -> bool:
         """Whether the one invariant that was looked for was seen."""
@@ -193,13 +189,12 @@ class Hunt:
 
             from kvfence.checker.audit.cases.workload import cases
         except ImportError as error:
-            raise CannotRun(
-                "an audit needs hypothesis, which is not installed: pip install 'kvfence[audit]'"
-            ) from error
+            problem = "an audit needs hypothesis, which is not installed: pip install 'kvfence[audit]'"
+            raise CannotRun(problem) from error
 
         def over() -> bool:
             share = HUNT if self.seen and not self.until else 1.0
-            many = self.most is not None and self.cases >= self.most
+            many = self.most is not None and self.totals["cases"] >= self.most
             return many or self.seconds > share * self.budget or self.enough()
 
         batch = 0
@@ -248,8 +243,8 @@ class Hunt:
         until = self.seconds + share
 
         def shows(case: Case) -> bool:
-            keys = [sighting.key for sighting in self.try_case(case).sightings]
-            return key in keys and keys.index(key) <= seen.earlier
+            keys = _keys(self.keep(case, self.target.run(case)))
+            return key in keys and keys.index(key) <= len(seen.earlier)
 
         def more_time() -> bool:
             return self.seconds < min(until, self.budget) and not self.stop
@@ -260,9 +255,13 @@ class Hunt:
             seen.confirmed = all(again)
 
 
+def _keys(outcome: Outcome) -> list[str]:
+    return [sighting.key for sighting in outcome.sightings]
+
+
 def _rank(case: Case, outcome: Outcome, key: str) -> tuple[int, ...]:
     """Smaller is the better example of a fault: nothing else wrong before it, and few actions."""
-    return [sighting.key for sighting in outcome.sightings].index(key), *case.size
+    return _keys(outcome).index(key), *case.size
 
 
 def campaign(
@@ -299,11 +298,7 @@ def finished(hunt: Hunt, *, interrupted: bool = False, broke: str = "") -> Campa
         seed=hunt.seed,
         budget=hunt.budget,
         seconds=hunt.seconds,
-        cases=hunt.cases,
-        refused=hunt.refused,
-        steps=hunt.steps,
-        events=hunt.events,
-        accesses=hunt.accesses,
+        **hunt.totals,
         checks=dict(hunt.checks),
         counts=dict(hunt.counts),
         findings=tuple(sorted((_finding(seen) for seen in hunt.seen.values()), key=_order)),
@@ -320,18 +315,17 @@ def _order(finding: Finding) -> tuple[int, int, str]:
 def _may_follow(later: Sighting, first: Sighting) -> bool:
     """Whether ``later`` can be a consequence of ``first``.
 
-    A race, and the end of a copy that was told to fail, have causes of their own.
+    A race, and the end of a copy that was to fail, have causes of their own.
     """
     alone = later.evidence == "race" or later.invariant == "FAIL-CLOSED"
     return not alone or later.invariant == first.invariant
 
 
 def _finding(seen: _Seen) -> Finding:
-    keys = [sighting.key for sighting in seen.outcome.sightings]
-    at = keys.index(seen.sighting.key)
+    earlier = tuple(seen.earlier)
     later = [
         sighting.evidence
-        for sighting in seen.outcome.sightings[at:]
+        for sighting in seen.outcome.sightings[len(earlier) :]
         if sighting.evidence != "rule" and _may_follow(sighting, seen.sighting)
     ]
     return Finding(
@@ -339,7 +333,7 @@ def _finding(seen: _Seen) -> Finding:
         case=seen.case,
         times=seen.times,
         first_after=seen.after,
-        earlier=tuple(keys[:at]),
+        earlier=earlier,
         harm=tuple(dict.fromkeys(later)),
         confirmed=seen.confirmed,
     )

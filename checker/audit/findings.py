@@ -84,8 +84,7 @@ def verdict_of(campaign: Campaign) -> str:
     """``violated`` if there is a fault; else as the campaign says, with what is only noted left aside."""
     if any(grounds_of(finding) == "fault" for finding in campaign.findings):
         return "violated"
-    rest = msgspec.structs.replace(campaign, findings=())
-    return rest.verdict
+    return msgspec.structs.replace(campaign, findings=()).verdict
 
 
 def slug(finding: Finding) -> str:
@@ -118,7 +117,6 @@ def write(
     if driven is not None and (here / "calls.json").is_file():
         about = Recorded(release=driven[0], connector=driven[1], sighting=finding.sighting)
         write_text(here / "finding.json", msgspec.json.format(msgspec.json.encode(about)).decode() + "\n")
-        test = test_of(here)
-        if test is not None:
+        if (test := test_of(here)) is not None:
             write_text(here / f"test_{name}.py", test)
     return tuple(sorted(path for path in here.iterdir() if path.is_file()))

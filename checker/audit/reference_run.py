@@ -26,6 +26,19 @@ _FILES_LAST: Final = 30
 """Ticks after which a file that gets lost is gone, at most: cases are short."""
 _GROUPS: Final[tuple[Any, ...]] = ("full+sliding", "full+sliding", "full+chunked", "full+recurrent")
 
+_ALIKE: Final = (
+    "block_size",
+    "gpu_blocks",
+    "cpu_blocks",
+    "ranks",
+    "token_budget",
+    "max_running",
+    "seed",
+    "fail_rate",
+    "repeat_rate",
+)
+"""Parts of a setup that are options of the reference, under the same names."""
+
 
 def prepare() -> None:
     """Imports what :func:`drive` needs. CannotRun when torch is missing."""
@@ -68,9 +81,8 @@ def drive(case: Case, design: str, record: Path | None = None) -> Outcome:
     except Stalled as error:
         judge.sight("PROGRESS", "requests wait, and nothing runs any more", "stall", str(error))
     except (OffloadError, AssertionError, KeyError, IndexError, ValueError, RuntimeError) as error:
-        invariant = "CONSERVE" if isinstance(error, OutOfBlocks) else ""
-        cause = f"the engine breaks down with {type(error).__name__}"
-        judge.sight(invariant or "PROGRESS", cause, "exception", f"{type(error).__name__}: {error}")
+        invariant, kind = "CONSERVE" if isinstance(error, OutOfBlocks) else "PROGRESS", type(error).__name__
+        judge.sight(invariant, f"the engine breaks down with {kind}", "exception", f"{kind}: {error}")
     finally:
         engine.close()
     if record is not None:
@@ -96,34 +108,26 @@ def _options(case: Case, design: str) -> Any:
     count = groups.count("+") + 1
     sizes = tuple(draw.choice((1, 2)) * setup.block_size for _ in range(count)) if draw.random() < 0.4 else ()
     return Options(
-        block_size=setup.block_size,
+        **{name: getattr(setup, name) for name in _ALIKE},
         block_sizes=sizes if count > 1 else (),
-        gpu_blocks=setup.gpu_blocks,
-        cpu_blocks=setup.cpu_blocks,
         groups=groups,
         window=windows[0] if windows else 1024,
         zero_fill=draw.random() < 0.3 and not disk,
         mode="lazy" if setup.lazy else "eager",
         async_depth=2 if setup.depth > 1 else 1,
-        ranks=setup.ranks,
         late_rank=draw.choice((0, 0, 2, 5)) if several else 0,
         refusing_ranks=draw.choice((0, 0, 1)) if several else 0,
         refuse_rate=draw.choice((0.0, 0.1)) if several else 0.0,
         tiers=3 if disk else 2,
         disk_blocks=4 * setup.cpu_blocks,
         lose_rate=draw.choice((0.0, 0.2, 0.6)) if disk else 0.0,
-        token_budget=setup.token_budget,
-        max_running=setup.max_running,
         max_waiting=1_000_000,
         store_batch=1,
         max_delay=setup.delay,
-        seed=setup.seed,
-        fail_rate=setup.fail_rate,
         fail_stores=True,
         on_failure=draw.choice(("recompute", "recompute", "fail")),
         publish=draw.random() < 0.5,
         share_loads=draw.random() < 0.5,
-        repeat_rate=setup.repeat_rate,
         design=design,
     )
 
@@ -139,7 +143,7 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
         patience = _PATIENCE
 
         def __init__(self) -> None:
-            order = judge.order_event if options.tiers == 2 else None  # told of two tiers only
+            order = judge.order_event if options.tiers == 2 else None  # emitted for two tiers only
             super().__init__(options, iter(()), design_named(options.design), judge.event, order)
             self._script = list(reversed(case.actions))
             self._specs = _specs(case)
@@ -204,12 +208,12 @@ def _scripted(case: Case, options: Any, judge: Judge) -> Any:
                 super()._advance()
 
         def _start(self, job: CopyJob) -> None:
-            rate = getattr(self.device, "fail_rate", 0.0)
-            if self._fail_next and hasattr(self.device, "fail_rate"):
-                self._fail_next, self.device.fail_rate = False, 1.0
+            if not (self._fail_next and hasattr(self.device, "fail_rate")):
+                self._submit(job)
+                return
+            rate, self._fail_next, self.device.fail_rate = self.device.fail_rate, False, 1.0
             self._submit(job)
-            if hasattr(self.device, "fail_rate"):
-                self.device.fail_rate = rate
+            self.device.fail_rate = rate
 
     return Scripted()
 

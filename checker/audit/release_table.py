@@ -15,21 +15,10 @@ def rows(campaigns: Sequence[Campaign]) -> list[tuple[str, ...]]:
 
     ``?``: the campaign could not look at everything, so that not having found it means nothing.
     """
-    faults: dict[str, tuple[str, str]] = {}
-    for campaign in campaigns:
-        for finding in campaign.findings:
-            if grounds_of(finding) == "fault":
-                faults.setdefault(finding.key, (finding.key, finding.report))
-    found = [
-        {finding.key for finding in campaign.findings if grounds_of(finding) == "fault"}
-        for campaign in campaigns
-    ]
+    found = [{f.key: f.report for f in c.findings if grounds_of(f) == "fault"} for c in campaigns]
     blank = [UNKNOWN if campaign.broke or not campaign.cases else NOT_FOUND for campaign in campaigns]
+    reports = {key: report for faults in reversed(found) for key, report in faults.items()}
     return [
-        (
-            key,
-            report,
-            *(FOUND if key in keys else mark for keys, mark in zip(found, blank, strict=True)),
-        )
-        for key, report in sorted(faults.values())
+        (key, report, *(FOUND if key in keys else mark for keys, mark in zip(found, blank, strict=True)))
+        for key, report in sorted(reports.items())
     ]

@@ -87,9 +87,7 @@ class Vllm:
 
     def __init__(self, release: Release, connector: str, processes: int, note: Note | None = None) -> None:
         self._rigs = [Rig(release, connector, note) for _ in range(processes)]
-        self.name = self._rigs[0].name
-        self.release = release
-        self.width = processes
+        self.name, self.release, self.width = self._rigs[0].name, release, processes
         self._free: queue.SimpleQueue[Rig] = queue.SimpleQueue()
 
     def start(self) -> None:

@@ -24,19 +24,15 @@ def main() -> int:
     p.add_argument("--seed", type=int, default=1, help="which machines are drawn")
     p.add_argument("--seconds", type=float, default=60.0, help="for how long")
     p.add_argument(
-        "--from", type=int, default=0, dest="first", help="the first case, to go on where a run ended"
+        "--from", type=int, default=0, dest="first", help="the case to go on from, where a run ended"
     )
     p.add_argument("--case", type=int, help="this case only")
     p.add_argument("--show", action="store_true", help="print the machine of --case and stop")
     p.add_argument("--only", default="", help=f"questions, with commas between: {', '.join(QUESTIONS)}")
-    p.add_argument(
-        "--without", default="", help="what machines have none of: words, size_functions, unbounded, …"
-    )
+    p.add_argument("--without", default="", help="what machines lack: words, size_functions, unbounded, …")
     p.add_argument("--gpu", action="store_true", help="ask a CUDA device, too")
     p.add_argument("--most", type=int, default=10, help="disagreements after which to stop")
-    p.add_argument(
-        "--shrink", type=float, default=60.0, help="seconds in which a disagreement is made smaller"
-    )
+    p.add_argument("--shrink", type=float, default=60.0, help="seconds to make a disagreement smaller")
     p.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that judge")
     p.add_argument("--folder", type=Path, default=FOUND, help="where disagreements go as tests")
     o = p.parse_args()
@@ -63,7 +59,7 @@ def main() -> int:
     )
     print(tally.text())
     for f in tally.findings:
-        print(f"case {f.case}, {f.question}: {f.difference.kind}: {f.difference.text}\n  {f.file}")
+        print(f"{f.line}\n  {f.file}")
     if tally.interrupted:
         print(f"interrupted; go on with --seed {o.seed} --from {tally.next_case}")
     if tally.findings:
@@ -80,7 +76,7 @@ class _Progress:
 
     def __call__(self, t: Tally) -> None:
         for f in t.findings[self.printed :]:
-            print(f"case {f.case}, {f.question}: {f.difference.kind}: {f.difference.text}", file=sys.stderr)
+            print(f.line, file=sys.stderr)
         self.printed = len(t.findings)
         now = time.perf_counter()
         if now - self.last > 10:

@@ -29,6 +29,11 @@ class Finding:
     recipe: Recipe
     file: Path | None = None
 
+    @property
+    def line(self) -> str:
+        """What is printed of it."""
+        return f"case {self.case}, {self.question}: {self.difference.kind}: {self.difference.text}"
+
 
 @dataclass
 class Tally:
@@ -39,7 +44,7 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
-    spent: dict[str, float] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)
     large: int = 0
     findings: list[Finding] = field(default_factory=list)
     interrupted: bool = False
@@ -60,9 +65,8 @@ class Tally:
         self.verdicts[r.verdict or "not judged"] += 1
         self.kinds[r.kind] += 1
         self.large += r.large
-        for question, seconds in r.spent.items():
-            self.asked[question] += 1
-            self.spent[question] = self.spent.get(question, 0.0) + seconds
+        self.asked.update(r.spent.keys())
+        self.spent.update(r.spent)
 
     def text(self) -> str:
         """The distribution, in a few lines."""
@@ -93,16 +97,16 @@ def campaign(
     """
     tally = Tally(first)
     deadline = time.perf_counter() + seconds
-    seen: set[tuple[str, str]] = set()
+    known: set[tuple[str, str]] = set()
     with own_cache():
         judges = Workers(wanted, cases if cases is not None else itertools.count(first), workers)
         try:
             for report in judges.reports(deadline):
                 tally.add(report)
                 for question, difference in report.wrong:
-                    if (question, difference.kind) in seen:
+                    if (question, difference.kind) in known:
                         continue  # most likely the same fault again
-                    seen.add((question, difference.kind))
+                    known.add((question, difference.kind))
                     recipe = draw(wanted.seed, report.case, wanted.features).recipe
                     found = Finding(report.case, question, difference, recipe)
                     tally.findings.append(found)
@@ -135,7 +139,6 @@ def _smaller(found: Finding, seconds: float) -> None:
 
 def _write(seed: int, found: Finding, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    name = found.question.replace("-", "_")
-    found.file = folder / f"test_seed_{seed}_case_{found.case}_{name}.py"
+    found.file = folder / f"test_seed_{seed}_case_{found.case}_{found.question.replace('-', '_')}.py"
     text = test_text(seed, found.case, found.question, found.difference, found.recipe)
     found.file.write_text(text, encoding="utf-8")

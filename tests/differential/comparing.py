@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from direct import Answer, Direct, State, Taken, judged
 from liveness_judge import Judge, follow
-from recipes import Recipe, build, nodes, roots
+from recipes import Node, Recipe, T, build, nodes, within
 
 from kvfence.checker.core import c_build as compiling
 from kvfence.checker.engines import Gpu, Interpret, Interpreter, Liveness, Native
@@ -99,7 +99,7 @@ def quietly(_: str) -> None:
 def compiled_without_optimisation(one_lane: bool) -> Iterator[None]:
     """Compiles without optimizing; with one lane also without the headers of vector instructions."""
     flags = (*compiling.FLAGS, "-O0", *(["-DONE_LANE"] if one_lane else []))
-    with replaced(compiling, "FLAGS", flags), replaced(gpu_host, "FLAGS", (*gpu_host.FLAGS, "-O0")):
+    with patch.object(compiling, "FLAGS", flags), patch.object(gpu_host, "FLAGS", (*gpu_host.FLAGS, "-O0")):
         yield
 
 
@@ -164,7 +164,7 @@ def short_of_memory(c: Case) -> Compared:
         while min(int(exploration.FULLEST * slots), slots - slack) <= c.answer.states:
             slots *= 2
         room = 1 << 16
-        with replaced(exploration, "SMALLEST_BLOCKS", room):
+        with patch.object(exploration, "SMALLEST_BLOCKS", room):
             memory = entry * slots + buffers + room
             r = Native(note=quietly).run(c.machine, bounds=c.recipe.limits, memory=memory)
     return explored(c, r)
@@ -184,10 +184,8 @@ def promised(python: bool) -> Question:
     """Promises about whole runs, on a graph found in Python or in C."""
 
     def ask(c: Case) -> Compared:
-        with (
-            compiled_without_optimisation(True),
-            replaced(graph_module, "Model", _refused if python else None),
-        ):
+        model = _refused if python else graph_module.Model
+        with compiled_without_optimisation(True), patch.object(graph_module, "Model", model):
             r = Liveness().run(c.machine, max_states=c.enough)
         return liveness(c, r)
 
@@ -196,18 +194,6 @@ def promised(python: bool) -> Question:
 
 def _refused(*_: object) -> None:
     raise compiling.CannotCompile("in Python")
-
-
-@contextmanager
-def replaced(module: Any, name: str, value: object | None) -> Iterator[None]:
-    """``module.name`` replaced for a while, unless there is nothing to put there."""
-    old = getattr(module, name)
-    if value is not None:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, old)
 
 
 def bounded(make: Callable[[], Engine], complete: bool = False) -> Question:
@@ -287,8 +273,8 @@ def expect(kind: str, wanted: object, found: object, of: str = "") -> Compared:
 def explored(c: Case, r: Result) -> Compared:
     """A result of exploring everything."""
     a = c.answer
-    out = expect("states", a.states, r.states) + expect("transitions", a.transitions, r.transitions)
-    out += expect("depth", a.depth, r.depth) + expect("coverage", a.coverage, r.coverage)
+    counted = ("states", "transitions", "depth", "coverage")
+    out = [d for what in counted for d in expect(what, getattr(a, what), getattr(r, what))]
     return out + conditions(c, r)
 
 
@@ -316,7 +302,7 @@ def conditions(c: Case, r: Result) -> Compared:
 def first(c: Case, r: Result) -> Compared:
     """A result of a search up to the first violation."""
     a = c.answer
-    lengths = a.violated | ({} if a.deadlock is None else {"deadlock": a.deadlock})
+    lengths = a.all_violated
     found = {p.name: len(p) for p in r.violated}
     out = expect("first violation", bool(lengths), bool(found), "whether something is violated")
     if lengths and found:
@@ -331,7 +317,7 @@ def reduced(c: Case, r: Result) -> Compared:
     out = expect("depth", c.answer.depth, r.depth) + conditions(c, r)
     core, noise = c.recipe.parts()
     run = Direct(core)
-    numbered = {n.args[0].type.name for e in roots(core) for n in nodes(e) if n.op == "index"}
+    numbered = {n.args[0].type.name for e in within(core, Node) for n in nodes(e) if n.op == "index"}
     alike = [s for s, size in core.sorts if size > 1 and s not in numbered]
     alike = [s for s in alike if all(rename(run.initial) == run.initial for rename in renamings(run, [s]))]
     out += expect("symmetry", set(), set(alike) - set(r.symmetry), "interchangeable elements told apart")
@@ -355,27 +341,20 @@ def renamings(run: Direct, sorts: Sequence[str]) -> Iterator[Callable[[State], S
     place = {(f.name, at): k for k, (f, at) in enumerate(run.cells)}
     sizes = [range(run.sizes[s]) for s in sorts]
     for each in itertools.product(*(itertools.permutations(s) for s in sizes)):
-        to = dict(zip(sorts, each, strict=True))
-
-        def moved(t: Any, x: int, to: dict[str, tuple[int, ...]] = to) -> int:
-            return to[t.name][x] if t.kind == "sort" and t.name in to else x
-
-        where = [
-            place[f.name, tuple(moved(t, i) for t, i in zip(f.domain, at, strict=True))]
-            for f, at in run.cells
+        to = dict(zip((T("sort", s) for s in sorts), each, strict=True))
+        indices = [
+            [to[t][i] if t in to else i for t, i in zip(f.domain, at, strict=True)] for f, at in run.cells
         ]
-        values = [to.get(f.value.name) if f.value.kind == "sort" else None for f, _ in run.cells]
+        where = [place[f.name, tuple(index)] for (f, _), index in zip(run.cells, indices, strict=True)]
+        yield partial(_renamed, where, [to.get(f.value) for f, _ in run.cells])
 
-        def rename(
-            state: State, where: list[int] = where, values: list[tuple[int, ...] | None] = values
-        ) -> State:
-            out = list(state)
-            for k, x in enumerate(state):
-                by = values[k]
-                out[where[k]] = by[x] if by else x
-            return tuple(out)
 
-        yield rename
+def _renamed(where: list[int], values: list[tuple[int, ...] | None], state: State) -> State:
+    """A state with each cell moved, and its value renamed if it is an element of a renamed sort."""
+    out = list(state)
+    for at, by, x in zip(where, values, state, strict=True):
+        out[at] = by[x] if by else x
+    return tuple(out)
 
 
 def unbounded_answer(c: Case, depth: int) -> Answer:
@@ -394,7 +373,7 @@ def searched(c: Case, r: Result, *, complete: bool) -> Compared:
     found = {f.name: f.path for f in r.findings.values()}
     found["deadlock"] = r.deadlock
     for name, path in found.items():
-        wanted = a.deadlock if name == "deadlock" else a.violated.get(name)
+        wanted = a.all_violated.get(name)
         extra = 1 if "." in name or name.startswith("range of ") else 0
         if path is not None:
             out += length(name, wanted, path, a.cut) + replayed(c, path, name)

@@ -30,17 +30,11 @@ def counting(rng: random.Random) -> Recipe:
     ]
     chosen = [conditions[0]] if rng.random() < 0.6 else []
     chosen += rng.sample(conditions[1:], rng.choice([1, 1, 2]))
-    return Recipe(
-        (("S", rng.choice([1, 2, 2, 3])),),
-        (),
-        (
-            Field("held", (S,), BOOL, rng.choice([FALSE, FALSE, FALSE, TRUE])),
-            Field("n", (), NUMBER, NUMBER.lit(0)),
-        ),
-        actions,
-        terminal=TRUE,
-        invariants=tuple(Prop("COUNT", f"inv{k}", e) for k, e in enumerate(chosen)),
-    )
+    sorts = (("S", rng.choice([1, 2, 2, 3])),)
+    held = Field("held", (S,), BOOL, rng.choice([FALSE, FALSE, FALSE, TRUE]))
+    fields = (held, Field("n", (), NUMBER, NUMBER.lit(0)))
+    invariants = tuple(Prop("COUNT", f"inv{k}", e) for k, e in enumerate(chosen))
+    return Recipe(sorts, (), fields, actions, terminal=TRUE, invariants=invariants)
 
 
 def _held(x: str) -> Node:
@@ -64,9 +58,8 @@ def _action(
 ) -> Action:
     """An action that says how many there are before it changes which; sometimes it forgets to."""
     counted = [Stmt("set", number, "n")] if number is not None and rng.random() >= WRONG else []
-    return Action(
-        name, None, tuple((p, S) for p in params), (*(Stmt("require", g) for g in guards), *counted, *rest)
-    )
+    required = (Stmt("require", g) for g in guards)
+    return Action(name, None, tuple((p, S) for p in params), (*required, *counted, *rest))
 
 
 def _put(x: str, e: Node) -> Stmt:
@@ -105,11 +98,9 @@ def _only(rng: random.Random) -> Action:
 def _exchange(rng: random.Random) -> Action:
     """``x`` is given for ``y``: as many as before, if they differ as they should."""
     guards = [_held("x"), ~_held("y")]
-    return _action(
-        rng, "exchange", "xy", guards[: rng.choice([1, 2, 2, 2])], None, _put("x", FALSE), _put("y", TRUE)
-    )
+    kept = guards[: rng.choice([1, 2, 2, 2])]
+    return _action(rng, "exchange", "xy", kept, None, _put("x", FALSE), _put("y", TRUE))
 
 
 def _invert(rng: random.Random) -> Action:
-    number = _size() - _n()
-    return _action(rng, "invert", "", [], number, _whole(~_held("q")))
+    return _action(rng, "invert", "", [], _size() - _n(), _whole(~_held("q")))

@@ -7,11 +7,11 @@ findings are what the engines are compared with.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from recipes import Action, Field, Node, Recipe, T
+from recipes import SIGNS, Action, Field, Node, Recipe, T
 
 State = tuple[int, ...]
 Args = tuple[int, ...]
@@ -46,6 +46,23 @@ class Answer:
     outside: bool = False
     cut: bool = False
 
+    @property
+    def all_violated(self) -> dict[str, int]:
+        """What is violated, a deadlock among it."""
+        return self.violated | ({} if self.deadlock is None else {"deadlock": self.deadlock})
+
+
+_TEMPLATES = {
+    "lit": "({data})",
+    "var": "{data}",
+    "index": "{0}",
+    "not": "(not {0})",
+    "implies": "(not {0} or {1})",
+    "iff": "(bool({0}) == bool({1}))",
+    "if": "({1} if {0} else {2})",
+}
+"""By operation, the Python text of an expression from that of its parts."""
+
 
 class Direct:
     """A recipe at given sizes. ``bounded`` False: unbounded Ints take every value."""
@@ -75,14 +92,8 @@ class Direct:
         """Whether types have values and the initial state is within them."""
         types = [t for f in self.recipe.fields for t in f.domain]
         types += [t for a in self.recipe.actions for _, t in a.params]
-        types += [t for e in self.cells for t in [e[0].value] if t.bounded]
-        if any(not self.values(t) for t in types):
-            return False
-        return all(
-            x in self.values(f.value)
-            for (f, _), x in zip(self.cells, self.initial, strict=True)
-            if f.value.bounded
-        )
+        first = [(f.value, x) for (f, _), x in zip(self.cells, self.initial, strict=True) if f.value.bounded]
+        return all(self.values(t) for t in types) and all(x in self.values(t) for t, x in first)
 
     def function(self, e: Node, names: tuple[str, ...] = ()) -> Callable[..., Any]:
         """``e`` as a function of a state and of the variables named."""
@@ -96,10 +107,6 @@ class Direct:
         """``e`` as Python over the list or tuple ``s``."""
         a = [self.text(x) for x in e.args]
         op = e.op
-        if op == "lit":
-            return f"({e.data})"
-        if op == "var":
-            return str(e.data)
         if op == "read":
             return f"s[{self._cell(str(e.data), a)}]"
         if op == "get":
@@ -109,33 +116,23 @@ class Direct:
                 for x, (lo, hi) in zip(a, (t.ends(self.sizes) for t in f.domain), strict=False)
             ]
             return f"(s[{self._cell(f.name, a[:-1])}] if {' and '.join(inside)} else {a[-1]})"
-        if op == "index":
-            return a[0]
         if op in ("forall", "exists", "count"):
             word = {"forall": "all", "exists": "any", "count": "sum"}[op]
             assert isinstance(e.data, tuple)
-            loops = " ".join(
-                f"for {n} in range({r.start}, {r.stop})" for n, t in e.data for r in [self.values(t)]
-            )
-            return f"{word}((1 if {a[0]} else 0) {loops})"
-        if op == "not":
-            return f"(not {a[0]})"
+            return f"{word}((1 if {a[0]} else 0) {self._loops(e.data)})"
         if op in ("and", "or"):
             return f"({f' {op} '.join(a)})"
-        if op == "implies":
-            return f"(not {a[0]} or {a[1]})"
-        if op == "iff":
-            return f"(bool({a[0]}) == bool({a[1]}))"
-        if op == "if":
-            return f"({a[1]} if {a[0]} else {a[2]})"
+        if op in _TEMPLATES:
+            return _TEMPLATES[op].format(*a, data=e.data)
         if op == "isin":
             return f"({a[0]} in ({', '.join(a[1:])},))"
         if e.args[0].type.kind == "bool":
             a = [f"bool({x})" for x in a]
-        sign = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[
-            op
-        ]
-        return f"({a[0]} {sign} {a[1]})"
+        return f"({a[0]} {SIGNS[op]} {a[1]})"
+
+    def _loops(self, variables: Iterable[tuple[str, T]]) -> str:
+        """Loops over all values of some variables, as text of a comprehension."""
+        return " ".join(f"for {n} in {self.values(t)!r}" for n, t in variables)
 
     def _cell(self, name: str, index: list[str]) -> str:
         at = "0"
@@ -175,22 +172,14 @@ class Direct:
             else:
                 continue
             off = " or ".join(f"not {lo} <= s[{k}] <= {hi}" for k in cells)
-            then = (
-                f"failing.append({f'range of {f.name}'!r}); wrong = True"
-                if f.value.bounded
-                else "left = True"
-            )
-            yield f"{pad}if {off}: {then}"
+            found = f"failing.append({f'range of {f.name}'!r}); wrong = True"
+            yield f"{pad}if {off}: {found if f.value.bounded else 'left = True'}"
 
     def _action(self, a: Action) -> list[str]:
         pad = "    "
         out = []
-        for n, t in a.params:
-            r = self.values(t)
-            out.append(f"{pad}for {n} in range({r.start}, {r.stop}):")
-            pad += "    "
-        if not a.params:
-            out.append(f"{pad}for _ in (0,):")
+        for loop in [f"for {n} in {self.values(t)!r}:" for n, t in a.params] or ["for _ in (0,):"]:
+            out.append(pad + loop)
             pad += "    "
         out += [f"{pad}s = list(state)", f"{pad}failing = []"]
         seen: list[str] = []
@@ -208,11 +197,7 @@ class Direct:
                 out.append(f"{pad}s[{cell}] = int({self.text(x.expr)})")
             else:
                 f = self.fields[x.name]
-                loops = " ".join(
-                    f"for {n} in range({r.start}, {r.stop})"
-                    for n, t in zip(x.over, f.domain, strict=True)
-                    for r in [self.values(t)]
-                )
+                loops = self._loops(zip(x.over, f.domain, strict=True))
                 size = sum(g is f for g, _ in self.cells)
                 at = self.base[f.name]
                 out.append(f"{pad}s[{at}:{at + size}] = [int({self.text(x.expr)}) for _ in (0,) {loops}]")
@@ -250,8 +235,7 @@ class Direct:
         answer = Answer(coverage={a.name: 0 for a in r.actions}, goals={g.name: None for g in r.goals})
         number: dict[State, int] = {self.initial: 0}
         steps: list[list[Taken]] = []
-        level = [self.initial]
-        d = 0
+        level, d = [self.initial], 0
         conditions = [(n, self.function(e)) for n, e in self.properties()]
         goals = [(g.name, self.function(g.expr)) for g in r.goals]
         terminal = self.function(r.terminal) if r.terminal is not None else lambda _: False
@@ -274,12 +258,9 @@ class Direct:
                     answer.coverage[t.action] += 1
                     for name in t.failing:
                         answer.violated.setdefault(name, d + 1)
-                    if t.out_of_range:
-                        continue
-                    if t.out_of_bounds:
-                        answer.outside = True
-                        continue
-                    if t.after not in number:
+                    followed = not t.out_of_range and not t.out_of_bounds
+                    answer.outside |= t.out_of_bounds and not t.out_of_range
+                    if followed and t.after not in number:
                         number[t.after] = len(number)
                         fresh.append(t.after)
                         answer.depth = d + 1
@@ -299,10 +280,7 @@ class Direct:
 
     def shown(self, state: State) -> dict[str, Shown]:
         """A state by printed names, as views show it."""
-        return {
-            self.label(k): f.value.shown(x)
-            for k, ((f, _), x) in enumerate(zip(self.cells, state, strict=True))
-        }
+        return {self.label(k): self.cells[k][0].value.shown(x) for k, x in enumerate(state)}
 
     def shown_args(self, t: Taken) -> dict[str, Shown]:
         """The arguments of a step, as paths show them."""

@@ -116,10 +116,15 @@ class Drawn:
 
 
 COUNTING = 0.05  # of the machines, whose conditions count
-SHARE = (("tiny", 0.42), ("small", 0.46), ("large", 0.12))
+KINDS = {
+    "tiny": 0.42,
+    "small": 0.88,
+    "large": 1.0,
+}  # up to where a number drawn means this kind
 STATES = {"tiny": (3, 80), "small": (12, 900), "large": (50, 600)}  # of the machine, at least and at most
 SAMPLE = 300  # states on which conditions are tried first
 MANY = 100_000
+EMPTY = Recipe((), (), (), ())
 
 
 def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
@@ -127,24 +132,20 @@ def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
     rng = random.Random(f"{seed}/{case}")
     if rng.random() < COUNTING and (features is None or features.size_functions):
         return Drawn(seed, case, counting(rng), "counting")
-    x, kind = rng.random(), "small"
-    for name, share in SHARE:
-        if x < share:
-            kind = name
-            break
-        x -= share
-    best: tuple[int, Recipe, Direct, dict[State, int]] | None = None
+    x = rng.random()
+    kind = next(name for name, up_to in KINDS.items() if x < up_to)
+    best: tuple[int, Recipe] | None = None
     least, most = STATES[kind]
     for attempt in range(12):
         recipe = _Drawer(rng, features or Features(), kind).machine()
         run = Direct(recipe)
         if not run.starts_in_range():
             continue
-        answer, number, _ = run.explore(most)
+        answer, _, _ = run.explore(most)
         if answer.cut:
             continue
         if best is None or answer.states > best[0]:
-            best = answer.states, recipe, run, number
+            best = answer.states, recipe
         if best[0] >= least or (attempt > 6 and best[0] > 2):
             break
     if best is None:
@@ -155,21 +156,14 @@ def draw(seed: int, case: int, features: Features | None = None) -> Drawn:
 class _Drawer:
     """Draws the parts of one machine."""
 
-    def __init__(self, rng: random.Random, features: Features, kind: str, of: Recipe | None = None) -> None:
+    def __init__(self, rng: random.Random, features: Features, kind: str, of: Recipe = EMPTY) -> None:
         self.rng, self.features, self.kind = rng, features, kind
         self.serial = 0
         self.words = features.words and rng.random() < 0.25
         self.index = features.index and rng.random() < 0.2
-        self.used: set[str] = set()
-        self.sorts: list[T] = []
-        self.enums: list[T] = []
-        self.fields: list[Field] = []
-        self.sizes: dict[str, int] = {}
-        if of is not None:
-            self.fields = list(of.fields)
-            self.enums, self.sizes = list(of.enums), of.sizes
-            self.sorts = [T("sort", name) for name in self.sizes]
-            self.used = {f.name for f in of.fields} | {a.name for a in of.actions}
+        self.fields, self.enums, self.sizes = list(of.fields), list(of.enums), of.sizes
+        self.sorts = [T("sort", name) for name in self.sizes]
+        self.used = {f.name for f in of.fields} | {a.name for a in of.actions}
 
     # Names and types.
 
@@ -249,14 +243,8 @@ class _Drawer:
             self.fields.append(Field(self.name("f"), (), BOOL, FALSE))
         actions = tuple(self.action() for _ in range(r.choice([1, 2, 2, 3, 3, 4])))
         ghosts = (r.choice(self.fields).name,) if r.random() < 0.05 else ()
-        return Recipe(
-            tuple(self.sizes.items()),
-            tuple(self.enums),
-            tuple(self.fields),
-            actions,
-            ghosts=ghosts,
-            bounds=tuple(bounds),
-        )
+        parts = (tuple(self.sizes.items()), tuple(self.enums), tuple(self.fields), actions)
+        return Recipe(*parts, ghosts=ghosts, bounds=tuple(bounds))
 
     def field(self) -> tuple[str, int, int] | None:
         """Draw a field; the bounds of its values if they are unbounded Ints."""
@@ -307,9 +295,8 @@ class _Drawer:
         """An action that does something to one or two fields."""
         r = self.rng
         params = tuple((self.variable(), self.index_type()) for _ in range(r.choice([0, 0, 1, 1, 1, 2])))
-        body: list[Stmt] = []
-        for _ in range(r.choice([0, 1, 1, 1, 2])):
-            body.append(Stmt("require", self.truth(params, r.choice([0, 1, 1, 2]))))
+        guards = range(r.choice([0, 1, 1, 1, 2]))
+        body = [Stmt("require", self.truth(params, r.choice([0, 1, 1, 2]))) for _ in guards]
         for _ in range(r.choice([1, 1, 2, 2, 3])):
             f = r.choice(self.fields)
             made = self.assignment(f, params)
@@ -441,8 +428,7 @@ class _Drawer:
             return self.number(env, depth, t)
         r = self.rng
         if depth > 0 and r.random() < 0.4:
-            condition = self.truth(env, depth - 1)
-            return t.ite(condition, self.value(t, env, depth - 1), self.value(t, env, depth - 1))
+            return t.ite(self.truth(env, depth - 1), *(self.value(t, env, depth - 1) for _ in range(2)))
         own = [t.var(n) for n, ty in env if ty == t]
         if own and r.random() < 0.5:
             return r.choice(own)
@@ -465,15 +451,13 @@ class _Drawer:
                 return r.choice(own)
             found = self.read(lambda v: v.kind == "int", env, depth) if r.random() < 0.7 else None
             return found or self.constant(like or T("int", "", -1, 3))
-        if x < 0.55:
-            return self.number(env, depth - 1) + self.number(env, depth - 1)
         if x < 0.66:
-            return self.number(env, depth - 1) - self.number(env, depth - 1)
+            both = (self.number(env, depth - 1), self.number(env, depth - 1))
+            return Node("add" if x < 0.55 else "sub", INT, both)
         if x < 0.85:
             over = self.over(r.choice([1, 1, 1, 2]))
             return Node("count", INT, (self.truth((*env, *over), depth - 1),), over)
-        condition = self.truth(env, depth - 1)
-        return INT.ite(condition, self.number(env, depth - 1), self.number(env, depth - 1))
+        return INT.ite(self.truth(env, depth - 1), *(self.number(env, depth - 1) for _ in range(2)))
 
     def over(self, many: int) -> Env:
         """Variables to quantify."""
@@ -526,12 +510,10 @@ class _Drawer:
                 return found if r.random() < 0.6 else ~found
         if x < 0.6:
             found = self.read(lambda v: v.kind in ("enum", "sort"), env, depth)
-            if found is not None and found.type.kind == "enum":
-                t = found.type
-                if r.random() < 0.3:
-                    return Node("isin", BOOL, (found, *(self.constant(t) for _ in range(2))))
-                return Node(r.choice(["eq", "ne"]), BOOL, (found, self.value(t, env, 0)))
-            if found is not None and any(ty == found.type for _, ty in env):
+            enum = found is not None and found.type.kind == "enum"
+            if enum and r.random() < 0.3:
+                return Node("isin", BOOL, (found, *(self.constant(found.type) for _ in range(2))))
+            if found is not None and (enum or any(ty == found.type for _, ty in env)):
                 return Node(r.choice(["eq", "ne"]), BOOL, (found, self.value(found.type, env, 0)))
         if x < 0.72:
             pairs = [(a, b) for k, a in enumerate(env) for b in env[k + 1 :] if a[1] == b[1]]
@@ -541,8 +523,7 @@ class _Drawer:
             own = [(n, t) for n, t in env if t.kind in ("bool", "enum")]
             if own:
                 n, t = r.choice(own)
-                v = t.var(n)
-                return v if t.kind == "bool" else Node("eq", BOOL, (v, self.constant(t)))
+                return t.var(n) if t.kind == "bool" else Node("eq", BOOL, (t.var(n), self.constant(t)))
         left = self.read(lambda v: v.kind == "int", env, depth)
         if left is None:
             found = self.read(lambda v: v.kind == "bool", env, 0)
@@ -688,9 +669,8 @@ class _Mender:
             on = INT.ite(now >= hi, INT.lit(lo), now + step)
             back = INT.ite(now <= lo, INT.lit(hi), now - step)
             fields.append(f)
-            actions.append(Action(f"turn{k}", None, (), (Stmt("set", on, f.name),)))
-            if rng.random() < 0.4:
-                actions.append(Action(f"back{k}", None, (), (Stmt("set", back, f.name),)))
+            for name, after in [("turn", on), *([("back", back)] if rng.random() < 0.4 else [])]:
+                actions.append(Action(f"{name}{k}", None, (), (Stmt("set", after, f.name),)))
         names = {f.name for f in fields} | {a.name for a in actions}
         at = rng.randint(0, len(r.fields))
         return replace(

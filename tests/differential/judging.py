@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,10 +33,8 @@ _fork = multiprocessing.get_context("fork")
 QUESTIONS: dict[str, Question] = {
     "build": lambda _: [],
     "interpret": say.asking(Interpret, say.explored),
-    **{
-        name: say.asking(partial(Explore, chunk), say.explored)
-        for name, chunk in (("explore", 1 << 15), ("explore-chunks-of-7", 7), ("explore-chunks-of-64", 64))
-    },
+    "explore": say.asking(partial(Explore, 1 << 15), say.explored),
+    **{f"explore-chunks-of-{n}": say.asking(partial(Explore, n), say.explored) for n in (7, 64)},
     "explore-first": say.asking(Explore, say.first, until="first"),
     **{
         f"native{lanes}{threads}": say.asking(
@@ -96,16 +95,11 @@ def plan(d: Drawn, card: bool = False) -> list[str]:
     def now_and_then(share: float) -> bool:
         return rng.random() < share
 
-    out = ["build"]
-    r = d.recipe
-    large, tiny = d.kind == "large", d.kind == "tiny"
+    r, large, tiny = d.recipe, d.kind == "large", d.kind == "tiny"
+    out = ["build", "explore"]
     if not large:
-        out.append("interpret")
-        out.append(rng.choice(["explore", "explore", "explore-chunks-of-7", "explore-chunks-of-64"]))
-        if now_and_then(0.3):
-            out.append("evaluate")
-    else:
-        out.append("explore")
+        explore = rng.choice(["explore", "explore", "explore-chunks-of-7", "explore-chunks-of-64"])
+        out = ["build", "interpret", explore, *(["evaluate"] if now_and_then(0.3) else ())]
     if now_and_then(0.2):
         out.append("explore-first")
     compiled = now_and_then(0.5 if large else 0.25)
@@ -173,8 +167,7 @@ def differences(question: str, r: Recipe) -> list[Difference]:
     there.close()
     try:
         if here.poll(HANGS):
-            answer: list[Difference] = here.recv()
-            return answer
+            return here.recv()
         return [Difference("hang", f"no answer after {HANGS:g} s")]
     except EOFError:
         child.join()
@@ -290,20 +283,18 @@ def _serve(pipe: Connection, other: Connection, wanted: Wanted) -> None:
 
 def has_card() -> bool:
     """Whether there is a CUDA device. Another process looks, as one that has opened it cannot fork."""
-    here, there = _fork.Pipe()
-    child = _fork.Process(target=_look_for_card, args=(there,))
+    child = _fork.Process(target=_look_for_card)
     child.start()
     child.join()
-    return here.poll() and bool(here.recv())
+    return child.exitcode == 0
 
 
-def _look_for_card(there: Connection) -> None:
+def _look_for_card() -> None:
+    """Ends the process with exit code 1 if there is no device."""
     from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
     from kvfence.checker.engines.gpu.device.search_device import NoGpu
 
     try:
         CudaDevice().close()
     except NoGpu:
-        there.send(False)
-    else:
-        there.send(True)
+        sys.exit(1)

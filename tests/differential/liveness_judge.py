@@ -7,7 +7,7 @@ are few.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from direct import Direct, State
 from recipes import Pledge
@@ -24,22 +24,17 @@ class Judge:
         self.run = run
         _, self.number, taken = run.explore()
         self.states: list[State] = list(self.number)
-        names = {(a.name, args): k for k, (a, args) in enumerate(run.instances)}
+        names = self.names = {(a.name, args): k for k, (a, args) in enumerate(run.instances)}
         self.fair = {k: a.fair for k, (a, _) in enumerate(run.instances) if a.fair}
         self.steps: list[list[tuple[int, int]]] = [
             [(self.number[t.after], names[t.action, t.args]) for t in out if t.after in self.number]
             for out in taken
         ]
         self.enabled = [{i for _, i in out} for out in self.steps]
-        self.depth = [0] * len(self.states)
-        level, found = {0}, {0}
-        d = 0
-        while level:
-            for k in level:
-                self.depth[k] = d
-            level = {y for k in level for y, _ in self.steps[k]} - found
-            found |= level
-            d += 1
+        self.depth = {0: 0}  # of each state, which are visited in the order of their depth
+        for k, out in enumerate(self.steps):
+            for y, _ in out:
+                self.depth.setdefault(y, self.depth[k] + 1)
 
     def choices(self, q: Pledge) -> Iterator[tuple[int, ...]]:
         """The arguments of a promise."""
@@ -57,14 +52,13 @@ class Judge:
 
     def broken(self, q: Pledge) -> tuple[bool, int | None]:
         """Whether a fair run breaks the promise, and the depth at which it is first owed."""
-        broken, first = False, None
+        broken, depths = False, set[int]()
         for args in self.choices(q):
             owed, kept = self.truths(q, args)
-            for k in owed:
-                first = self.depth[k] if first is None else min(first, self.depth[k])
+            depths |= {self.depth[k] for k in owed}
             region = self.reach(owed - kept, set(range(len(self.states))) - kept)
             broken = broken or self.can_stay(region)
-        return broken, first
+        return broken, min(depths, default=None)
 
     def reach(self, begin: set[int], inside: set[int]) -> set[int]:
         """What can be reached from ``begin`` without leaving ``inside``."""
@@ -81,12 +75,16 @@ class Judge:
         start = min(places)
         if self.reach({start}, places) != places or any(start not in self.reach({k}, places) for k in places):
             return False
-        taken = {i for k in places for y, i in self.steps[k] if y in places}
-        return not any(self._owes(i, kind, places) and i not in taken for i, kind in self.fair.items())
+        return not self.owed(places, self._taken(places))
 
-    def _owes(self, i: int, kind: str | None, places: set[int]) -> bool:
-        there = [i in self.enabled[k] for k in places]
-        return all(there) if kind == "weak" else any(there)
+    def owed(self, places: Iterable[int], taken: set[int]) -> set[int]:
+        """The instances, none ``taken``, that fairness calls for in a run that stays in ``places``."""
+        enabled = [self.enabled[k] for k in places]
+        due = {"weak": set.intersection(*enabled), "strong": set.union(*enabled)}
+        return {i for i, kind in self.fair.items() if i in due[kind] - taken}
+
+    def _taken(self, places: set[int]) -> set[int]:
+        return {i for k in places for y, i in self.steps[k] if y in places}
 
     def can_stay(self, region: set[int]) -> bool:
         """Whether a fair run can stay in the region for ever."""
@@ -102,8 +100,7 @@ class Judge:
 
     def _home_within(self, home: set[int]) -> bool:
         """Whether a fair run can stay within one component."""
-        taken = {i for k in home for y, i in self.steps[k] if y in home}
-        owed = {i for i, kind in self.fair.items() if self._owes(i, kind, home) and i not in taken}
+        owed = self.owed(home, self._taken(home))
         if not owed:
             return True
         if any(self.fair[i] == "weak" for i in owed):
@@ -126,18 +123,12 @@ def follow(judge: Judge, q: Pledge, path: Path) -> list[str]:
         if t is None:
             return []
         at.append(judge.number[t.after])
-        same = (k for k, (a, x) in enumerate(run.instances) if (a.name, x) == (t.action, t.args))
-        instances.append(next(same))
+        instances.append(judge.names[t.action, t.args])
     if path.loop is None or at[-1] != at[path.loop]:
         return [f"the run that breaks {q.name} does not repeat"]
     around = at[path.loop :]
-    taken = set(instances[path.loop :])
-    out = []
-    for i, kind in judge.fair.items():
-        there = [i in judge.enabled[k] for k in around]
-        if i not in taken and (all(there) if kind == "weak" else any(there)):
-            a, args = run.instances[i]
-            out.append(f"the run that breaks {q.name} is unfair to {a.name}{args}")
+    unfair = [run.instances[i] for i in sorted(judge.owed(around, set(instances[path.loop :])))]
+    out = [f"the run that breaks {q.name} is unfair to {a.name}{args}" for a, args in unfair]
     for args in judge.choices(q):
         owed, kept = judge.truths(q, args)
         first = [k for k, x in enumerate(at) if x in (owed if q.when is not None else {0})]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partialmethod
+from typing import Any, TypeVar
+
+K = TypeVar("K")
 
 Bound = int | tuple[str, int]  # a number, or the size of a sort plus a number
 
@@ -86,21 +90,14 @@ class Node:
     def __sub__(self, other: Node | int) -> Node:
         return Node("sub", INT, (self, _number(other)))
 
-    def __lt__(self, other: Node | int) -> Node:
-        return self.compared("lt", other)
-
-    def __le__(self, other: Node | int) -> Node:
-        return self.compared("le", other)
-
-    def __gt__(self, other: Node | int) -> Node:
-        return self.compared("gt", other)
-
-    def __ge__(self, other: Node | int) -> Node:
-        return self.compared("ge", other)
-
     def compared(self, op: str, other: Node | int) -> Node:
         """A comparison with ``other``: eq, ne, lt, le, gt or ge."""
         return Node(op, BOOL, (self, _number(other)))
+
+    __lt__ = partialmethod(compared, "lt")
+    __le__ = partialmethod(compared, "le")
+    __gt__ = partialmethod(compared, "gt")
+    __ge__ = partialmethod(compared, "ge")
 
     def __invert__(self) -> Node:
         return Node("not", BOOL, (self,))
@@ -195,23 +192,13 @@ class Recipe:
 
     def parts(self) -> tuple[Recipe, list[Recipe]]:
         """What the properties are about, and each field of the noise with its own actions."""
-        core = replace(
-            self,
-            fields=tuple(f for f in self.fields if f.name not in self.noise),
-            actions=tuple(a for a in self.actions if a.name not in self.noise),
-            noise=frozenset(),
-        )
-        beside = [
-            Recipe(
-                self.sorts,
-                self.enums,
-                (f,),
-                tuple(a for a in self.actions if a.body and a.body[0].name == f.name),
-            )
-            for f in self.fields
-            if f.name in self.noise
-        ]
-        return core, beside
+        fields = tuple(f for f in self.fields if f.name not in self.noise)
+        actions = tuple(a for a in self.actions if a.name not in self.noise)
+        beside = []
+        for f in (f for f in self.fields if f.name in self.noise):
+            own = tuple(a for a in self.actions if a.body and a.body[0].name == f.name)
+            beside.append(Recipe(self.sorts, self.enums, (f,), own))
+        return replace(self, fields=fields, actions=actions, noise=frozenset()), beside
 
 
 def nodes(e: Node) -> Iterator[Node]:
@@ -221,26 +208,44 @@ def nodes(e: Node) -> Iterator[Node]:
         yield from nodes(a)
 
 
-def roots(r: Recipe) -> Iterator[Node]:
-    """Every expression of a machine."""
-    yield from (f.init for f in r.fields)
-    for a in r.actions:
-        for s in a.body:
-            yield s.expr
-            yield from s.index
-    for p in (*r.invariants, *r.lemmas, *r.goals):
-        yield p.expr
-    if r.terminal is not None:
-        yield r.terminal
-    for q in r.liveness:
-        if q.when is not None:
-            yield q.when
-        yield q.then
+def within(part: Any, kind: type[K]) -> Iterator[K]:
+    """Everything of one kind in a part of a machine: all its expressions (``Node``), or all types (``T``)."""
+    if isinstance(part, kind):
+        yield part
+    elif isinstance(part, tuple):
+        for x in part:
+            yield from within(x, kind)
+    elif is_dataclass(part):
+        for f in fields(part):
+            yield from within(getattr(part, f.name), kind)
+
+
+def mapped(part: Any, change: Callable[[Node], Node]) -> Any:
+    """A part of a machine with every expression replaced by what ``change`` makes of it."""
+    if isinstance(part, Node):
+        return change(part)
+    if isinstance(part, tuple):
+        return tuple(mapped(x, change) for x in part)
+    if is_dataclass(part):
+        return replace(part, **{f.name: mapped(getattr(part, f.name), change) for f in fields(part)})
+    return part
+
+
+def variants(part: Any, of: Callable[[Node], Iterable[Node]]) -> Iterator[Any]:
+    """Copies of a part of a machine, each with one expression replaced by one of those that ``of`` gives."""
+    if isinstance(part, Node):
+        yield from of(part)
+    elif isinstance(part, tuple):
+        for k, x in enumerate(part):
+            yield from ((*part[:k], y, *part[k + 1 :]) for y in variants(x, of))
+    elif is_dataclass(part):
+        for f in fields(part):
+            yield from (replace(part, **{f.name: y}) for y in variants(getattr(part, f.name), of))
 
 
 # Printing: a machine file.
 
-_SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+SIGNS = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {
     "and": "And",
     "or": "Or",
@@ -249,6 +254,7 @@ _CALLS = {
     "iff": "Iff",
     "if": "If",
     "isin": "IsIn",
+    "index": "Index",
 }
 _WORDS = {"forall": "ForAll", "exists": "Exists", "count": "Count"}
 
@@ -284,10 +290,8 @@ def expr_text(e: Node) -> str:
     if e.op == "get":
         index = a[0] if len(a) == 2 else f"({', '.join(a[:-1])})"
         return f"s.{e.data}.get({index}, {a[-1]})"
-    if e.op == "index":
-        return f"Index({a[0]})"
-    if e.op in _SIGNS:
-        return f"({a[0]} {_SIGNS[e.op]} {a[1]})"
+    if e.op in SIGNS:
+        return f"({a[0]} {SIGNS[e.op]} {a[1]})"
     if e.op in _WORDS:
         over = _variables(e)
         types = ", ".join(type_text(t) for _, t in over)
@@ -323,26 +327,20 @@ def machine_text(r: Recipe) -> str:
         add(f'    m.ghost("{name}", why="it records what happens")')
     for a in r.actions:
         params = "".join(f", {n}={type_text(t)}" for n, t in a.params)
-        add("")
-        add(f"    @m.action(fair={a.fair!r}{params})")
+        out += ["", f"    @m.action(fair={a.fair!r}{params})"]
         add(f"    def {a.name}(s: State{''.join(f', {n}: Expr' for n, _ in a.params)}) -> None:")
         out += ["        " + _statement(x) for x in a.body] or ["        pass"]
     for p in (*r.invariants, *r.lemmas, *r.goals):
         head = {"LEMMA": "m.lemma", "GOAL": "m.goal"}.get(p.id, f'm.invariant("{p.id}")')
-        add("")
-        add(f"    @{head}")
-        add(f"    def {p.name}(s: State) -> Expr:")
+        out += ["", f"    @{head}", f"    def {p.name}(s: State) -> Expr:"]
         out += ['        """Drawn."""', f"        return {expr_text(p.expr)}"]
     if r.terminal is not None:
         out += ["", f"    m.terminal(lambda s: {expr_text(r.terminal)})"]
     for q in r.liveness:
         names = "".join(f", {n}" for n, _ in q.params)
         params = "".join(f", {n}={type_text(t)}" for n, t in q.params)
-        then = f"lambda s{names}: {expr_text(q.then)}"
-        if q.when is None:
-            add(f'    m.eventually("{q.name}", {then}{params})')
-        else:
-            add(f'    m.leads_to("{q.name}", lambda s{names}: {expr_text(q.when)}, {then}{params})')
+        parts = ", ".join(f"lambda s{names}: {expr_text(e)}" for e in (q.when, q.then) if e is not None)
+        add(f'    m.{"eventually" if q.when is None else "leads_to"}("{q.name}", {parts}{params})')
     out += ["    return m", ""]
     return "\n".join(out)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from recipes import FALSE, INT, TRUE, Action, Node, Recipe, Stmt, T, nodes, roots
+from recipes import FALSE, INT, TRUE, Action, Node, Recipe, T, mapped, nodes, variants, within
 
 
 def shrunk(r: Recipe, shows: Callable[[Recipe], bool], seconds: float) -> Recipe:
@@ -37,7 +37,7 @@ def weight(r: Recipe) -> int:
     total = sum(
         10 for _ in (*r.fields, *r.actions, *r.invariants, *r.lemmas, *r.goals, *r.liveness, *r.enums)
     )
-    total += sum(sum(1 for _ in nodes(e)) + (0 if e.op in ("lit", "var") else 1) for e in roots(r))
+    total += sum(sum(1 for _ in nodes(e)) + (0 if e.op in ("lit", "var") else 1) for e in within(r, Node))
     total += sum(4 + 3 * size for _, size in r.sorts) + sum(len(t.labels) for t in r.enums)
     total += sum(4 * len(a.params) + 4 * len(a.body) + (2 if a.fair else 0) for a in r.actions)
     total += 3 * len(r.ghosts) + 5 * len(r.bounds) + (3 if r.terminal is not None else 0)
@@ -64,43 +64,29 @@ def reductions(r: Recipe) -> Iterator[Recipe]:
         gone = _without_field(r, f.name)
         if gone is not None:
             yield gone
+    types = set(within(replace(r, enums=()), T))
     for name, size in r.sorts:
         if size > 1:
             yield replace(r, sorts=tuple((n, s - 1 if n == name else s) for n, s in r.sorts))
-        if not any(name in (t.name, t.lo, t.hi) for t in _types(r)) and not any(
-            isinstance(b, tuple) and b[0] == name for t in _types(r) for b in (t.lo, t.hi)
-        ):
+        if not any(name in (t.name, *(b[0] for b in (t.lo, t.hi) if isinstance(b, tuple))) for t in types):
             yield replace(r, sorts=tuple(x for x in r.sorts if x[0] != name))
     for t in r.enums:
-        if not any(x.kind == "enum" and x.name == t.name for x in _types(r)):
+        if not any(x.kind == "enum" and x.name == t.name for x in types):
             yield replace(r, enums=tuple(x for x in r.enums if x is not t))
     for k, a in enumerate(r.actions):
         for smaller in _actions(a):
             yield replace(r, actions=_put(r.actions, k, smaller))
     for k, f in enumerate(r.fields):
-        for e in _simpler(f.init):
-            yield replace(r, fields=_put(r.fields, k, replace(f, init=e)))
         for t in _narrower(f.value):
             yield replace(r, fields=_put(r.fields, k, replace(f, value=t)))
-    for what in ("invariants", "lemmas", "goals"):
-        parts = getattr(r, what)
-        for k, p in enumerate(parts):
-            for e in _simpler(p.expr):
-                yield replace(r, **{what: _put(parts, k, replace(p, expr=e))})
-    if r.terminal is not None:
-        for e in _simpler(r.terminal):
-            yield replace(r, terminal=e)
     for k, q in enumerate(r.liveness):
-        for part in ("when", "then"):
-            e = getattr(q, part)
-            for simpler in _simpler(e) if e is not None else ():
-                yield replace(r, liveness=_put(r.liveness, k, replace(q, **{part: simpler})))
         for j in range(len(q.params)):
             less = replace(q, params=_put(q.params, j))
             yield replace(r, liveness=_put(r.liveness, k, less))
+    yield from variants(r, _simpler)
 
 
-def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+def _fewer(parts: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     if len(parts) > 2:
         half = len(parts) // 2
         yield parts[:half]
@@ -112,22 +98,6 @@ def _fewer(parts: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
 def _put(parts: tuple[Any, ...], k: int, *instead: object) -> tuple[Any, ...]:
     """The parts with others instead of the ``k``-th."""
     return (*parts[:k], *instead, *parts[k + 1 :])
-
-
-def _types(r: Recipe) -> Iterator[T]:
-    for f in r.fields:
-        yield from f.domain
-        yield f.value
-    for a in r.actions:
-        yield from (t for _, t in a.params)
-    for q in r.liveness:
-        yield from (t for _, t in q.params)
-    for root in roots(r):
-        for n in nodes(root):
-            yield n.type
-            if n.op in ("forall", "exists", "count"):
-                assert isinstance(n.data, tuple)
-                yield from (t for _, t in n.data)
 
 
 def _without_field(r: Recipe, name: str) -> Recipe | None:
@@ -145,25 +115,13 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
             return stand_in
         return replace(e, args=tuple(map(go, e.args)))
 
-    def stmt(s: Stmt) -> Stmt:
-        return replace(s, expr=go(s.expr), index=tuple(map(go, s.index)))
+    def kept(a: Action) -> Action:
+        return replace(a, body=tuple(s for s in a.body if s.kind not in ("set", "update") or s.name != name))
 
+    smaller: Recipe = mapped(replace(r, actions=tuple(map(kept, r.actions))), go)
     return replace(
-        r,
+        smaller,
         fields=tuple(x for x in r.fields if x is not f),
-        actions=tuple(
-            replace(
-                a, body=tuple(stmt(s) for s in a.body if s.kind not in ("set", "update") or s.name != name)
-            )
-            for a in r.actions
-        ),
-        invariants=tuple(replace(p, expr=go(p.expr)) for p in r.invariants),
-        lemmas=tuple(replace(p, expr=go(p.expr)) for p in r.lemmas),
-        goals=tuple(replace(p, expr=go(p.expr)) for p in r.goals),
-        terminal=None if r.terminal is None else go(r.terminal),
-        liveness=tuple(
-            replace(q, when=None if q.when is None else go(q.when), then=go(q.then)) for q in r.liveness
-        ),
         ghosts=tuple(g for g in r.ghosts if g != name),
         bounds=tuple(b for b in r.bounds if b[0] != name),
         noise=r.noise - {name},
@@ -172,18 +130,11 @@ def _without_field(r: Recipe, name: str) -> Recipe | None:
 
 def _actions(a: Action) -> Iterator[Action]:
     for body in _fewer(a.body):
-        yield replace(a, body=body)  # type: ignore[arg-type]
+        yield replace(a, body=body)
     if a.fair:
         yield replace(a, fair=None)
     for k in range(len(a.params)):
         yield replace(a, params=_put(a.params, k))
-    for k, s in enumerate(a.body):
-        for e in _simpler(s.expr):
-            yield replace(a, body=_put(a.body, k, replace(s, expr=e)))
-        for j, i in enumerate(s.index):
-            for e in _simpler(i):
-                index = _put(s.index, j, e)
-                yield replace(a, body=_put(a.body, k, replace(s, index=index)))
 
 
 def _narrower(t: T) -> Iterator[T]:

@@ -7,12 +7,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import judging
 import pytest
 from campaign import Tally, campaign
 from comparing import Case
 from direct import Direct, judged
-from drawing import MANY, draw
-from judging import QUESTIONS, Wanted, differences, has_card
+from drawing import MANY, Drawn, draw
+from judging import QUESTIONS, Wanted, differences, has_card, plan
 from liveness_judge import Judge
 from planting import Plant, plant
 from recipes import BOOL, FALSE, TRUE, Action, Field, Node, Pledge, Prop, Recipe, Stmt, machine_text
@@ -25,9 +26,8 @@ GPU = frozenset({"gpu", "gpu-symmetry"})
 
 @pytest.mark.parametrize("batch", range(4))
 def test_engines_agree_with_the_direct_judge(batch: int, tmp_path: Path) -> None:
-    tally = campaign(
-        Wanted(SEED), cases=iter(range(batch * BATCH, (batch + 1) * BATCH)), most=3, folder=tmp_path
-    )
+    cases = range(batch * BATCH, (batch + 1) * BATCH)
+    tally = campaign(Wanted(SEED), cases=iter(cases), most=3, folder=tmp_path)
     assert not tally.findings, _shown(tally)
     assert tally.cases == BATCH
     # machines are worth it: not all of them are violated at once, and some are large
@@ -52,16 +52,12 @@ def _shown(tally: Tally) -> str:
 
 
 def test_questions_are_all_asked_somewhere() -> None:
-    from judging import plan
-
     asked = {q for case in range(400) for q in plan(replace(draw_small(case), seed=SEED))}
     assert set(QUESTIONS) - asked <= GPU
 
 
 def draw_small(case: int):
     """A stand-in for the machine of a case: what is asked depends on its kind only."""
-    from drawing import Drawn
-
     sort, promise = ("S", 2), Pledge("p", (), None, TRUE)
     recipe = Recipe((sort,), (), (), (), liveness=(promise,))
     return Drawn(0, case, recipe, random.Random(case).choice(["tiny", "small", "large"]))
@@ -124,14 +120,9 @@ def test_a_difference_is_made_smaller_and_written_as_a_test_that_fails_until_it_
 def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import judging
-
     monkeypatch.setattr(judging, "HANGS", 1.0)
-    line = "log = Log(interpreter.grounded)"
-    plant(
-        Plant("", "checker.engines.explicit.numpy_search:Explore.explore", line, f"{how}\n    {line}"),
-        monkeypatch,
-    )
+    place, line = "checker.engines.explicit.numpy_search:Explore.explore", "log = Log(interpreter.grounded)"
+    plant(Plant("", place, line, f"{how}\n    {line}"), monkeypatch)
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)
     (found,) = tally.findings
     assert (found.question[:7], found.difference.kind) == ("explore", kind)
@@ -140,11 +131,9 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
 
 def smallest() -> Recipe:
     """A machine with a deadlock and a violation."""
-    on = Node("read", BOOL, (), "on")
-    flip = Action("flip", None, (), (Stmt("require", Node("not", BOOL, (on,))), Stmt("set", TRUE, "on")))
-    return Recipe(
-        (), (), (Field("on", (), BOOL, FALSE),), (flip,), (Prop("PIN", "off", Node("not", BOOL, (on,))),)
-    )
+    off = ~Node("read", BOOL, (), "on")
+    flip = Action("flip", None, (), (Stmt("require", off), Stmt("set", TRUE, "on")))
+    return Recipe((), (), (Field("on", (), BOOL, FALSE),), (flip,), (Prop("PIN", "off", off),))
 
 
 def test_what_the_judge_finds_in_a_machine_of_two_states() -> None:
@@ -159,16 +148,8 @@ def test_the_same_case_is_the_same_machine() -> None:
 
 
 def test_the_command_says_where_to_go_on_and_ends_with_the_verdict(tmp_path: Path) -> None:
-    line = [
-        sys.executable,
-        str(Path(__file__).parent),
-        "--seed",
-        "3",
-        "--only",
-        "interpret",
-        "--folder",
-        str(tmp_path),
-    ]
+    options = ["--seed", "3", "--only", "interpret", "--folder", str(tmp_path)]
+    line = [sys.executable, str(Path(__file__).parent), *options]
     done = subprocess.run([*line, "--case", "4"], capture_output=True, text=True, check=False)
     assert (done.returncode, "1 machines" in done.stdout) == (0, True)
     done = subprocess.run([*line, "--seconds", "0"], capture_output=True, text=True, check=False)

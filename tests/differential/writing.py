@@ -44,6 +44,12 @@ _HOMES = {
     "Unbounded": "kvfence.checker.engines.smt.unbounded",
 }
 
+_IMPORTS = """from kvfence.checker.engines.base import Path
+from kvfence.checker.engines.explicit.interpret import Interpreter
+"""
+_GPU_IMPORTS = """from kvfence.checker.engines.gpu import Gpu
+from kvfence.checker.engines.gpu.device.host import HostDevice
+"""
 _FOLLOW = '''
 def follow(m: Machine, path: Path) -> None:
     """Take a path step by step."""
@@ -64,9 +70,8 @@ def test_text(seed: int, case: int, question: str, difference: Difference, r: Re
         f"{difference.kind}: {what}\n\n"
         f'Found by ``make fuzz SEED={seed} CASE={case}`` and made smaller.\n"""\n\n'
     )
-    machine = machine_text(r)
     imports, body = _test(question, r)
-    first, _, rest = machine.partition("\n\n")
+    first, _, rest = machine_text(r).partition("\n\n")
     return f"{head}{imports}{first}\n{rest}\n{body}"
 
 
@@ -79,27 +84,21 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
     if question in _KERNELS:
         symmetric = ", symmetry=True" if question.endswith("symmetry") else ""
         engine = f"Gpu(device=lambda: {_KERNELS[question]}{symmetric})"
-        imports = "from kvfence.checker.engines.gpu import Gpu\n"
-        imports += "from kvfence.checker.engines.gpu.device.host import HostDevice\n"
+        imports = _GPU_IMPORTS
     else:
         engine = _MAKE[question]
         names = re.findall(r"[A-Z]\w+", engine)
         imports = "".join(f"from {_HOMES[n]} import {n}\n" for n in names)
     bounds = f", bounds={r.limits!r}" if r.bounds else ""
     lines = [_FOLLOW, "", "def test_the_engine_is_right() -> None:", "    m = build()"]
-    imports = (
-        "from kvfence.checker.engines.base import Path\n"
-        "from kvfence.checker.engines.explicit.interpret import Interpreter\n" + imports
-    )
-    if question.endswith("-first"):
-        lines.append(f'    r = {engine}.run(m{bounds}, until="first")')
-    else:
-        lines.append(f"    r = {engine}.run(m{bounds})")
-    lines.append(
-        "    wrong = [p for p in (*(f.path for f in r.findings.values()), r.deadlock) if p is not None]"
-    )
-    lines += ["    for path in (*wrong, *r.witnesses.values()):", "        follow(m, path)"]
-    violated = {**a.violated, **({"deadlock": a.deadlock} if a.deadlock is not None else {})}
+    until = ', until="first"' if question.endswith("-first") else ""
+    lines += [
+        f"    r = {engine}.run(m{bounds}{until})",
+        "    wrong = [p for p in (*(f.path for f in r.findings.values()), r.deadlock) if p is not None]",
+        "    for path in (*wrong, *r.witnesses.values()):",
+        "        follow(m, path)",
+    ]
+    violated = a.all_violated
     shown = "    found = {p.name: len(p) for p in wrong}"
     if question.startswith("liveness"):
         from liveness_judge import Judge
@@ -108,11 +107,12 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         broken = {q.name: judge.broken(q)[0] for q in r.liveness}
         lines.append(f"    assert {{p.name for p in wrong}} == {{n for n, b in {broken!r}.items() if b}}")
     elif question in ("bmc", "kinduction", "kinduction-exercised", "spacer", "smt"):
-        lines += [shown, f"    right = {violated!r}"]
-        lines.append("    assert found.items() <= right.items()")
-        lines.append(
-            '    assert not any(f.name in right and f.verdict == "holds" for f in r.findings.values())'
-        )
+        lines += [
+            shown,
+            f"    right = {violated!r}",
+            "    assert found.items() <= right.items()",
+            '    assert not any(f.name in right and f.verdict == "holds" for f in r.findings.values())',
+        ]
         if question == "bmc":
             lines.append("    assert {n for n, k in right.items() if k < r.depth} <= set(found)")
     elif question.endswith("-first"):
@@ -123,10 +123,9 @@ def _test(question: str, r: Recipe) -> tuple[str, str]:
         ]
     else:
         if not question.endswith("symmetry"):
-            lines.append(
-                f"    assert (r.states, r.transitions, r.depth) == ({a.states}, {a.transitions}, {a.depth})"
-            )
+            counted = a.states, a.transitions, a.depth
+            lines.append(f"    assert (r.states, r.transitions, r.depth) == {counted}")
             lines.append(f"    assert r.coverage == {a.coverage!r}")
         lines += [shown, f"    assert found == {violated!r}", f"    assert r.goals == {a.goals!r}"]
         lines.append(f"    assert (r.stopped is not None) == {a.outside}")
-    return imports, "\n".join(lines) + "\n"
+    return _IMPORTS + imports, "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """Cases: a setup of engine and connector, and what happens to it, action by action. JSON on disk.
 
-A case says nothing about any particular connector; whoever drives one decides what the numbers mean there.
+A case says nothing about any particular connector; the driver of one decides what the numbers mean there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", tag_field="do", forbid_unk
 class Reset(msgspec.Struct, frozen=True, tag="reset", tag_field="do", forbid_unknown_fields=True):
     """The prefix caches are reset; ``running``: requests that run are preempted for it.
 
-    ``tier``: the connector is told too.
+    ``tier``: the connector is reset too.
     """
 
     running: bool = False
@@ -170,9 +170,8 @@ def read_case(path: Path) -> Case:
             raise CannotRun(f"{path}: is longer than {LONGEST >> 20} MiB: name a case that an audit wrote")
         case = _decoder.decode(text)
     except OSError as error:
-        raise CannotRun(
-            f"{path}: cannot be read ({error.strerror}): name a case that an audit wrote"
-        ) from error
+        problem = f"{path}: cannot be read ({error.strerror}): name a case that an audit wrote"
+        raise CannotRun(problem) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CannotRun(f"{path}: is not a case of an audit: {error}") from error
     problem = problem_of(case)

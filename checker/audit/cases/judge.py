@@ -136,14 +136,15 @@ class Judge:
         return f"the last full blocks of a finished request are neither stored nor queued{reset}"
 
     def _raced(self, race: Race) -> None:
-        names = [f"{'write' if a.write else 'read'} of {a.name or a.what}" for a in (race.first, race.second)]
+        both = (race.first, race.second)
+        names = [f"{'write' if a.write else 'read'} of {a.name or a.what}" for a in both]
         cause = f"nothing orders a {names[0]} and a {names[1]} of {race.region}"
         slots = f"slots {race.slots[0]} to {race.slots[1]} of " if race.slots else ""
         detail = f"nothing orders two accesses to {slots}{race.region}; missing: {race.missing}"
         story = tuple(
-            f"order event {a.number}: {'write' if a.write else 'read'} of {a.name or a.what} "
-            f"(stream {a.stream}, thread {a.thread})" + (f" for {a.by}" if a.by else "")
-            for a in (race.first, race.second)
+            f"order event {a.number}: {name} (stream {a.stream}, thread {a.thread})"
+            + (f" for {a.by}" if a.by else "")
+            for a, name in zip(both, names, strict=True)
         )
         self.sight(race.invariant or "USE-READY", cause, "race", detail, story)
 

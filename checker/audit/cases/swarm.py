@@ -39,7 +39,7 @@ KEENNESS: Final = (0.4, 1.0, 1.0, 1.6)
 """By how much a case is plainer, or richer, than the odds say."""
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class Traffic(msgspec.Struct, frozen=True):
     """A kind of traffic; lengths in blocks, budgets in blocks a step, delays in ticks."""
 
     name: str
@@ -58,53 +58,41 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TRAFFIC: Final = (
-    Traffic(name="mixed", actions=(6, 44), blocks=(2, 10), budgets=(1, 2, 4, 16), delays=(1, 4, 12), hold=12),
-    Traffic(
-        name="returning",
-        actions=(24, 120),
-        blocks=(2, 10),
-        budgets=(1, 2, 4, 16),
-        delays=(1, 4, 12, 36),
-        hold=16,
-        returning=True,
-        weight=2,
-    ),
-    Traffic(
-        name="long",
-        actions=(8, 36),
-        blocks=(8, 20),
-        budgets=(1, 2, 4),
-        delays=(12, 24, 48),
-        hold=40,
-        small_tier=True,
-        weight=2,
-    ),
+    # its name, actions, blocks, budgets, delays and hold
+    Traffic("mixed", (6, 44), (2, 10), (1, 2, 4, 16), (1, 4, 12), 12),
+    Traffic("returning", (24, 120), (2, 10), (1, 2, 4, 16), (1, 4, 12, 36), 16, returning=True, weight=2),
+    Traffic("long", (8, 36), (8, 20), (1, 2, 4), (12, 24, 48), 40, small_tier=True, weight=2),
 )
 """Anything; requests that return to long prefixes, which do not fit into the GPU together any more; and long
 requests computed in small steps beside a small tier.
 """
 
 
+_PARTS: Final = {
+    "groups": "windows",
+    "lazy": "lazy",
+    "ahead": "depths",
+    "ranks": "ranks",
+    "stages": "stages",
+    "unchunked": "unchunked",
+    "priority": "priority",
+    "drafts": "drafts",
+    "disk": "disk",
+    "second": "second_connector",
+    "late launches": "launch_delay",
+    "failures": "fails",
+    "repeats": "repeats",
+}
+"""By feature: the part of a target's reach that says whether it has it, as a truth value or as a choice."""
+
+
 def features(reach: Reach, draw: random.Random) -> set[str]:
     """The features of one case."""
-    there = {
-        "groups": reach.windows,
-        "lazy": reach.lazy,
-        "ahead": len(reach.depths) > 1,
-        "ranks": len(reach.ranks) > 1,
-        "stages": len(reach.stages) > 1,
-        "unchunked": reach.unchunked,
-        "priority": reach.priority,
-        "drafts": len(reach.drafts) > 1,
-        "disk": reach.disk,
-        "second": reach.second_connector,
-        "late launches": reach.launch_delay,
-        "failures": reach.fails,
-        "repeats": reach.repeats,
-    }
+    has = {name: getattr(reach, part) for name, part in _PARTS.items()}
+    lacks = {name for name, part in has.items() if not (part if isinstance(part, bool) else len(part) > 1)}
     keen = draw.choice(KEENNESS)
     all_odds = {**ODDS, **reach.odds}
-    return {name for name, odds in all_odds.items() if draw.random() < odds * keen and there.get(name, True)}
+    return {name for name, odds in all_odds.items() if draw.random() < odds * keen and name not in lacks}
 
 
 def setup_of(reach: Reach, traffic: Traffic, on: set[str], draw: random.Random) -> tuple[Setup, int]:

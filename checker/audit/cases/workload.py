@@ -18,7 +18,7 @@ from kvfence.checker.audit.cases.swarm import TRAFFIC, Traffic, features, setup_
 _STEPS: Final = ((1, 1, 2, 3), (1, 1, 2, 3, 5, 8, 16))
 """Steps between two other actions: where much happens at a time, and where there is time in between."""
 _MOMENTS: Final = (0.0, 0.5, 0.9)
-"""How many of the events come at a moment when a request waits for the connector, where that is told.
+"""How many of the events come at a moment when a request waits for the connector, where that is known.
 
 By chance they seldom do, since most requests wait in the queue or run.
 """

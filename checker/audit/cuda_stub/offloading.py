@@ -25,41 +25,16 @@ _memories: Final[WeakKeyDictionary[Device, list[tuple[int, int, Any]]]] = WeakKe
 """Of each device: first address, the one after the last, and tensor of each memory that copies may touch."""
 
 
-class Platform:
+def _platform(platform: Any) -> Proxy:
     """Stands for ``current_platform``: CUDA with virtual streams."""
-
-    Stream = VirtualStream
-
-    def __init__(self, platform: Any) -> None:
-        self._platform = platform
-
-    @staticmethod
-    def current_stream() -> VirtualStream:
-        """The stream that kernels run on."""
-        return current_stream()
-
-    @staticmethod
-    def stream(stream: VirtualStream) -> VirtualStream:
-        """``stream`` is current within."""
-        return stream
-
-    @staticmethod
-    def is_cuda_alike() -> bool:
-        """It is."""
-        return True
-
-    @staticmethod
-    def is_rocm() -> bool:
-        """It is not."""
-        return False
-
-    @staticmethod
-    def is_xpu() -> bool:
-        """It is not."""
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._platform, name)
+    return Proxy(
+        platform,
+        Stream=VirtualStream,
+        current_stream=current_stream,
+        stream=lambda stream: stream,
+        **dict.fromkeys(("is_rocm", "is_xpu"), lambda: False),
+        is_cuda_alike=lambda: True,
+    )
 
 
 def _place(memories: Sequence[tuple[int, int, Any]], address: int, nbytes: int) -> od.Range:
@@ -77,7 +52,7 @@ def swap_blocks_batch(
 ) -> None:
     """Stands for the operation of this name: copies bytes on the current stream.
 
-    CopyFailed if it was told to fail, and the connector can report that. Else the copy is made after all: the
+    CopyFailed if it is to fail, and the connector can report that. Else the copy is made after all: the
     engine's own thread launches it, so that a driver which refuses it ends the engine, and nothing is left
     to be judged.
     """
@@ -91,19 +66,12 @@ def swap_blocks_batch(
     memories = _memories.get(here, [])
     sources = [_place(memories, src, nbytes) for src, _, nbytes in parts]
     targets = [_place(memories, dst, nbytes) for _, dst, nbytes in parts]
-    to_gpu = here.gpu[0] <= parts[0][1] < here.gpu[0] + here.gpu[1]
-    name = "load" if to_gpu else "store"
-    here.launched[name] += 1
-    here.emit(od.Copy(here.thread, stream.id, sources, targets, order, name))
-    early = order != "stream" and here.random.random() < 0.5
+    early = here.begin_copy(parts[0][1], stream.id, sources, targets, order)
     read = [ctypes.string_at(src, nbytes) for src, _, nbytes in parts] if early else None
 
     def run() -> None:
         for number, (src, dst, nbytes) in enumerate(parts):
-            if read is not None:
-                ctypes.memmove(dst, read[number], nbytes)
-            else:
-                ctypes.memmove(dst, src, nbytes)
+            ctypes.memmove(dst, src if read is None else read[number], nbytes)
 
     here.launch(stream.id, run, here.delay)
 
@@ -149,7 +117,7 @@ def install_offloading(torch: Any) -> bool:
     worker.torch = virtual_torch(worker.torch)
     worker.ops = Proxy(worker.ops, swap_blocks_batch=swap_blocks_batch)
     worker.HAS_TRITON = worker.PIN_MEMORY = False
-    worker.current_platform = spec.current_platform = Platform(worker.current_platform)
+    worker.current_platform = spec.current_platform = _platform(worker.current_platform)
     tier._uses_shared_region = lambda _: False
     handler.__init__ = _known(torch, handler.__init__)
     return True

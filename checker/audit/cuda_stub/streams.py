@@ -24,8 +24,7 @@ class VirtualStream:
     def compute(cls, owner: Device) -> VirtualStream:
         """The stream of ``owner`` that kernels run on."""
         made = cls.__new__(cls)
-        made.device, made.priority = owner, 0
-        made.id = made.cuda_stream = COMPUTE
+        made.device, made.priority, made.id, made.cuda_stream = owner, 0, COMPUTE, COMPUTE
         return made
 
     @staticmethod
@@ -39,9 +38,7 @@ class VirtualStream:
 
     def wait_stream(self, stream: VirtualStream) -> None:
         """What follows on this stream waits for what is on ``stream`` now."""
-        event = VirtualEvent()
-        event.record(stream)
-        self.wait_event(event)
+        self.wait_event(stream.record_event())
 
     def record_event(self, event: VirtualEvent | None = None) -> VirtualEvent:
         """Records ``event``, or a new one."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from kvfence.spec import order as od
@@ -25,7 +26,7 @@ class Deadlock(Exception):  # noqa: N818 - what happened
 
 
 class CopyFailed(RuntimeError):  # noqa: N818 - what happened
-    """The driver refuses a copy, as it was told to."""
+    """The driver refuses a copy that is to fail."""
 
 
 REFUSED: Final = "batch memcpy failed: err=700 failIdx=0"
@@ -86,7 +87,7 @@ class Device:
         self.fail_next = False
         self.fail_rate = 0.0
         self.spared = 0
-        """Copies that were told to fail and did not, since their connector cannot report it."""
+        """Copies that were to fail and did not, since their connector cannot report it."""
         self.launched = {"store": 0, "load": 0}
         self._order = order
         self._streams: dict[int, deque[Op]] = {}
@@ -122,7 +123,7 @@ class Device:
         id_ = self.number("region")
         nbytes = int(tensor.numel() * tensor.element_size())
         slot = int(tensor.stride(0) * tensor.element_size())
-        inside = self.gpu[0] <= at < self.gpu[0] + self.gpu[1]
+        inside = self.in_gpu(at)
         kind: od.RegionKind = "device" if inside else "pinned"
         self._regions[at] = id_, slot
         named = name or ("gpu" if inside else "cpu")
@@ -133,28 +134,23 @@ class Device:
 
     def launch(self, stream: int, run: Callable[[], None], delay: int) -> Op:
         """Puts work on ``stream`` that is due after at most ``delay`` ticks."""
-        op = Op(run, self.now + self.random.randint(1, max(1, delay)))
+        return self._append(stream, Op(run, self.now + self.random.randint(1, max(1, delay))))
+
+    def _append(self, stream: int, op: Op) -> Op:
         self._streams[stream].append(op)
         return op
 
     def kernel(
-        self,
-        run: Callable[[], None],
-        reads: Sequence[od.Range],
-        writes: Sequence[od.Range],
-        name: str,
-        by: str = "",
+        self, run: Callable[[], None], reads: Sequence[od.Range], writes: Sequence[od.Range], name: str
     ) -> None:
         """A kernel on the compute stream."""
-        self.emit(od.Kernel(self.thread, COMPUTE, reads, writes, name, by))
+        self.emit(od.Kernel(self.thread, COMPUTE, reads, writes, name))
         self.launch(COMPUTE, run, self.delay)
 
     def record(self, stream: int, event: int) -> Op:
         """Records ``event``."""
         self.emit(od.Record(self.thread, stream, event))
-        op = Op(None, self.now)
-        self._streams[stream].append(op)
-        return op
+        return self._append(stream, Op(None, self.now))
 
     def wait(self, stream: int, event: int, record: Op | None) -> None:
         """``stream`` waits for ``record`` of ``event``."""
@@ -163,13 +159,26 @@ class Device:
             self._streams[stream].append(Op(None, self.now, record))
 
     def fails(self) -> bool:
-        """Whether the copy that is launched now is one that was told to fail."""
+        """Whether the copy that is launched now is one that is to fail."""
         due = self.fail_next or (self.fail_rate > 0 and self.random.random() < self.fail_rate)
         self.fail_next = self.fail_next and not due
         return due
 
+    def in_gpu(self, address: int) -> bool:
+        """Whether ``address`` lies in the KV cache."""
+        return self.gpu[0] <= address < self.gpu[0] + self.gpu[1]
+
+    def begin_copy(
+        self, address: int, stream: int, reads: list[od.Range], writes: list[od.Range], order: od.SourceOrder
+    ) -> bool:
+        """Emits and counts a copy to ``address``; whether the driver reads as soon as it likes."""
+        name = "load" if self.in_gpu(address) else "store"
+        self.launched[name] += 1
+        self.emit(od.Copy(self.thread, stream, reads, writes, order, name))
+        return order != "stream" and self.random.random() < 0.5
+
     def copy(self, src: list[int], dst: list[int], params: Caches) -> None:
-        """Copies the blocks ``src`` to ``dst``, layer by layer. CopyFailed if it was told to fail."""
+        """Copies the blocks ``src`` to ``dst``, layer by layer. CopyFailed if it is to fail."""
         if not src:
             return
         if self.fails():
@@ -180,13 +189,9 @@ class Device:
             for blocks, tensor, ranges in ((src, a, sources), (dst, b, targets)):
                 region, size = self.region(tensor), int(tensor.stride(0) * tensor.element_size())
                 ranges += [(region, block * size, size) for block in blocks]
-        to_gpu = self.gpu[0] <= int(params.dst[0].data_ptr()) < self.gpu[0] + self.gpu[1]
-        name = "load" if to_gpu else "store"
-        self.launched[name] += 1
-        self.emit(od.Copy(self.thread, params.stream.id, sources, targets, params.order, name))
+        at = int(params.dst[0].data_ptr())
+        early = self.begin_copy(at, params.stream.id, sources, targets, params.order)
         src, dst = list(src), list(dst)
-        # Read in the order of the stream, or as soon as the driver likes.
-        early = params.order != "stream" and self.random.random() < 0.5
         read = [a[src].clone() for a in params.src] if early else None
 
         def run() -> None:
@@ -223,12 +228,11 @@ class Device:
 
     def until(self, op: Op | None) -> None:
         """Time goes on until ``op`` is done. Deadlock if that is never."""
-        ticks = 0
-        while op is not None and not op.done:
+        for _ in range(MOST_TICKS + 1):
+            if op is None or op.done:
+                return
             self.tick(forced=True)
-            ticks += 1
-            if ticks > MOST_TICKS:
-                raise Deadlock("a thread waits for an event that will never be reached")
+        raise Deadlock("a thread waits for an event that will never be reached")
 
     @property
     def busy(self) -> bool:
@@ -240,24 +244,14 @@ class Device:
         """The last thing on each stream."""
         return {stream: ops[-1] if ops else None for stream, ops in self._streams.items()}
 
-    def current(self) -> _Current:
-        """Within, this is the device that torch's names mean."""
-        return _Current(self)
-
-
-class _Current:
-    """Makes a device the current one for a while; as in CUDA, that is a global."""
-
-    __slots__ = ("device",)
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def __enter__(self) -> None:
-        _entered.append(self.device)
-
-    def __exit__(self, *_: object) -> None:
-        _entered.pop()
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Within, this is the device that torch's names mean; as in CUDA, that is a global."""
+        _entered.append(self)
+        try:
+            yield
+        finally:
+            _entered.pop()
 
 
 _entered: list[Device] = []

@@ -34,38 +34,16 @@ def copy_blocks(src_block_ids: list[int], dst_block_ids: list[int], params: Para
     params.stream.device.copy(src_block_ids, dst_block_ids, params)
 
 
-def _pin_tensor(tensor: Any) -> None:
-    """Memory needs no pinning here."""
-    del tensor
-
-
 class Proxy(ModuleType):
-    """A module with some of its names replaced."""
+    """A module, or a platform of vLLM, with some of its names replaced."""
 
     def __init__(self, module: Any, **names: Any) -> None:
-        super().__init__(module.__name__)
+        super().__init__(getattr(module, "__name__", type(module).__name__))
         self.__dict__["_module"] = module
         self.__dict__.update(names)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
-
-
-class _Platform:
-    """Stands for ``current_platform``: a CUDA device that needs no setting."""
-
-    def __init__(self, platform: Any) -> None:
-        self._platform = platform
-
-    def set_device(self, _: Any) -> None:
-        """Nothing to set."""
-
-    def is_cuda_alike(self) -> bool:
-        """It is."""
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._platform, name)
 
 
 def virtual_torch(torch: Any) -> Any:
@@ -84,8 +62,8 @@ def virtual_torch(torch: Any) -> Any:
     return Proxy(torch, cuda=cuda, Event=VirtualEvent, Stream=VirtualStream)
 
 
-def install(module: Any, torch: Any) -> list[str]:
-    """Replaces the CUDA primitives that ``module`` of a connector uses; returns their names."""
+def install(module: Any, torch: Any) -> None:
+    """Replaces the CUDA primitives that ``module`` of a connector uses."""
     import queue
     import threading
 
@@ -93,14 +71,11 @@ def install(module: Any, torch: Any) -> list[str]:
         "torch": lambda old: virtual_torch(old if isinstance(old, ModuleType) else torch),
         "queue": lambda _: Proxy(queue, SimpleQueue=VirtualQueue, Queue=VirtualQueue),
         "threading": lambda _: Proxy(threading, Thread=VirtualThread),
-        "current_platform": _Platform,
+        "current_platform": lambda old: Proxy(old, set_device=lambda _: None, is_cuda_alike=lambda: True),
         "build_params": lambda _: build_params,
         "copy_blocks": lambda _: copy_blocks,
-        "pin_tensor": lambda _: _pin_tensor,
+        "pin_tensor": lambda _: lambda _: None,  # memory needs no pinning here
     }
-    done = []
     for name, make in stand_ins.items():
         if hasattr(module, name):
             setattr(module, name, make(getattr(module, name)))
-            done.append(name)
-    return done

@@ -27,14 +27,12 @@ class VirtualQueue:
         ready = self.device.now + self.device.random.randint(0, self.device.launch_delay)
         self._items.append((ready, number, item))
         self.device.emit(od.Put(self.device.thread, self.id, number))
-        reader = next((thread for thread in self.device.threads if thread.reads is self), None)
-        if reader is not None:
+        for reader in (thread for thread in self.device.threads if thread.reads is self):
             reader.busy = True
 
     def get(self, *_: Any, **__: Any) -> Any:
         """Takes the first item; gives the thread up for now if there is none yet."""
-        running = next((t for t in self.device.threads if t.id == self.device.thread), None)
-        if running is not None:
+        for running in (t for t in self.device.threads if t.id == self.device.thread):
             running.reads, running.busy = self, bool(self._items)
         if not self.ready:
             raise _Nothing
@@ -65,20 +63,18 @@ class VirtualThread:
 
     def __init__(
         self,
-        group: None = None,
+        _: None = None,
         target: Any = None,
         name: str = "",
         args: Any = (),
         kwargs: Any = None,
-        **_: Any,
+        **__: Any,
     ) -> None:
-        del group
         self.device = device()
         self.target, self.args, self.kwargs = target, args, kwargs or {}
         self.name = name or getattr(target, "__name__", "thread")
         self.id = -1
-        self.alive = False
-        self.busy = False
+        self.alive = self.busy = False
         self.running = False
         """Whether it is within an item: it may wait there, while others go on."""
         self.reads: VirtualQueue | None = None

@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -145,18 +146,15 @@ def _version_of(path: Path) -> str:
 def _all_kept() -> list[tuple[Path, _Kept]]:
     found = []
     for file in sorted(cache_folder("releases").glob(f"*/{_ORIGIN}")):
-        try:
+        with suppress(OSError, msgspec.DecodeError):
             found.append((file.parent, msgspec.json.decode(file.read_bytes(), type=_Kept)))
-        except (OSError, msgspec.DecodeError):
-            continue
     return found
 
 
 def _from_cache(projects: Sequence[str], version: str) -> tuple[Release, str] | None:
     """What is kept of that version, from the earliest of ``projects``, if RECORD still agrees with it."""
-    kept = [
-        (path, one) for path, one in _all_kept() if one.origin.version == version and one.project in projects
-    ]
+    kept = [found for found in _all_kept() if found[1].origin.version == version]
+    kept = [found for found in kept if found[1].project in projects]
     for path, one in sorted(kept, key=lambda found: (projects.index(found[1].project), found[0])):
         check_ours(path)
         if intact(path, one.record, (_ORIGIN,)):
@@ -172,9 +170,8 @@ def _fetched(projects: Sequence[str], version: str, large: bool) -> Release:
             index = index or of_pip(_PATIENCE)
             wheel = chosen(index.files(project), project, version)
         except ValueError as error:
-            raise CannotRun(
-                f"pip is set up with what cannot be used ({error}): see pip config list"
-            ) from error
+            problem = f"pip is set up with what cannot be used ({error}): see pip config list"
+            raise CannotRun(problem) from error
         if wheel is None:
             continue
         try:
@@ -185,14 +182,10 @@ def _fetched(projects: Sequence[str], version: str, large: bool) -> Release:
                 f"{int(str(size)):,} bytes: --whole-wheel fetches all of it"
             )
         except NotServed as error:
-            raise CannotRun(
-                f"{wheel.name}: the package index lists it, and does not serve it ({error})"
-            ) from error
-    raise CannotRun(
-        why
-        or f"there is no release {version} of vLLM with a wheel on the package index: "
-        "pip index versions vllm lists the releases"
-    )
+            problem = f"{wheel.name}: the package index lists it, and does not serve it ({error})"
+            raise CannotRun(problem) from error
+    missing = f"there is no release {version} of vLLM with a wheel on the package index"
+    raise CannotRun(why or f"{missing}: pip index versions vllm lists the releases")
 
 
 def chosen(files: Sequence[File], project: str, version: str) -> File | None:
@@ -203,13 +196,9 @@ def chosen(files: Sequence[File], project: str, version: str) -> File | None:
     wheels = []
     for file in files:
         parts = file.name.removesuffix(".whl").split("-")
-        if (
-            not file.name.endswith(".whl")
-            or len(parts) not in {5, 6}
-            or parts[0] != project.replace("-", "_")
-        ):
+        if not file.name.endswith(".whl") or len(parts) not in {5, 6}:
             continue
-        if _release_of(parts[1]) != _release_of(version):
+        if (parts[0], _release_of(parts[1])) != (project.replace("-", "_"), _release_of(version)):
             continue
         build = int("0" + "".join(re.findall(r"^\d+", parts[2]))) if len(parts) == 6 else -1
         machine = ("linux" in parts[-1]) + 2 * ("x86_64" in parts[-1]) + 4 * (parts[-1] == "any")
@@ -237,9 +226,8 @@ def _unpacked(index: Index, project: str, version: str, wheel: File, large: bool
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)
     except OSError as error:
-        raise CannotRun(
-            f"{place}: cannot be written ({error.strerror}): set XDG_CACHE_HOME to another folder"
-        ) from error
+        problem = f"{place}: cannot be written ({error.strerror}): set XDG_CACHE_HOME to another folder"
+        raise CannotRun(problem) from error
     return Release(version, folder, kept.origin)
 
 
@@ -254,9 +242,10 @@ def _verified(
     if pieces is not None:
         sha256 = wheel.sha256
         found = unpack(pieces, into, wheel.name, ahead=pieces.ahead)
-        digest = "the SHA-256 is as the index states it, for only parts of the wheel were fetched"
-        if not sha256:
-            digest = "the index states no SHA-256, and only parts of the wheel were fetched"
+        stated = (
+            "the SHA-256 is as the index states it, for" if sha256 else "the index states no SHA-256, and"
+        )
+        digest = f"{stated} only parts of the wheel were fetched"
     else:
         if local is None:
             local = download

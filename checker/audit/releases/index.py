@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from kvfence.spec.errors import CannotRun
 
@@ -72,12 +72,9 @@ class Index:
         self._trusted = set(settings.get("trusted-host", "").split())
         given = settings.get("proxy")
         proxy = urllib.request.ProxyHandler({"http": given, "https": given} if given else None)
-        checked, unchecked = _contexts(settings)
-        self._opener = urllib.request.build_opener(
-            proxy, urllib.request.HTTPSHandler(context=checked), _Redirects
-        )
-        self._lenient = urllib.request.build_opener(
-            proxy, urllib.request.HTTPSHandler(context=unchecked), _Redirects
+        self._opener, self._lenient = (
+            urllib.request.build_opener(proxy, urllib.request.HTTPSHandler(context=context), _Redirects)
+            for context in _contexts(settings)
         )
 
     def files(self, project: str) -> list[File]:
@@ -102,9 +99,8 @@ class Index:
     def _page(self, url: str) -> list[File]:
         def read() -> list[File]:
             with self.opened(url, {"Accept": _ACCEPT}) as answer:
-                told = self.body(answer, LARGEST_PAGE)
+                text = self.body(answer, LARGEST_PAGE).decode("utf-8", "replace")
                 at, kind = answer.geturl(), answer.headers.get_content_type()
-            text = told.decode("utf-8", "replace")
             listed = _of_json(text, at) if kind.endswith("json") else _of_html(text, at)
             # What a server names on this machine's disk is none of its files.
             return [file for file in listed if urlsplit(file.url).scheme in {"http", "https"}]
@@ -120,31 +116,23 @@ class Index:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"}:
             raise CannotRun(f"{shown(url)}: an index is reached by http or https, or is a folder")
-        request = urllib.request.Request(
-            _without_user(url), headers={"Accept-Encoding": "identity", **headers}
-        )
+        sent = {"Accept-Encoding": "identity", **headers}
+        request = urllib.request.Request(_without_user(url), headers=sent)
         # Who asks for the list asks for its files, where these are on the same host.
         if user := self._users.get(_host(url)) or _user(url):
             # Not sent on to where a redirection leads.
             request.add_unredirected_header("Authorization", user)
-        opener = (
-            self._lenient
-            if {parts.netloc.rpartition("@")[2], parts.hostname} & self._trusted
-            else self._opener
-        )
+        opener = self._lenient if {_host(url), parts.hostname} & self._trusted else self._opener
         try:
             answer = opener.open(request, timeout=min(self._timeout, self.left()))
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in {404, 410, 416}:
                 raise NotServed(f"{error.code} {error.reason}") from error
+            problem = f"{shown(url)}: the package index answers {error.code} {error.reason}"
             if error.code >= 500 or error.code == 429:
-                raise Unreachable(
-                    f"{shown(url)}: the package index answers {error.code} {error.reason}"
-                ) from error
-            raise CannotRun(
-                f"{shown(url)}: the package index answers {error.code} {error.reason}: see pip config list"
-            ) from error
+                raise Unreachable(problem) from error
+            raise CannotRun(f"{problem}: see pip config list") from error
         with answer:
             yield answer
 
@@ -154,9 +142,8 @@ class Index:
         while piece := answer.read1(_CHUNK):
             length += len(piece)
             if length > most:
-                raise CannotRun(
-                    f"{shown(answer.geturl())}: more than {most:,} bytes come from the package index"
-                )
+                source = shown(answer.geturl())
+                raise CannotRun(f"{source}: more than {most:,} bytes come from the package index")
             self.left()
             if part is None:
                 whole += piece
@@ -191,16 +178,16 @@ def of_pip(patience: float) -> Index:
     settings = settings_of(_pip("config", "list"))
     if "index-url" not in settings:
         # pip says in its help what it falls back on.
-        told = " ".join(_pip("download", "--help").split())
-        usual = re.search(r"--index-url\s+<url>.*?\(default:?\s+(\S+?)\)", told)
+        text = " ".join(_pip("download", "--help").split())
+        usual = re.search(r"--index-url\s+<url>.*?\(default:?\s+(\S+?)\)", text)
         settings["index-url"] = usual[1] if usual else ""
     return Index(settings, patience)
 
 
-def settings_of(told: str) -> dict[str, str]:
+def settings_of(listed: str) -> dict[str, str]:
     """By name: the settings for downloads among the lines of ``pip config list``."""
     settings: dict[str, str] = {}
-    found = re.findall(r"(?m)^(global|download|:env:)\.([\w-]+)=(.*)$", told)
+    found = re.findall(r"(?m)^(global|download|:env:)\.([\w-]+)=(.*)$", listed)
     # As pip does: the environment counts more than what is set for one command, and that more than the rest.
     for section in ("global", "download", ":env:"):
         for where, name, value in found:
@@ -218,9 +205,8 @@ def _pip(*arguments: str) -> str:
     except (subprocess.TimeoutExpired, OSError) as error:
         raise CannotRun(f"pip does not say where its package index is: {error}") from error
     if "No module named pip" in done.stderr:
-        raise CannotRun(
-            f"this Python has no pip, which knows where the package index is: {sys.executable} -m ensurepip"
-        )
+        missing = "this Python has no pip, which knows where the package index is"
+        raise CannotRun(f"{missing}: {sys.executable} -m ensurepip")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
         raise CannotRun(f"pip does not say where its package index is: {last}")
@@ -229,8 +215,7 @@ def _pip(*arguments: str) -> str:
 
 def shown(url: str) -> str:
     """``url`` without a password and without what follows the path."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urlsplit(_without_user(url))._replace(query="").geturl()
 
 
 def _reason(error: BaseException) -> str:
@@ -243,12 +228,11 @@ def _host(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
+    return urlsplit(url)._replace(netloc=_host(url), fragment="").geturl()
 
 
 def _user(url: str) -> str:
-    """The header that says who asks; empty if neither the URL nor netrc names anybody."""
+    """The header that says who asks; empty if neither the URL nor netrc names a user."""
     parts = urlsplit(url)
     name, password = unquote(parts.username or ""), unquote(parts.password or "")
     if not name:
@@ -263,7 +247,7 @@ def _user(url: str) -> str:
 
 
 def _contexts(settings: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For hosts whose certificate is checked, and for those that pip is told to trust without."""
+    """For hosts whose certificate is checked, and for those that pip is set up to trust without."""
     given = settings.get("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     try:
         if given and Path(given).is_dir():
@@ -276,9 +260,8 @@ def _contexts(settings: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SSLConte
             checked.load_cert_chain(own)
             unchecked.load_cert_chain(own)
     except (OSError, ssl.SSLError) as error:
-        raise CannotRun(
-            f"the certificates that pip is set up with cannot be read: {given}: {error}"
-        ) from error
+        problem = f"the certificates that pip is set up with cannot be read: {given}: {error}"
+        raise CannotRun(problem) from error
     return checked, unchecked
 
 
@@ -292,9 +275,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """The request to make next."""
         if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
-            raise CannotRun(
-                f"{shown(req.full_url)}: the package index leads from https to {shown(newurl)}: not followed"
-            )
+            leads = f"the package index leads from https to {shown(newurl)}"
+            raise CannotRun(f"{shown(req.full_url)}: {leads}: not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -90,10 +90,9 @@ def lab_environment(release: Release, folder: Path) -> dict[str, str]:
     check_ours(bytecode)
     package = folder / "path" / "kvfence"
     package.mkdir(parents=True, exist_ok=True)
-    for name in ("spec", "reference", "checker"):
-        link = package / name
+    for link in (package / name for name in ("spec", "reference", "checker")):
         if not link.exists():
-            link.symlink_to(str(files(f"kvfence.{name}")), target_is_directory=True)
+            link.symlink_to(str(files(f"kvfence.{link.name}")), target_is_directory=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON"))}
     return kept | {
         "PYTHONPATH": os.pathsep.join((str(release.path), str(package.parent))),

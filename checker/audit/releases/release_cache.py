@@ -26,9 +26,8 @@ def check_ours(folder: Path) -> None:
     try:
         check_tree(folder)
     except NotOurs as why:
-        raise CannotRun(
-            f"{why}, and an audit would execute it: delete {folder} to have it made anew"
-        ) from None
+        advice = f"delete {folder} to have it made anew"
+        raise CannotRun(f"{why}, and an audit would execute it: {advice}") from None
 
 
 @contextmanager

@@ -45,7 +45,6 @@ _BROKEN: Final = (
     ValueError,
     KeyError,
     RuntimeError,
-    NotImplementedError,
     OverflowError,
 )
 """What reading a damaged archive raises."""
@@ -78,8 +77,8 @@ def unpack(
 ) -> Unpacked:
     """Writes the files of a wheel that are needed into the folder ``into``.
 
-    Each has the size and CRC-32 of the archive's directory and the SHA-256 of RECORD. ``ahead`` is told which
-    bytes will be read: beginnings and ends. CannotRun if anything is otherwise; ``name`` is the wheel's.
+    Each has the size and CRC-32 of the archive's directory and the SHA-256 of RECORD. ``ahead`` gets the
+    bytes that will be read: beginnings and ends. CannotRun if anything is otherwise; ``name`` is the wheel's.
     """
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -94,7 +93,8 @@ def unpack(
                 raise ValueError("its files have more than 512 MiB")
             if ahead is not None:
                 ahead(_pieces(entries, wanted, opened.start_dir))
-            record = next((entry for entry in wanted if _is_record(entry.filename, name)), None)
+            own = f"{'-'.join(name.split('-')[:2])}.dist-info/RECORD"
+            record = next((entry for entry in wanted if entry.filename == own), None)
             if record is None:
                 raise ValueError("it has no RECORD of its files")
             record_text = _content(opened, record)
@@ -151,10 +151,6 @@ def _compare(name: str, content: bytes, stated: dict[str, tuple[str, str]]) -> N
         raise ValueError(f"{name} is not what its RECORD says")
 
 
-def _is_record(path: str, wheel: str) -> bool:
-    return path == f"{'-'.join(wheel.split('-')[:2])}.dist-info/RECORD"
-
-
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Reads a file, whose CRC-32 the archive compares at its end."""
     content = archive.read(entry)
@@ -200,7 +196,6 @@ class Pieces(io.RawIOBase):
         self._index, self._file, self._at = index, file, 0
         self._starts: list[int] = []
         self._kept: list[bytes] = []
-        self.fetched = 0
         self.size = self._ask_size()
         self._keep(max(0, self.size - _DIRECTORY), self.size)
 
@@ -217,10 +212,8 @@ class Pieces(io.RawIOBase):
 
         size = int(self._index.tried(ask))
         if self._file.size not in {None, size}:
-            raise CannotRun(
-                f"{self._file.name}: the package index states {self._file.size} bytes, and serves {size}: "
-                "try again, or another index"
-            )
+            states = f"the package index states {self._file.size} bytes, and serves {size}"
+            raise CannotRun(f"{self._file.name}: {states}: try again, or another index")
         return size
 
     def _otherwise(self) -> CannotRun:
@@ -239,11 +232,8 @@ class Pieces(io.RawIOBase):
     def _keep(self, first: int, last: int) -> bytes:
         def ask() -> bytes:
             with self._index.opened(self._file.url, {"Range": f"bytes={first}-{last - 1}"}) as answer:
-                stated = answer.headers.get("Content-Range", "")
-                if (
-                    answer.status != http.client.PARTIAL_CONTENT
-                    or stated != f"bytes {first}-{last - 1}/{self.size}"
-                ):
+                stated = answer.status, answer.headers.get("Content-Range", "")
+                if stated != (http.client.PARTIAL_CONTENT, f"bytes {first}-{last - 1}/{self.size}"):
                     raise self._otherwise()
                 content = self._index.body(answer, last - first)
             if len(content) != last - first:
@@ -251,7 +241,6 @@ class Pieces(io.RawIOBase):
             return content
 
         content = bytes(self._index.tried(ask))
-        self.fetched += len(content)
         place = bisect.bisect_left(self._starts, first)
         self._starts.insert(place, first)
         self._kept.insert(place, content)
@@ -312,22 +301,18 @@ def whole(index: Index, file: File, into: Path, most: int) -> str:
                 try:
                     out.write(piece)
                 except OSError as error:
-                    raise CannotRun(
-                        f"{into}: cannot be written ({error.strerror}): make room there"
-                    ) from error
+                    problem = f"{into}: cannot be written ({error.strerror}): make room there"
+                    raise CannotRun(problem) from error
 
             index.body(answer, most, part)
         return digest.hexdigest()
 
-    found = str(index.tried(ask))
-    return same(file, found)
+    return same(file, str(index.tried(ask)))
 
 
 def same(file: File, digest: str) -> str:
     """``digest``, the SHA-256 of the whole ``file``. CannotRun if the index states another one."""
     if file.sha256 and digest != file.sha256:
-        raise CannotRun(
-            f"{file.name}: its SHA-256 is {digest}, and the package index states {file.sha256}: "
-            "try again, or another index"
-        )
+        differs = f"its SHA-256 is {digest}, and the package index states {file.sha256}"
+        raise CannotRun(f"{file.name}: {differs}: try again, or another index")
     return digest

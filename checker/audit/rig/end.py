@@ -28,7 +28,8 @@ class End:
 
     def drain(self) -> None:
         """On until nothing is held any more, or nothing has moved for longer than any copy takes."""
-        patience = QUIET + 4 * (self.setup.delay + self.setup.launch_delay) + max([0, *self._holds()])
+        holds = [action.ticks for action in self.case.actions if isinstance(action, Hold)]
+        patience = QUIET + 4 * (self.setup.delay + self.setup.launch_delay) + max([0, *holds])
         self.engine.last_progress = self.engine.steps
         self.engine.draining = True
         last = self.engine.steps + MOST_STEPS
@@ -37,7 +38,7 @@ class End:
         restless = RESTLESS + COPIES * (self.setup.delay + self.setup.launch_delay)
         while self.engine.steps < last and self.engine.steps - self.engine.last_progress <= patience:
             idle = not self.scheduler.get_num_unfinished_requests()
-            quiet = not self.engine.queue and not self._pending()
+            quiet = not self.engine.queue and not any(worker.device.busy for worker in self.workers)
             if idle and quiet and not any(held for _, _, held in self._held()):
                 break
             # An engine without requests sleeps, unless the connector keeps it awake.
@@ -48,8 +49,7 @@ class End:
             asleep += idle and not awake
             if alone > restless:
                 self._restless(alone, self._copies() != copies)
-                return
-            if asleep > restless:
+            if max(alone, asleep) > restless:
                 return
             before = [dict(worker.device.launched) for worker in self.workers]
             self.engine.step()
@@ -80,9 +80,8 @@ class End:
 
     def _dead(self) -> list[str]:
         """Threads of connectors that an exception has ended."""
-        return [
-            f"{name} ended with {error!r}" for worker in self.workers for name, error in worker.device.deaths
-        ]
+        deaths = [death for worker in self.workers for death in worker.device.deaths]
+        return [f"{name} ended with {error!r}" for name, error in deaths]
 
     def _died(self, end: str, evidence: Evidence) -> None:
         cause = "a copy that fails ends the thread that copies, and nobody hears of it"
@@ -94,29 +93,19 @@ class End:
             return
         copies = self._copies()
         detail = f"no request was left for {steps} steps, in which the engine could not sleep"
-        cause = (
-            "copies go on for ever though no request is left"
-            if copying
-            else "the engine never sleeps though nothing is left to be done"
-        )
-        self.judge.sight(
-            "PROGRESS", cause, "stall", f"{detail}; so far {copies['store']} stores, {copies['load']} loads"
-        )
+        cause = "the engine never sleeps though nothing is left to be done"
+        if copying:
+            cause = "copies go on for ever though no request is left"
+        detail += f"; so far {copies['store']} stores, {copies['load']} loads"
+        self.judge.sight("PROGRESS", cause, "stall", detail)
 
     def _held(self) -> list[tuple[str, Any, list[Any]]]:
         """Each pool with its name and the blocks that have a holder."""
         pools = [("gpu", self.scheduler.kv_cache_manager.block_pool)]
         pools += [("cpu", pool) for pool in connector_pools(self.scheduler.connector)]
         return [
-            (name, pool, [block for block in pool.blocks if block.ref_cnt > 0 and not block.is_null])
-            for name, pool in pools
+            (name, pool, [b for b in pool.blocks if b.ref_cnt > 0 and not b.is_null]) for name, pool in pools
         ]
-
-    def _holds(self) -> list[int]:
-        return [action.ticks for action in self.case.actions if isinstance(action, Hold)]
-
-    def _pending(self) -> bool:
-        return any(worker.device.busy for worker in self.workers)
 
     def _stalled(self) -> None:
         pool = self.scheduler.kv_cache_manager.block_pool

@@ -60,9 +60,7 @@ class Engine:
         self.room = batches_in_flight(self.setup, self.config)
         self.queue: deque[Launched] = deque()
         self._random = random.Random(self.setup.seed)
-        self.steps = 0
-        self.submitted = 0
-        self.last_progress = 0
+        self.steps = self.submitted = self.last_progress = 0
         self.draining = False
         self._copies = Copies()
         self.calls: list[Any] = []
@@ -104,38 +102,24 @@ class Engine:
         """The prefix caches are reset; a refusal is an answer like any other."""
         self.calls.append(["reset", action.running, action.tier])
         try:
-            call_with_known(
-                self.scheduler.reset_prefix_cache,
-                reset_running_requests=action.running,
-                reset_connector=action.tier,
-            )
+            reset = self.scheduler.reset_prefix_cache
+            call_with_known(reset, reset_running_requests=action.running, reset_connector=action.tier)
             self.judge.counts["resets"] += 1
         except (NotImplementedError, RuntimeError):
             self.judge.counts["resets refused"] += 1
 
-    def step(self) -> bool:
-        """One step of the engine core; whether anything was to be done."""
+    def step(self) -> None:
+        """One step of the engine core; time goes by if there is nothing to do."""
         self.steps += 1
         self.judge.step = self.steps
-        if self.room > 1:
-            return self._step_with_queue()
-        if self.working:
-            self._launch()
-            self._finish()
-        else:
-            self._tick()
-        return True
-
-    def _step_with_queue(self) -> bool:
         if self.working:
             scheduled = self._launch()
             if len(self.queue) < self.room and scheduled:
-                return True
+                return
         elif not self.queue:
             self._tick()
-            return False
+            return
         self._finish()
-        return True
 
     @property
     def working(self) -> bool:
@@ -195,8 +179,8 @@ class Engine:
         result = made[0]
         if self.aggregator is not None and len(made) > 1:
             result = self.aggregator.aggregate(made, 0)
-        self._watch(result.kv_connector_output)
         reported = result.kv_connector_output
+        self._watch(reported)
         meta = getattr(reported, "kv_connector_worker_meta", None)
         stored = getattr(meta, "completed_store_events", None) or getattr(meta, "completed_jobs", None)
         loaded = sorted(reported.finished_recving or ()) if reported is not None else []

@@ -18,6 +18,7 @@ from kvfence.checker.audit.cases.outcome import Outcome, Sighting
 from kvfence.checker.audit.releases.fetch import Release
 from kvfence.checker.audit.releases.lab import Note, lab_environment, lab_python
 from kvfence.checker.audit.releases.release_cache import cache_folder
+from kvfence.checker.audit.rig.messages import Answer, Ask
 from kvfence.spec.errors import CannotRun
 
 START_PATIENCE: Final = 300
@@ -25,13 +26,7 @@ CASE_PATIENCE: Final = 30
 """Seconds for one case, which takes some hundredths: then the engine hangs."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    outcome: Outcome | None = None
-    release: str = ""
-    error: str = ""
-
-
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(Answer).decode
 
 
 class Rig:
@@ -42,9 +37,7 @@ class Rig:
 
     def __init__(self, release: Release, connector: str | None, note: Note | None = None) -> None:
         self.release, self.connector, self.note = release, connector, note
-        self.name = f"vllm {release.version}" + (
-            f" with {connector}" if connector else " without a connector"
-        )
+        self.name = f"vllm {release.version} {f'with {connector}' if connector else 'without a connector'}"
         self._scratch = tempfile.TemporaryDirectory(prefix="kvfence-audit-")
         self._python = lab_python(note)
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,12 +68,11 @@ class Rig:
         )
         self._rest = b""
         line = self._read_line(START_PATIENCE)
-        answer = _decode(line) if line else _Answer(error="it ended, or did not become ready")
+        answer = _decode(line) if line else Answer(error="it ended, or did not become ready")
         if answer.error:
             self.stop()
-            raise CannotRun(
-                f"vLLM {self.release.version} cannot be driven: {answer.error}{self._last_words()}"
-            )
+            problem = f"{answer.error}{self._last_words()}"
+            raise CannotRun(f"vLLM {self.release.version} cannot be driven: {problem}")
 
     def run(self, case: Case, record: Path | None = None, connector: str | None = "") -> Outcome:
         """Runs ``case``; ``record``: a folder for traces, ``connector``: another than the rig's, or None."""
@@ -89,7 +81,7 @@ class Rig:
         assert self._process is not None
         assert self._process.stdin is not None
         chosen = self.connector if connector == "" else connector
-        ask = {"case": case, "connector": chosen, "record": str(record.resolve()) if record else ""}
+        ask = Ask(case=case, connector=chosen, record=str(record.resolve()) if record else "")
         try:
             self._process.stdin.write(msgspec.json.encode(ask) + b"\n")
             self._process.stdin.flush()
@@ -105,9 +97,8 @@ class Rig:
         answer = _decode(line)
         if answer.outcome is None:
             self.errors.append(answer.error)
-            return Outcome(
-                unchecked=(f"the rig could not drive a case: {answer.error[:300]}",), refused=answer.error
-            )
+            problem = f"the rig could not drive a case: {answer.error[:300]}"
+            return Outcome(unchecked=(problem,), refused=answer.error)
         return answer.outcome
 
     def check(self) -> None:

@@ -10,13 +10,12 @@ import gc
 import os
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvfence.checker.audit.cases.case import Case
 from kvfence.checker.audit.cases.judge import Judge, without_numbers
 from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.cuda_stub.offloading import install_offloading
@@ -25,27 +24,11 @@ from kvfence.checker.audit.cuda_stub.stub_modules import install
 from kvfence.checker.audit.rig.end import End
 from kvfence.checker.audit.rig.engine import CUDA_USERS, NotInThisRelease, model_config, vllm_module
 from kvfence.checker.audit.rig.loop import Engine
+from kvfence.checker.audit.rig.messages import Answer, Ask
 from kvfence.spec import events as ev
 from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.outputs import write_text
 from kvfence.spec.files.traces import TraceWriter
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A line to the rig."""
-
-    case: Case
-    connector: str | None = "SimpleCPUOffloadConnector"
-    record: str = ""
-    """A folder for the trace and the order trace."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A line from the rig. The first one has no outcome: the rig is ready."""
-
-    outcome: Outcome | None = None
-    release: str = ""
-    error: str = ""
 
 
 class Rig:
@@ -54,13 +37,9 @@ class Rig:
     def __init__(self) -> None:
         import torch
 
-        self.replaced: dict[str, list[str]] = {}
         for name in CUDA_USERS:
-            try:
-                module = vllm_module(name.removeprefix("vllm."))
-            except ImportError:
-                continue
-            self.replaced[name] = install(module, torch)
+            with suppress(ImportError):
+                install(vllm_module(name.removeprefix("vllm.")), torch)
         install_offloading(torch)
         mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
         mixin.get_forward_context = lambda: None

@@ -7,6 +7,9 @@ identity of its prefix; attention reads every token that it would read and compa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,25 +33,31 @@ JUNK: Final = -1
 """The identity of what a wrong guess computes."""
 
 
+@dataclass(frozen=True)
 class Text:
     """All tokens of a request, those that it will sample too, and the identity of each one's prefix."""
 
-    def __init__(
-        self, uid: int, tokens: list[int], prompt: int, output: int, stops: bool, priority: int
-    ) -> None:
-        self.uid, self.prompt, self.output, self.stops, self.priority = uid, prompt, output, stops, priority
-        self.tokens = tokens
-        chain: list[int] = []
-        before = 1469598103934665603
-        for token in tokens:
-            before = ((before ^ token) * 1099511628211 + 0x9E3779B97F4A7C15) & (2**59 - 1)
-            chain.append(before + 1)
-        self.identity: Ids = np.array(chain, np.int64)
+    uid: int
+    tokens: list[int]
+    prompt: int
+    output: int
+    stops: bool
+    priority: int
+
+    @cached_property
+    def identity(self) -> Ids:
+        """For each token, a number that stands for it and all before it."""
+        chain = accumulate(self.tokens, _extended, initial=1469598103934665603)
+        return np.array([at + 1 for at in chain][1:], np.int64)
 
     @property
     def name(self) -> str:
         """Its id in the engine."""
         return str(self.uid)
+
+
+def _extended(before: int, token: int) -> int:
+    return ((before ^ token) * 1099511628211 + 0x9E3779B97F4A7C15) & (2**59 - 1)
 
 
 def texts_of(case: Case) -> list[Text]:
@@ -58,10 +67,8 @@ def texts_of(case: Case) -> list[Text]:
         if not isinstance(action, Submit):
             continue
         uid = len(texts)
-        tokens: list[int] = []
-        if 0 <= action.after < uid:
-            earlier = texts[action.after]
-            tokens = earlier.tokens[: earlier.prompt + earlier.output]
+        earlier = texts[action.after] if 0 <= action.after < uid else None
+        tokens = earlier.tokens[: earlier.prompt + earlier.output] if earlier is not None else []
         shared = min(action.shared, action.prompt) if not tokens else 0
         tokens = tokens + [100 + action.family * _SPAN + t for t in range(shared)]
         tokens += [100 + (8 + uid) * _SPAN + t for t in range(action.prompt - shared)]
@@ -100,10 +107,8 @@ class Runner:
         self, setup: Setup, texts: list[Text], device: Device, cells: Ids, region: int, garbled: Garbled
     ) -> None:
         self.setup, self.texts, self.device, self.cells = setup, texts, device, cells
-        self.region = region
-        self.garbled = garbled
+        self.region, self.garbled = region, garbled
         self.tables: dict[str, list[list[int]]] = {}
-        self.reads = 0
 
     def launch(self, output: Any, spans: dict[str, Span]) -> None:
         """Launches the kernel of the step that ``output`` describes."""
@@ -123,8 +128,7 @@ class Runner:
             self.tables.pop(name, None)
         for new in output.scheduled_new_reqs:
             self.tables[new.req_id] = [self._there(new.req_id, ids) for ids in new.block_ids]
-        cached = output.scheduled_cached_reqs
-        resumed = resumed_in(output)
+        cached, resumed = output.scheduled_cached_reqs, resumed_in(output)
         for name, new_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if name in resumed:
                 self.tables[name] = [self._there(name, ids) for ids in new_ids]
@@ -179,7 +183,6 @@ class Runner:
         for text, group, first, new, blocks, cells, wanted in places:
             # What it wrote itself needs no look, unless a neighbour wrote there too.
             found = self.cells[blocks, cells]
-            self.reads += len(found)
             wrong = np.flatnonzero(found != wanted)
             if wrong.size:
                 at = int(wrong[0])

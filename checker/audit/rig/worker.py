@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from kvfence.checker.audit.rig.runner import Runner, Text
 
 
 def sent(output: Any) -> Any:
-    """A scheduler's output as another process gets it: a connector may change what it is told there."""
+    """A scheduler's output as another process gets it: a connector may change what it gets there."""
     mine = copy.copy(output)
     mine.kv_connector_metadata = pickle.loads(pickle.dumps(output.kv_connector_metadata))
     return mine
@@ -72,13 +72,12 @@ class Worker:
 
     def _execute(self, output: Any, step: Any) -> Any:
         with self.device.current(), self._agent():
-            reported = None
+            around: Any = nullcontext()
             if self.connector is not None:
                 mixin = vllm_module("v1.worker.kv_connector_model_runner_mixin")
                 self.connector.handle_preemptions(output.kv_connector_metadata)
-                with mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output) as reported:
-                    self.runner.launch(output, step.spans)
-            else:
+                around = mixin.KVConnectorModelRunnerMixin._get_kv_connector_output(output)
+            with around as reported:
                 self.runner.launch(output, step.spans)
             event = self.ends[step.number] = VirtualEvent()
             event.record(VirtualStream.compute(self.device))

@@ -1,4 +1,4 @@
-"""A package index on the loopback interface, with made-up wheels, which tells the truth or lies."""
+"""A package index on the loopback interface, with made-up wheels, which states the truth or lies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wheel_of(
     files: dict[str, bytes],
     name: str = "vllm-9.9.9",
     *,
-    record: Callable[[str], str] = lambda told: told,
+    record: Callable[[str], str] = lambda text: text,
 ) -> bytes:
     """A wheel with ``files`` and a RECORD of them, which ``record`` may change."""
     made = io.BytesIO()
@@ -58,7 +58,7 @@ class Made:
         self.ranges = True
         self.html = False
         self.more_links: list[str] = []
-        self.range_header: Callable[[str], str] = lambda told: told
+        self.range_header: Callable[[str], str] = lambda text: text
         self.body: Callable[[bytes], bytes] = lambda body: body
         self.redirect = False
         self.asked: list[str] = []
@@ -79,21 +79,13 @@ class Made:
             if not name.startswith(f"{start}-"):
                 continue
             digest = hashlib.sha256(content).hexdigest()
-            entry = {
-                "filename": name,
-                "url": f"../../files/{name}",
-                "hashes": {"sha256": digest},
-                "size": len(content),
-            }
-            entries.append(entry | self.stated[name])
+            entry = {"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": digest}}
+            entries.append({**entry, "size": len(content), **self.stated[name]})
         if not entries:
             return ""
         if not self.html:
             return json.dumps({"files": entries})
-        links = [
-            f'<a href="{entry["url"]}#sha256={entry["hashes"]["sha256"]}">x</a>'  # type: ignore[index]
-            for entry in entries
-        ]
+        links = [f'<a href="{e["url"]}#sha256={e["hashes"]["sha256"]}">x</a>' for e in entries]
         return "<!doctype html>" + "".join([*self.more_links, *links])
 
 
@@ -122,8 +114,8 @@ def serving(made: Made) -> Iterator[Made]:
                 self.answer(200, whole, {})
             else:
                 first, last = int(wanted[1]), int(wanted[2])
-                told = made.range_header(f"bytes {first}-{last}/{len(whole)}")
-                self.answer(206, whole[first : last + 1], {"Content-Range": told})
+                stated = made.range_header(f"bytes {first}-{last}/{len(whole)}")
+                self.answer(206, whole[first : last + 1], {"Content-Range": stated})
 
         def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)

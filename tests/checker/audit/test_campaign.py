@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,9 +28,8 @@ class Fake:
     name = "a fake"
     width = 1
 
-    def __init__(self, stop_after: int = 10**9, unchecked: tuple[str, ...] = ()) -> None:
-        self.runs = 0
-        self.stop_after, self.unchecked = stop_after, unchecked
+    def __init__(self, stop_after: int = 10**9) -> None:
+        self.runs, self.stop_after = 0, stop_after
 
     def run(self, case: Case) -> Outcome:
         self.runs += 1
@@ -41,9 +41,7 @@ class Fake:
         first = next((i for i, action in enumerate(case.actions) if isinstance(action, Submit)), None)
         if first is not None and any(isinstance(action, Abort) for action in case.actions[first:]):
             seen.append(sighting("NO-LEAK", "an abort leaks", "leak"))
-        return Outcome(
-            sightings=tuple(seen), steps=1, events=1, unchecked=self.unchecked, counts={"requests": 1}
-        )
+        return Outcome(sightings=tuple(seen), steps=1, events=1, counts={"requests": 1})
 
     def run_all(self, cases: Sequence[Case]) -> Iterator[Outcome]:
         return map(self.run, cases)
@@ -52,10 +50,15 @@ class Fake:
         pass
 
 
-class Sound(Fake):
-    def run(self, case: Case) -> Outcome:
-        del case
-        return Outcome(steps=1, events=1, unchecked=self.unchecked)
+class Constant(Fake):
+    """Shows the same in every case; nothing, unless it is given something."""
+
+    def __init__(self, **shown: Any) -> None:
+        super().__init__()
+        self.outcome = Outcome(steps=1, **{"events": 1, **shown})
+
+    def run(self, _: Case) -> Outcome:
+        return self.outcome
 
 
 def hunted(target: Fake, most: int = 100) -> Campaign:
@@ -85,8 +88,8 @@ def test_a_rule_broken_without_harm_is_noted_and_does_not_decide() -> None:
 
 
 def test_nothing_found_holds_unless_something_was_not_looked_at() -> None:
-    assert verdict_of(hunted(Sound(), 20)) == "holds"
-    assert verdict_of(hunted(Sound(unchecked=("a hook is missing",)), 20)) == "undetermined"
+    assert verdict_of(hunted(Constant(), 20)) == "holds"
+    assert verdict_of(hunted(Constant(unchecked=("a hook is missing",)), 20)) == "undetermined"
 
 
 def test_ctrl_c_keeps_what_was_found() -> None:
@@ -98,7 +101,7 @@ def test_ctrl_c_keeps_what_was_found() -> None:
 
 
 def test_the_same_seed_draws_the_same_cases() -> None:
-    class Noting(Sound):
+    class Noting(Constant):
         def __init__(self) -> None:
             super().__init__()
             self.cases: list[Case] = []
@@ -123,31 +126,20 @@ def test_a_fault_that_the_engine_has_alone_is_set_apart() -> None:
 
 
 def test_a_broken_rule_follows_the_fault_of_its_invariant_that_did_harm() -> None:
-    class Racy(Fake):
-        def run(self, case: Case) -> Outcome:
-            del case
-            seen = (
-                sighting("STORE-READY", "a store reads unconfirmed blocks", "rule"),
-                sighting("STORE-READY", "nothing orders a write and a read", "race"),
-            )
-            return Outcome(sightings=seen, steps=1)
-
-    found = hunted(Racy(), 5)
+    rule = sighting("STORE-READY", "a store reads unconfirmed blocks", "rule")
+    race = sighting("STORE-READY", "nothing orders a write and a read", "race")
+    found = hunted(Constant(sightings=(rule, race)), 5)
     assert {f.sighting.evidence: grounds_of(f) for f in found.findings} == {"race": "fault", "rule": "noted"}
 
 
-def test_the_report_tells_what_was_judged_and_what_was_not() -> None:
-    class Judged(Fake):
-        def run(self, case: Case) -> Outcome:
-            del case
-            return Outcome(steps=1, checks={"RANKS": 0, "PIN": 400, "FREEZE": 3})
-
-    text = audit_text(hunted(Judged(), 5), width=100)
+def test_the_report_says_what_was_judged_and_what_was_not() -> None:
+    judged = Constant(checks={"RANKS": 0, "PIN": 400, "FREEZE": 3})
+    text = audit_text(hunted(judged, 5), width=100)
     assert "Checks made: FREEZE 15, PIN 2,000." in text
     assert "Not judged: RANKS." in text
 
 
-def test_the_report_tells_case_story_and_evidence() -> None:
+def test_the_report_has_case_story_and_evidence() -> None:
     found = hunted(Fake())
     text = audit_text(found, width=100)
     for words in (
@@ -162,7 +154,7 @@ def test_the_report_tells_case_story_and_evidence() -> None:
 
 
 def test_the_table_says_where_each_fault_was_found() -> None:
-    faulty, sound = hunted(Fake()), hunted(Sound(), 20)
+    faulty, sound = hunted(Fake()), hunted(Constant(), 20)
     broken = msgspec.structs.replace(sound, broke="it could not be driven")
     assert [row[2:] for row in rows([faulty, sound, broken])] == [("found", "-", "?")]
     text = table_text(["1.0", "2.0", "3.0"], [faulty, sound, broken], width=100)
@@ -175,13 +167,8 @@ def test_files_of_two_causes_have_two_names() -> None:
 
 
 def test_harm_that_has_a_cause_of_its_own_is_not_a_consequence_of_a_broken_rule() -> None:
-    class Failing(Fake):
-        def run(self, case: Case) -> Outcome:
-            del case
-            rule = sighting("ONCE", "a rule is broken", "rule")
-            own = sighting("FAIL-CLOSED", "a copy that fails ends the thread", "stall")
-            return Outcome(sightings=(rule, own), steps=1)
-
-    found = {f.sighting.invariant: f for f in hunted(Failing(), most=5).findings}
+    rule = sighting("ONCE", "a rule is broken", "rule")
+    own = sighting("FAIL-CLOSED", "a copy that fails ends the thread", "stall")
+    found = {f.sighting.invariant: f for f in hunted(Constant(sightings=(rule, own)), most=5).findings}
     assert grounds_of(found["ONCE"]) == "noted"
     assert grounds_of(found["FAIL-CLOSED"]) == "fault"

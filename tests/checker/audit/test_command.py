@@ -17,8 +17,8 @@ def test_a_faulty_design_is_reported_with_its_case_and_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = ["audit", "reference", "--design", "no_flush_on_finish", "--budget", "8", "--out", str(out)]
-    assert run(command) == 1
+    faulty = ["audit", "reference", "--design", "no_flush_on_finish"]
+    assert run([*faulty, "--budget", "8", "--out", str(out)]) == 1
     text = capsys.readouterr().out
     assert "FLUSH: the last full blocks of a finished request are neither stored nor queued" in text
     assert "the shortest case:" in text
@@ -27,17 +27,7 @@ def test_a_faulty_design_is_reported_with_its_case_and_trace(
     trace = next(out.rglob("trace.jsonl"))
     assert run(["check", str(trace)]) == 1
     assert "FLUSH" in capsys.readouterr().out
-    command = [
-        "audit",
-        "reference",
-        "--design",
-        "no_flush_on_finish",
-        "--replay",
-        str(case),
-        "--out",
-        str(out),
-    ]
-    assert run(command) == 1
+    assert run([*faulty, "--replay", str(case), "--out", str(out)]) == 1
     assert "FLUSH" in capsys.readouterr().out
     assert run(["audit", "reference", "--replay", str(case), "--out", str(out)]) == 0
 

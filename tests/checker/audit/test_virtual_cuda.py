@@ -1,4 +1,4 @@
-"""The stand-ins for CUDA: what they let happen early and late, and what they tell of it."""
+"""The stand-ins for CUDA: what they let happen early and late, and what they emit of it."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
         yield made
 
 
+def recorded(stream: VirtualStream | None = None) -> VirtualEvent:
+    """A new event, recorded on ``stream`` or on the current one."""
+    event = VirtualEvent()
+    event.record(stream)
+    return event
+
+
 def run_dry(setting: Setting) -> None:
     while setting.device.busy:
         setting.device.tick()
@@ -58,38 +65,28 @@ def run_dry(setting: Setting) -> None:
 def test_a_store_that_waits_for_the_kernel_reads_what_it_wrote(setting: Setting) -> None:
     stream = VirtualStream()
     setting.write(3, 7)
-    event = VirtualEvent()
-    event.record()
-    stream.wait_event(event)
+    stream.wait_event(recorded())
     copy_blocks([3], [5], setting.params(stream, 1))
     run_dry(setting)
     assert setting.cpu[5].tolist() == [7] * BYTES
     assert not setting.races
 
 
-def test_a_store_that_waits_for_nothing_is_a_race_and_can_read_too_early() -> None:
+@pytest.mark.parametrize(
+    ("waits", "order"), [(False, 1), (True, 3)], ids=["it waits for nothing", "its source order is any"]
+)
+def test_a_store_that_the_kernel_does_not_precede_is_a_race_and_can_read_too_early(
+    waits: bool, order: int
+) -> None:
     early = 0
     for seed in range(20):
         setting = Setting(seed)
         with setting.device.current():
             setting.write(3, 7)
-            copy_blocks([3], [5], setting.params(VirtualStream(), 1))
-            run_dry(setting)
-        assert [race.invariant for race in setting.races] == ["STORE-READY"]
-        early += setting.cpu[5].tolist() != [7] * BYTES
-    assert 0 < early < 20
-
-
-def test_with_source_order_any_a_wait_of_the_stream_does_not_help() -> None:
-    early = 0
-    for seed in range(20):
-        setting = Setting(seed)
-        with setting.device.current():
-            setting.write(3, 7)
-            stream, event = VirtualStream(), VirtualEvent()
-            event.record()
-            stream.wait_event(event)
-            copy_blocks([3], [5], setting.params(stream, 3))
+            stream = VirtualStream()
+            if waits:
+                stream.wait_event(recorded())
+            copy_blocks([3], [5], setting.params(stream, order))
             run_dry(setting)
         assert [race.invariant for race in setting.races] == ["STORE-READY"]
         early += setting.cpu[5].tolist() != [7] * BYTES
@@ -98,9 +95,7 @@ def test_with_source_order_any_a_wait_of_the_stream_does_not_help() -> None:
 
 def test_a_load_after_the_kernel_was_waited_for_on_the_host_is_in_order(setting: Setting) -> None:
     setting.write(3, 7)
-    event = VirtualEvent()
-    event.record()
-    event.synchronize()
+    recorded().synchronize()
     setting.cpu[5] = 9
     copy_blocks([5], [3], setting.params(VirtualStream(), 3, store=False))
     run_dry(setting)
@@ -114,9 +109,7 @@ def test_an_event_given_away_by_a_thread_orders_what_comes_after_it(setting: Set
     def copies() -> None:
         while True:
             copy_blocks(*queue.get())
-            event = VirtualEvent()
-            event.record(stream)
-            events.append(event)
+            events.append(recorded(stream))
 
     VirtualThread(target=copies).start()
     queue.put(([3], [5], setting.params(stream, 1)))
@@ -140,9 +133,7 @@ def test_a_thread_that_waits_within_an_item_takes_no_other_meanwhile(setting: Se
             item = queues[number].get()
             story[number].append(f"begins {item}")
             copy_blocks([item], [item], setting.params(stream, 1))
-            event = VirtualEvent()
-            event.record(stream)
-            event.synchronize()
+            recorded(stream).synchronize()
             story[number].append(f"ends {item}")
 
     for number in range(2):
@@ -175,10 +166,8 @@ def test_a_copy_that_fails_ends_its_thread_and_no_other(setting: Setting) -> Non
     assert isinstance(setting.device.deaths[0][1], CopyFailed)
 
 
-def test_waiting_for_what_never_comes_is_told(setting: Setting) -> None:
+def test_waiting_for_what_never_comes_is_reported(setting: Setting) -> None:
     stream, never = VirtualStream(), VirtualEvent()
     setting.device.wait(stream.id, never.id, setting.device.launch(stream.id, lambda: None, 10**9))
-    event = VirtualEvent()
-    event.record(stream)
     with pytest.raises(Deadlock):
-        event.synchronize()
+        recorded(stream).synchronize()

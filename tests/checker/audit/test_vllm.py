@@ -5,17 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kvfence.checker.audit.campaign import Finding, campaign
+from kvfence.checker.audit.campaign import campaign
 from kvfence.checker.audit.cases.case import Abort, Case, Fail, Hold, Reset, Setup, Step, Submit
 from kvfence.checker.audit.findings import examined, grounds_of, write
 from kvfence.checker.audit.releases.fetch import fetch
 from kvfence.checker.audit.releases.lab import lab_environment, lab_python
 from kvfence.checker.audit.targets import VLLM, Vllm
-from kvfence.checker.audit.test_file import test_of as text_of_test
 from kvfence.spec.errors import CannotRun
 
 pytestmark = pytest.mark.slow
@@ -29,27 +29,27 @@ ORDINARY = Case(
 )  # fmt: skip
 
 
-def opened(version: str, connector: str = SIMPLE) -> Vllm:
+@contextmanager
+def opened(version: str, connector: str = SIMPLE) -> Iterator[Vllm]:
     try:
         target = Vllm(fetch(version), connector, 2)
     except CannotRun as error:
         pytest.skip(f"no vLLM {version} here: {error}")
-    target.start()
-    return target
+    with closing(target):
+        target.start()
+        yield target
 
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[Vllm]:
-    target = opened(OLD)
-    yield target
-    target.close()
+    with opened(OLD) as target:
+        yield target
 
 
 @pytest.fixture(scope="module")
 def new() -> Iterator[Vllm]:
-    target = opened(NEW)
-    yield target
-    target.close()
+    with opened(NEW) as target:
+        yield target
 
 
 def test_ordinary_traffic_on_a_newer_release_shows_nothing(new: Vllm) -> None:
@@ -89,14 +89,8 @@ def test_what_production_runs_can_be_driven_and_looked_at(new: Vllm, setup: Setu
 def test_what_a_last_store_pushes_out_of_the_tier_was_there_when_the_connector_looked(new: Vllm) -> None:
     """The last block of the last request is in the tier for one group, which the store for another evicts."""
     setup = Setup(block_size=2, gpu_blocks=14, cpu_blocks=12, windows=(0, 9, 18), depth=2, max_running=1)
-    actions = (
-        Submit(1, 1),
-        Submit(2, 1, 2, 2),
-        Submit(1, 2),
-        Submit(2, 2, 0, 2),
-        Submit(2, 1, 1, 2),
-        Submit(2, 1, 2, 2),
-    )
+    numbers = ((1, 1), (2, 1, 2, 2), (1, 2), (2, 2, 0, 2), (2, 1, 1, 2), (2, 1, 2, 2))
+    actions = tuple(Submit(*each) for each in numbers)
     outcome = new.run(Case(setup, actions))
     assert outcome.sightings == ()
     assert outcome.counts["stores"]
@@ -152,10 +146,7 @@ def test_faults_of_an_old_release_are_found_each_with_a_test_that_fails_there(
     assert {"PIN", "UNIQUE", "STORE-READY", "FLUSH"} <= set(faults)
     assert faults["PIN"].report == "vllm#39702"
 
-    def test(finding: Finding, folder: Path) -> str | None:
-        return text_of_test(finding, OLD, SIMPLE, folder)
-
-    files = write(faults["PIN"], tmp_path, old.run, test)
+    files = write(faults["PIN"], tmp_path, old.run, (OLD, SIMPLE))
     file = next(path for path in files if path.name.startswith("test_"))
     assert "kvfence." not in file.read_text()
     environment = lab_environment(old.release, tmp_path)
@@ -166,9 +157,10 @@ def test_faults_of_an_old_release_are_found_each_with_a_test_that_fails_there(
     assert "have no holder" in done.stderr
 
 
-def test_an_unknown_connector_is_told() -> None:
-    with pytest.raises(CannotRun, match="Unsupported connector type: NoSuchConnector"):
-        opened(NEW, "NoSuchConnector")
+def test_an_unknown_connector_is_reported() -> None:
+    match = "Unsupported connector type: NoSuchConnector"
+    with pytest.raises(CannotRun, match=match), opened(NEW, "NoSuchConnector"):
+        pass
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -178,23 +170,20 @@ def test_a_connector_of_ones_own_is_found_on_the_path(
     module = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
     (tmp_path / "own.py").write_text(f"from {module} import {SIMPLE}\n\n\nclass Mine({SIMPLE}):\n    pass\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    target = opened(NEW, "Mine@own")
-    try:
+    with opened(NEW, "Mine@own") as target:
         outcome = target.run(Case(Setup(second_connector=second), ORDINARY.actions))
-    finally:
-        target.close()
     assert not outcome.refused
     assert outcome.unchecked == ()
-    # Within MultiConnector the ends of stores are told in another form, which is not counted.
+    # Within MultiConnector the ends of stores are reported in another form, which is not counted.
     assert outcome.accesses if second else outcome.counts["stores"]
 
 
 def test_what_is_imported_is_the_release_that_was_asked_for(old: Vllm, tmp_path: Path) -> None:
-    told = subprocess.run(
+    printed = subprocess.run(
         [lab_python(), "-c", "import vllm, kvfence.spec; print(vllm.__file__)"],
         env=lab_environment(old.release, tmp_path), capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert str(old.release.path) in told
+    assert str(old.release.path) in printed
     assert sys.executable != str(lab_python())
 
 
@@ -207,23 +196,17 @@ RETURNING = Case(
 
 
 @pytest.mark.parametrize("both", [f"OffloadingConnector+{SIMPLE}", f"{SIMPLE}+OffloadingConnector"])
-def test_what_a_tier_loads_that_is_not_observed_is_held_against_nobody(both: str) -> None:
-    target = opened("0.33.0", both)
-    try:
+def test_what_a_tier_loads_that_is_not_observed_is_held_against_no_one(both: str) -> None:
+    with opened("0.33.0", both) as target:
         outcome = target.run(RETURNING)
-    finally:
-        target.close()
     assert outcome.sightings == ()
     assert outcome.counts["loads"]
     assert outcome.counts["stores"]
     assert [why for why in outcome.unchecked if "OffloadingConnector" not in why] == []
 
 
-def test_a_transfer_of_offloading_connector_that_should_fail_is_told_as_not_looked_at() -> None:
-    target = opened("0.33.0", "OffloadingConnector")
-    try:
+def test_a_transfer_of_offloading_connector_that_should_fail_is_reported_as_not_looked_at() -> None:
+    with opened("0.33.0", "OffloadingConnector") as target:
         outcome = target.run(Case(Setup(), (Submit(20, 3), Fail(), Step(9), Submit(9, 2), Step(9))))
-    finally:
-        target.close()
     assert outcome.sightings == ()
     assert "copies that fail: OffloadingConnector has no way to report one" in outcome.unchecked

@@ -47,7 +47,7 @@ def test_each_feature_is_on_in_some_cases_and_off_in_others(reach: Reach, lacks:
 def test_all_that_production_runs_is_drawn(drawn: list[Case]) -> None:
     setups = [case.setup for case in drawn]
     actions = [action for case in drawn for action in case.actions]
-    for seen in (
+    for drawn_somewhere in (
         any(setup.priority for setup in setups),
         any(setup.ranks > 1 and setup.stages > 1 for setup in setups),
         any(setup.drafts for setup in setups),
@@ -63,7 +63,7 @@ def test_all_that_production_runs_is_drawn(drawn: list[Case]) -> None:
         any(isinstance(action, Hold) for action in actions),
         any(isinstance(action, Submit) and action.after >= 0 for action in actions),
     ):
-        assert seen
+        assert drawn_somewhere
 
 
 def test_pipelines_do_not_draft(drawn: list[Case]) -> None:
@@ -79,19 +79,19 @@ def test_an_abort_among_the_living_counts_from_the_last_one() -> None:
     assert Abort(9).chosen(9, (2, 5, 7)) == -1
 
 
-def test_an_abort_of_one_that_waits_takes_another_when_nobody_does() -> None:
+def test_an_abort_of_one_that_waits_takes_another_when_none_does() -> None:
     assert Abort(0, live=True, waits=True).chosen(9, (2, 5, 7), (2, 5)) == 5
     assert Abort(1, live=True, waits=True).chosen(9, (2, 5, 7), (2, 5)) == 2
     assert Abort(0, live=True, waits=True).chosen(9, (2, 5, 7)) == 7
     assert Abort(0, live=True).chosen(9, (2, 5, 7), (2, 5)) == 7
 
 
-def test_events_wait_for_somebody_who_waits_where_the_target_can_tell(drawn: list[Case]) -> None:
+def test_events_wait_for_a_request_that_waits_where_the_target_can_tell(drawn: list[Case]) -> None:
     def waits(case: Case) -> bool:
         return any(getattr(action, "until_waits", False) for action in case.actions)
 
     assert not any(map(waits, drawn))
-    told = [case_of(REFERENCE, random.Random(seed)) for seed in range(100)]
-    assert 20 < sum(map(waits, told)) < 100
-    assert any(isinstance(a, Abort) and a.waits for case in told for a in case.actions)
-    assert [problem for case in told if (problem := problem_of(case))] == []
+    able = [case_of(REFERENCE, random.Random(seed)) for seed in range(100)]
+    assert 20 < sum(map(waits, able)) < 100
+    assert any(isinstance(a, Abort) and a.waits for case in able for a in case.actions)
+    assert [problem for case in able if (problem := problem_of(case))] == []

@@ -30,6 +30,7 @@ Names used in the fields:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -605,7 +606,8 @@ class StepNumbers:
 PACKED_FIELDS: Final[dict[type, tuple[tuple[str, int], ...]]] = {
     kind: tuple(
         (name, WIDE if name == "keys" else NARROW)
-        for name, annotation in kind.__annotations__.items()
+        for base in kind.__mro__[:-1]
+        for name, annotation in inspect.get_annotations(base).items()
         if annotation == "Numbers"
     )
     for kind in get_args(Event)

@@ -53,6 +53,7 @@ KEYS = [2**64 - 1 - place for place in range(100)]
     "event",
     [
         ev.Evict("gpu", LONG),
+        ev.Alloc("gpu", "req:1.0", np.array(LONG)),
         ev.Evict("gpu", pack(LONG)),
         ev.Evict("gpu", np.array(LONG)),
         ev.Evict("gpu", np.array([LONG, LONG]).T.reshape(-1)[::2]),

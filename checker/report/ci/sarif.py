@@ -46,12 +46,7 @@ def review_sarif(found: Review) -> str:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {
-                "executionSuccessful": not found.interrupted,
-                "toolExecutionNotifications": notes,
-            }
-        ],
+        "invocations": [{"executionSuccessful": not found.interrupted, "toolExecutionNotifications": notes}],
         "results": results,
         "properties": {"base": found.base, "change": found.change, "verdict": conclusion(found)},
     }

@@ -44,12 +44,7 @@ FORMS: Final[dict[type[Any], Form]] = {
         "admit {req}: {local} local + {external} loaded + {compute} computed",
         "answer",
     ),
-    ev.Queue: (
-        SCHEDULER,
-        SCHEDULER,
-        "queue {kind} {op}.{gen}: {src_pool} {src} to {dst_pool} {dst}",
-        "note",
-    ),
+    ev.Queue: (SCHEDULER, SCHEDULER, "queue {kind} {op}.{gen}: {src_pool} {src} to {dst_pool} {dst}", "note"),
     ev.Report: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} {outcome}", "answer"),
     ev.Stale: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} again, ignored", "answer"),
     ev.Process: (MODEL, SCHEDULER, "output of step {step}", "answer"),

@@ -60,10 +60,7 @@ def _step(i: Instance, out: _Printer) -> list[str]:
     # back to zero, so that no state differs from another in them (Spin's breadth-first search hides none)
     put = [f"c{cell} = t{k}; t{k} = 0;" for k, cell in enumerate(i.updates)]
     checks = "".join(f" assert({out.text(c.holds)});" for c in i.checks if c.holds.op != "const")
-    return [
-        f"  /* {i} */",
-        f"  :: d_step {{ {guard} ->{checks} {' '.join([*new, *put])} assert(GOOD) }}",
-    ]
+    return [f"  /* {i} */", f"  :: d_step {{ {guard} ->{checks} {' '.join([*new, *put])} assert(GOOD) }}"]
 
 
 def _kind(lo: int | None, hi: int | None) -> str:

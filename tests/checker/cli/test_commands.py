@@ -25,9 +25,7 @@ def test_a_wrong_command_line_is_one_line_and_cannot_run(
 
 
 def test_no_command_prints_the_help_and_cannot_run(kvfence: CommandLine) -> None:
-    assert "Exit codes" in kvfence.prints(
-        2,
-    )
+    assert "Exit codes" in kvfence.prints(2)
 
 
 def test_the_version_is_that_of_the_package(kvfence: CommandLine) -> None:

@@ -81,9 +81,7 @@ def test_a_violation_that_is_not_there_is_named(tmp_path: Path, kvfence: Command
     assert "has no race 9: there is 1 race" in kvfence.refuses("explain", trace, "--which", "9")
 
 
-def test_an_invariant_that_the_change_drops_is_not_called_violated(
-    kvfence: CommandLine,
-) -> None:
+def test_an_invariant_that_the_change_drops_is_not_called_violated(kvfence: CommandLine) -> None:
     file = Path(__file__).parents[2] / "machines" / "verdicts.py"
     told = kvfence.prints(1, "review", f"{file}:kept", f"{file}:promised")
     assert "PIN is no longer stated in promised." in told

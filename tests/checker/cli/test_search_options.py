@@ -19,9 +19,7 @@ def counts(kvfence: CommandLine, *arguments: object) -> dict[str, object]:
     return {key: machine[key] for key in ("engine", "states", "transitions", "depth", "symmetry")}
 
 
-def test_the_native_engine_is_the_default_and_counts_what_numpy_counts(
-    kvfence: CommandLine,
-) -> None:
+def test_the_native_engine_is_the_default_and_counts_what_numpy_counts(kvfence: CommandLine) -> None:
     native = counts(kvfence, *POOL, "--threads", "2")
     assert native["engine"] == "native"
     assert counts(kvfence, *POOL, "--engine", "explore") == native | {"engine": "explore"}

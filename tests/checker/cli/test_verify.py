@@ -10,9 +10,7 @@ from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 
 
-def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
-    kvfence: CommandLine,
-) -> None:
+def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(kvfence: CommandLine) -> None:
     question = ["verify", "--machine", "block_pool"]
     code, text, _ = kvfence(*question)
     assert code == 0

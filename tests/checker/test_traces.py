@@ -29,6 +29,19 @@ EVENTS: list[ev.Event] = [
 FIRST = b'{"format":"kvfence-trace","version":1,"producer":"x","pools":[{"name":"gpu","slots":8}]}\n'
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a trace goes."""
+    return tmp_path / "trace.jsonl"
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """Where a compressed trace goes."""
+    pytest.importorskip("zstandard")
+    return tmp_path / "trace.zst"
+
+
 def write(path: Path, events: list[ev.Event]) -> Path:
     """A trace file of ``events``."""
     with TraceWriter(path, HEADER) as record:
@@ -61,8 +74,7 @@ KEYS = [2**64 - 1 - place for place in range(100)]
         ev.Label("gpu", tuple(LONG), pack(KEYS, WIDE)),
     ],
 )
-def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.Event) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_long_lists_are_written_packed_and_read_again(path: Path, event: ev.Event) -> None:
     write(path, [event])
     assert b"[" not in path.read_bytes().splitlines()[1]
     ((read_again,),) = TraceReader(path).batches()
@@ -72,8 +84,7 @@ def test_long_lists_are_written_packed_and_read_again(tmp_path: Path, event: ev.
 @pytest.mark.parametrize(
     "slots", [[1, 2], np.array([1, 2]), pack([1, 2]), [-1] * 20, np.array([2**32] * 20), [2**70] * 20, []]
 )
-def test_short_lists_and_what_cannot_be_packed_stay_readable(tmp_path: Path, slots: Numbers) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_short_lists_and_what_cannot_be_packed_stay_readable(path: Path, slots: Numbers) -> None:
     write(path, [ev.Evict("gpu", slots)])
     assert msgspec.json.decode(path.read_bytes().splitlines()[1])["slots"] == list(ints(slots))
 
@@ -95,16 +106,15 @@ def test_a_long_trace_comes_in_order(tmp_path: Path, name: str) -> None:
     assert read(write(tmp_path / name, events)) == list(enumerate(events))
 
 
-def test_compressed_data_may_be_appended(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
-    path = tmp_path / "trace.zst"
+def test_compressed_data_may_be_appended(packed: Path) -> None:
+    import zstandard
+
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
-    path.write_bytes(compress(FIRST) + compress(b'{"e":"quiesce"}\n'))
-    assert read(path) == [(0, ev.Quiesce())]
+    packed.write_bytes(compress(FIRST) + compress(b'{"e":"quiesce"}\n'))
+    assert read(packed) == [(0, ev.Quiesce())]
 
 
-def test_a_trace_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_trace_is_private(path: Path) -> None:
     path.write_text("old")
     path.chmod(0o644)
     write(path, EVENTS)
@@ -112,8 +122,7 @@ def test_a_trace_is_private(tmp_path: Path) -> None:
     assert len(read(path)) == 3
 
 
-def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_trace_is_kept_after_an_error(path: Path) -> None:
 
     def serve() -> None:
         with TraceWriter(path, HEADER) as record:
@@ -125,8 +134,7 @@ def test_a_trace_is_kept_after_an_error(tmp_path: Path) -> None:
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_capped_trace_is_a_whole_trace_of_the_beginning(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_capped_trace_is_a_whole_trace_of_the_beginning(path: Path) -> None:
     with TraceWriter(path, HEADER, max_bytes=500) as record:
         for _ in range(100):
             record(EVENTS[0])
@@ -135,17 +143,17 @@ def test_a_capped_trace_is_a_whole_trace_of_the_beginning(tmp_path: Path) -> Non
     assert len(read(path)) == record.events > 0
 
 
-def test_a_closed_trace_takes_no_events(tmp_path: Path) -> None:
-    with TraceWriter(tmp_path / "trace.jsonl", HEADER) as record:
+def test_a_closed_trace_takes_no_events(path: Path) -> None:
+    with TraceWriter(path, HEADER) as record:
         pass
     record.close()
     with pytest.raises(TraceError, match="is closed"):
         record(ev.Quiesce())
 
 
-def test_a_header_with_impossible_sizes_is_not_written(tmp_path: Path) -> None:
+def test_a_header_with_impossible_sizes_is_not_written(path: Path) -> None:
     with pytest.raises(TraceError, match="0 slots"):
-        TraceWriter(tmp_path / "trace.jsonl", ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)))
+        TraceWriter(path, ev.Header(producer="test", pools=(ev.Pool("gpu", 0),)))
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -153,9 +161,9 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "no" / "trace.jsonl", HEADER)
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(path: Path) -> None:
     def peak(count: int) -> int:
-        path = write(tmp_path / "trace.jsonl", EVENTS * count)
+        write(path, EVENTS * count)
         tracemalloc.start()
         try:
             for _ in read_trace(path)[1]:
@@ -171,7 +179,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "says"),
     [
         (b"", "is empty"),
         (b"\n", "line 1: is not the header of a trace"),
@@ -211,26 +219,25 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (FIRST + b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_what_is_wrong_is_told_in_one_line(path: Path, content: bytes, says: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=told) as raised:
+    with pytest.raises(TraceError, match=says) as raised:
         read(path)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith(f"{path}: ")
     assert "; " in str(raised.value)
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_told(tmp_path: Path, path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
-        read_trace(tmp_path / "trace.jsonl")
+        read_trace(path)
     with pytest.raises(TraceError, match="is a folder"):
         read_trace(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [3, 10, 40])
-def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int) -> None:
-    path = write(tmp_path / "trace.jsonl", EVENTS[:2])
+def test_a_cut_line_is_told_after_the_events_before_it(path: Path, cut: int) -> None:
+    write(path, EVENTS[:2])
     path.write_bytes(path.read_bytes()[:-cut])
     _, events = read_trace(path)
     assert next(events) == (0, EVENTS[0])
@@ -238,40 +245,34 @@ def test_a_cut_line_is_told_after_the_events_before_it(tmp_path: Path, cut: int)
         next(events)
 
 
-def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
+def test_a_last_line_without_its_end_is_read(path: Path) -> None:
     path.write_bytes(FIRST + b'{"e":"quiesce"}')
     assert read(path) == [(0, ev.Quiesce())]
 
 
-def test_a_cut_compressed_file_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+def test_a_cut_compressed_file_is_told(packed: Path) -> None:
+    write(packed, [ev.Alloc("gpu", f"req:{n * n}.0", [n % 7]) for n in range(50_000)])
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TraceCutError, match=r"line [0-9]{4,}: is cut off"):
-        read(path)
-    path.write_bytes(whole[:20])
+        read(packed)
+    packed.write_bytes(whole[:20])
     with pytest.raises(TraceCutError, match="line 1: is cut off"):
-        read_trace(path)
+        read_trace(packed)
 
 
-def test_damaged_compressed_data_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS * 1000)
-    damaged = bytearray(path.read_bytes())
+def test_damaged_compressed_data_is_told(packed: Path) -> None:
+    write(packed, EVENTS * 1000)
+    damaged = bytearray(packed.read_bytes())
     damaged[30:60] = bytes(30)
-    path.write_bytes(damaged)
+    packed.write_bytes(damaged)
     with pytest.raises(TraceError):
-        read(path)
+        read(packed)
 
 
-def test_a_huge_line_is_told_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_line_is_told_before_it_fills_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "LONGEST_LINE", 2**20)
     monkeypatch.setattr(traces, "LONGEST_HEADER", 2**20)
-    path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce"}\n' + b" " * 2**22 + b"\n")
     with pytest.raises(TraceError, match="line 3: is longer than 1 MiB"):
         read(path)
@@ -280,40 +281,38 @@ def test_a_huge_line_is_told_before_it_fills_the_memory(
         read(path)
 
 
-def test_a_line_that_unpacks_enormously_is_told(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
-    path = tmp_path / "trace.zst"
-    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(FIRST + b" " * 2**28))
-    assert path.stat().st_size < 2**16
+def test_a_line_that_unpacks_enormously_is_told(packed: Path) -> None:
+    import zstandard
+
+    packed.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(FIRST + b" " * 2**28))
+    assert packed.stat().st_size < 2**16
     tracemalloc.start()
     try:
         with pytest.raises(TraceError, match="line 2: is longer than 20 MiB"):
-            read(path)
+            read(packed)
         assert tracemalloc.get_traced_memory()[1] < 2**28 + 2**26
     finally:
         tracemalloc.stop()
 
 
-def test_without_zstandard_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS)
+def test_without_zstandard_the_way_out_is_told(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(packed, EVENTS)
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(TraceError, match=r"pip install 'kvfence\[zstd\]'"):
-        read(path)
+        read(packed)
     with pytest.raises(TraceError, match=r"pip install 'kvfence\[zstd\]'"):
-        TraceWriter(path, HEADER)
+        TraceWriter(packed, HEADER)
 
 
-def test_a_group_of_a_known_pool_is_read(tmp_path: Path) -> None:
+def test_a_group_of_a_known_pool_is_read(path: Path) -> None:
     header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),), groups=(ev.Group("gpu", 16, window=32),))
-    with TraceWriter(tmp_path / "trace.jsonl", header):
+    with TraceWriter(path, header):
         pass
-    assert read_trace(tmp_path / "trace.jsonl")[0] == header
+    assert read_trace(path)[0] == header
 
 
-def test_a_last_long_line_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:
+def test_a_last_long_line_takes_time_in_proportion_to_its_length(path: Path) -> None:
     """62 MB in one line took 22 s, as each piece that was read was copied with all before it."""
-    path = tmp_path / "trace.jsonl"
     path.write_bytes(FIRST + b'{"e":"quiesce","x":"' + b"x" * 62_000_000)
     started = time.process_time()
     with pytest.raises(TraceError, match="line 2: is longer than 20 MiB"):
@@ -332,11 +331,13 @@ def test_a_device_that_never_ends_a_line_is_refused_at_once(device: str) -> None
     assert time.process_time() - started < 1
 
 
-def test_what_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_reader_takes_is_not_written(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TraceWriter._append, "__defaults__", (500,))
     with (
         pytest.raises(TraceError, match="is more than readers take"),
-        TraceWriter(tmp_path / "trace.jsonl", HEADER) as record,
+        TraceWriter(path, HEADER) as record,
     ):
         record(ev.Alloc("gpu", "req:" + "7" * 500, [1]))
     assert not list(tmp_path.iterdir())
@@ -345,52 +346,51 @@ def test_what_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest
 # Compressed files are what was written, or refused.
 
 
-def test_compressed_data_carries_a_checksum_that_is_compared(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS * 10)
-    whole = path.read_bytes()
+def test_compressed_data_carries_a_checksum_that_is_compared(packed: Path) -> None:
+    import zstandard
+
+    write(packed, EVENTS * 10)
+    whole = packed.read_bytes()
     assert zstandard.get_frame_parameters(whole).has_checksum
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    packed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(TraceError, match="is damaged"):
-        read(path)
+        read(packed)
     without = bytearray(whole[:-4])
     without[4] &= ~0x04
-    path.write_bytes(without)
+    packed.write_bytes(without)
     with pytest.raises(TraceError, match=r"without a checksum.*unpack it with zstd -d"):
-        read(path)
+        read(packed)
 
 
 @pytest.mark.parametrize("more", [b"x", b"(\xb5/\xfd", b"garbage", b"P*M\x18\x04\0\0\0abcd", b"\0" * 9])
-def test_what_follows_a_frame_is_a_frame_or_refused(tmp_path: Path, more: bytes) -> None:
-    pytest.importorskip("zstandard")
-    path = write(tmp_path / "trace.zst", EVENTS)
-    path.write_bytes(path.read_bytes() + more)
+def test_what_follows_a_frame_is_a_frame_or_refused(packed: Path, more: bytes) -> None:
+    write(packed, EVENTS)
+    packed.write_bytes(packed.read_bytes() + more)
     with pytest.raises(TraceError):
-        read(path)
+        read(packed)
 
 
-def test_a_violation_is_told_of_undamaged_data_only(tmp_path: Path) -> None:
+def test_a_violation_is_told_of_undamaged_data_only(packed: Path) -> None:
     """The violation comes first and the checksum last: it is compared all the same."""
-    pytest.importorskip("zstandard")
     twice = [ev.Alloc("gpu", "req:1.0", [1])] * 2
-    path = write(tmp_path / "trace.zst", twice * 5000)
-    assert check_trace(path).verdict == "violated"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    write(packed, twice * 5000)
+    assert check_trace(packed).verdict == "violated"
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(TraceError, match="is damaged"):
-        check_trace(path)
-    path.write_bytes(whole[:-3])
+        check_trace(packed)
+    packed.write_bytes(whole[:-3])
     with pytest.raises(TraceCutError, match="is cut off"):
-        check_trace(path)
+        check_trace(packed)
     with pytest.raises(TraceCutError, match=r"violation.*damage may have made"):
-        check_trace(path, limit=None)
+        check_trace(packed, limit=None)
 
 
 # Writing replaces a file when the new one is whole.
 
 
-def test_a_trace_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", EVENTS[:1])
+def test_a_trace_has_its_name_when_it_is_whole(tmp_path: Path, path: Path) -> None:
+    write(path, EVENTS[:1])
     record = TraceWriter(path, HEADER)
     for event in EVENTS * 2000:
         record(event)
@@ -402,8 +402,8 @@ def test_a_trace_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert not part.exists()
 
 
-def test_a_refused_recording_leaves_what_was_there(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.jsonl", EVENTS[:1])
+def test_a_refused_recording_leaves_what_was_there(tmp_path: Path, path: Path) -> None:
+    write(path, EVENTS[:1])
 
     def serve() -> None:
         with TraceWriter(path, HEADER) as record:
@@ -426,6 +426,6 @@ def test_a_disk_that_is_full_while_recording_is_one_line_and_leaves_nothing(tmp_
         "except TraceError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "run.jsonl")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "cannot be written (File too large); free some space" in told
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cannot be written (File too large); free some space" in printed
     assert not list(tmp_path.iterdir())

@@ -30,40 +30,40 @@ def replayed_text(found: Replayed, *, width: int) -> str:
     return "\n\n".join([*parts, paragraph(_summary(found), width=width)])
 
 
-def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    stats = run["stats"]
-    hits = run["hit_rates"]
-    yield "requests", f"{stats['requests']:,} taken; finished: {_counts(stats['finished'])}"
-    yield "steps", f"{stats['steps']:,}"
-    yield "tokens", f"{stats['prompt_tokens']:,} of prompts, {stats['output_tokens']:,} of output"
-    yield "computed", f"{stats['tokens_computed']:,} tokens"
-    yield "hit in GPU", f"{stats['local_hit_tokens']:,} tokens, {hits['gpu']:.1%}"
-    yield "hit in CPU", f"{stats['external_hit_tokens']:,} tokens, {hits['cpu']:.1%}"
-    yield (
-        "stores",
-        f"{stats['stores']:,} of {stats['stored_blocks']:,} blocks, {stats['failed_stores']:,} failed",
-    )
-    yield (
+FIGURES = (
+    ("requests", "{requests:,} taken; finished: {finished}"),
+    ("steps", "{steps:,}"),
+    ("tokens", "{prompt_tokens:,} of prompts, {output_tokens:,} of output"),
+    ("computed", "{tokens_computed:,} tokens"),
+    ("hit in GPU", "{local_hit_tokens:,} tokens, {gpu:.1%}"),
+    ("hit in CPU", "{external_hit_tokens:,} tokens, {cpu:.1%}"),
+    ("stores", "{stores:,} of {stored_blocks:,} blocks, {failed_stores:,} failed"),
+    (
         "loads",
-        f"{stats['loads']:,} of {stats['loaded_blocks']:,} blocks, {stats['failed_loads']:,} failed, "
-        f"{stats['partial_loads']:,} of them in part",
-    )
-    if stats["disk_stored_blocks"]:
-        yield (
-            "files",
-            f"{stats['disk_stored_blocks']:,} blocks written, {stats['fetched_blocks']:,} fetched; "
-            f"{stats['lost_files']:,} files lost, {stats['failed_fetches']:,} transfers from them failed",
-        )
-    yield "not stored", f"{_counts(stats['drops'])} (blocks by reason)"
-    yield "evicted", f"{_counts(run['evicted'])} (blocks by pool)"
-    yield "preemptions", f"{stats['preemptions']:,}"
-    yield "resets", f"{stats['resets']:,} done, {stats['resets_refused']:,} refused"
-    oracle = run["oracle"]
-    yield (
-        "contents",
-        f"{oracle['in_full']:,} blocks read in full, {oracle['sampled']:,} as a sample; none was wrong",
-    )
-    yield "seconds", f"{run['seconds']:.1f}"
+        "{loads:,} of {loaded_blocks:,} blocks, {failed_loads:,} failed, {partial_loads:,} of them in part",
+    ),
+    (
+        "files",
+        "{disk_stored_blocks:,} blocks written, {fetched_blocks:,} fetched; "
+        "{lost_files:,} files lost, {failed_fetches:,} transfers from them failed",
+    ),
+    ("not stored", "{drops} (blocks by reason)"),
+    ("evicted", "{evicted} (blocks by pool)"),
+    ("preemptions", "{preemptions:,}"),
+    ("resets", "{resets:,} done, {resets_refused:,} refused"),
+    ("contents", "{in_full:,} blocks read in full, {sampled:,} as a sample; none was wrong"),
+    ("seconds", "{seconds:.1f}"),
+)
+"""The figures of a run and how each is printed; that on files only where there are any."""
+
+
+def _figures(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    values = {"seconds": run["seconds"], "evicted": run["evicted"]}
+    values |= run["stats"] | run["hit_rates"] | run["oracle"]
+    texts = {name: _counts(value) for name, value in values.items() if isinstance(value, dict)}
+    for what, form in FIGURES:
+        if what != "files" or values["disk_stored_blocks"]:
+            yield what, form.format_map(values | texts)
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvfence.checker.analysis.review.facts import Behaviours, InvariantReview, MachineReview, Review
 from kvfence.checker.core.text_tables import paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.report.text.review_proofs import claim, evidence, leans_on, spoken
+from kvfence.checker.report.text.review_proofs import claim, depends_on, evidence, spoken
 from kvfence.checker.report.text.verdicts import BUILT_IN, counterexample_text
 from kvfence.spec.catalog import INVARIANTS
 
@@ -47,7 +47,7 @@ def conclusion(found: Review) -> str:
     }[found.verdict]
 
 
-def told_behaviours(these: Behaviours, side: str, *, gone: bool = False) -> str:
+def behaviours_sentence(these: Behaviours, side: str, *, gone: bool = False) -> str:
     """What the search for behaviours of one side alone found, in a sentence."""
     kind = "lost" if gone else "new"
     if these.found:
@@ -124,8 +124,8 @@ def _remarks(m: MachineReview) -> Iterator[str]:
     for actions, how in ((m.actions_lost, "no longer taken"), (m.actions_gained, "taken now")):
         if actions:
             yield f"Actions {how}: {', '.join(actions)}."
-    yield f"Behaviours {told_behaviours(m.new, 'the change')}."
-    yield f"Behaviours {told_behaviours(m.lost, 'the base', gone=True)}."
+    yield f"Behaviours {behaviours_sentence(m.new, 'the change')}."
+    yield f"Behaviours {behaviours_sentence(m.lost, 'the base', gone=True)}."
     yield from about_nothing(m)
     for note in m.notes:
         yield f"{note[:1].upper()}{note[1:]}."
@@ -136,7 +136,7 @@ def _holding(m: MachineReview, width: int) -> str:
     lines = []
     for row, found in evidence(m):
         sentence = f"{row.label} in the {found.side}: {claim(found)}."
-        leaning = leans_on(found)
+        leaning = depends_on(found)
         text = f"{sentence} The proof depends on {leaning}." if leaning else sentence
         lines.append(paragraph(text, width=width, indent="  ", hanging="      "))
     return "\n".join(["Why it holds:", *lines]) if lines else ""

@@ -27,12 +27,12 @@ def machine_progress() -> Iterator[MachineProgress | None]:
         task = bar.add_task("")
 
         def show(machine: str, state: Progress) -> None:
-            bar.update(task, description=f"{visible_line(machine)}: {told(state)}")
+            bar.update(task, description=f"{visible_line(machine)}: {described(state)}")
 
         yield show
 
 
-def told(state: Progress) -> str:
+def described(state: Progress) -> str:
     """How far the work is, in a line."""
     rate = f"{state.states_per_second:,.0f} {state.unit}/s"
     if state.unit != "states":

@@ -6,25 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvfence.checker.adapters.reference import Replayed
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import item, paragraph, table
 from kvfence.checker.ledger.violation_text import violation_text
 
 
 def replayed_text(found: Replayed, *, width: int) -> str:
     """The whole report."""
     options = ", ".join(f"{name} {value}" for name, value in found.options.items() if value is not None)
-    parts = [paragraph(f"{found.path}, replayed with {options}.", width=width, hanging="    ")]
+    parts = [item(f"{found.path}, replayed with {options}.", width)]
     if found.run is not None:
         parts.append(table(("what", "how much"), list(_figures(found.run)), width=width))
     if found.judged:
-        rows = [
-            (invariant, f"{count:,}" if count else "not judged")
-            for invariant, count in sorted(found.checks.items())
-        ]
+        checks = sorted(found.checks.items())
+        rows = [(invariant, f"{count:,}" if count else "not judged") for invariant, count in checks]
         parts.append(table(("invariant", "checks made"), rows, width=width))
     parts += [violation_text(violation, width=width) for violation in found.violations]
     if found.broke:
-        parts.append(paragraph(f"The run failed: {found.broke}.", width=width, hanging="    "))
+        parts.append(item(f"The run failed: {found.broke}.", width))
     if found.recorded:
         parts.append(f"Recorded in {found.recorded}.")
     return "\n\n".join([*parts, paragraph(_summary(found), width=width)])
@@ -75,10 +73,7 @@ def _summary(found: Replayed) -> str:
     if found.violations or found.broke:
         broken = ", ".join(violation.invariant for violation in found.violations)
         what = f"It breaks {broken} on this traffic." if broken else "The run failed on this traffic."
-        if found.judged and found.expected not in {
-            "",
-            *(violation.invariant for violation in found.violations),
-        }:
+        if found.judged and found.expected not in {"", *(one.invariant for one in found.violations)}:
             what += f" {found.expected}, which it is known to break, was not violated."
         return f"{design}: violated. {what}"
     judged = f"{sum(found.checks.values()):,} checks over {found.events:,} events"
@@ -90,14 +85,9 @@ def _summary(found: Replayed) -> str:
     if found.why:
         why = "No event was judged." if found.judged else "Events were not judged, as --no-assert says."
         return f"{design}: not judged. {why} {_compared(found)}"
-    known = (
-        f" This traffic does not expose the fault: it should violate {found.expected}."
-        if found.expected
-        else ""
-    )
-    return (
-        f"{design}: holds. No invariant broken in {judged}, and no block with wrong content was read.{known}"
-    )
+    holds = f"{design}: holds. No invariant broken in {judged}, and no block with wrong content was read."
+    known = f" This traffic does not expose the fault: it should violate {found.expected}."
+    return f"{holds}{known if found.expected else ''}"
 
 
 def _compared(found: Replayed) -> str:

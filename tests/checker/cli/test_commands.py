@@ -16,9 +16,7 @@ from kvfence.spec.designs import DESIGNS
         (["designs", "surplus"], "surplus"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_cannot_run(
-    arguments: list[str], names: str, kvfence: CommandLine
-) -> None:
+def test_a_wrong_command_line_is_one_line(arguments: list[str], names: str, kvfence: CommandLine) -> None:
     line = kvfence.refuses(*arguments)
     assert line.startswith("kvfence: ")
     assert names in line

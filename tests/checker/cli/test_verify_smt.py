@@ -9,7 +9,7 @@ from command_line import CommandLine
 pytest.importorskip("z3", reason="needs the extra smt")
 
 
-def test_a_sound_machine_holds_for_any_size_with_the_seconds_of_each_invariant(kvfence: CommandLine) -> None:
+def test_a_sound_machine_holds_for_any_size_with_seconds_by_invariant(kvfence: CommandLine) -> None:
     code, text, _ = kvfence("verify", "--engine", "smt", "--machine", "block_pool")
     assert code == 0
     assert re.search(r"^CONSERVE +holds \d+\.\d s ", text, re.MULTILINE)

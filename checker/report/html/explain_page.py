@@ -60,19 +60,14 @@ def pictures(found: Explained) -> Pictures:
     v = story.violation
     title = f"{v.invariant} is broken by event {v.number}"
     why = f"{v.invariant} is broken: it is not true that {v.condition}"
+    header, before, events, involved = story.header, story.before, story.events, story.slots
     diagram = sequence.of_events(
-        story.header,
-        copy.deepcopy(story.before),
-        story.events,
-        broken=v.number,
-        why=why,
-        title=title,
-        slots=story.slots,
+        header, copy.deepcopy(before), events, broken=v.number, why=why, title=title, slots=involved
     )
     drawn = {"sequence": ("Calls and answers, and the holders of the slots afterwards", diagram)}
     if story.slots:
         history = slots.of_events(
-            story.header, copy.deepcopy(story.before), story.events, story.slots, broken=v.number, title=title
+            header, copy.deepcopy(before), events, involved, broken=v.number, title=title
         )
         drawn["slots"] = ("The slots involved, after each event", history)
     return drawn

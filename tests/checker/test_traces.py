@@ -178,6 +178,37 @@ def test_memory_does_not_grow_with_the_file(path: Path) -> None:
 # Files that are no traces.
 
 
+WRONG_HEADERS = [
+    (b":1,", b":3,", "trace format 3, and this kvfence reads 1 to 2"),
+    (b'"producer":"x",', b"", "line 1: is no header: .*producer"),
+    (b'"producer"', b'"produced"', "line 1: is no header"),
+    (b":8", b":0", "pool 'gpu' has 0 slots"),
+    (b":8", b":99999999999999", "99999999999999 slots"),
+    (b":8", b':8,"null":8', "null block 8 of pool 'gpu'"),
+    (b":8}", b':8},{"name":"gpu","slots":3}', "'gpu' is named twice"),
+    (b'[{"name":"gpu","slots":8}]', b"[]", "names no pools"),
+    (b"]}", b'],"ranks":0}', "0 ranks"),
+    (b"]}", b'],"depth":0}', "depth 0"),
+    (b"]}", b'],"groups":[{"pool":"cpu","block_size":16}]}', "group 0 is in pool 'cpu'"),
+    (b"]}", b'],"groups":[{"pool":"gpu","block_size":0}]}', "block size 0"),
+    (b"]}", b'],"groups":[{"pool":"gpu","block_size":1,"window":0}]}', "window of 0"),
+]
+"""Changes of a header, and what is wrong then."""
+WRONG_LINES = [
+    (b'{"e":"quiesce"}\n{"e":"elope"}\n', "line 3: is no event: .*elope"),
+    (b'{"e":"quiesce"}\n{"e":"issue","op":"a","gen":0}\n', r"line 3: is no event: .*\$.op"),
+    (b'{"e":"issue","op":1}\n', "line 2: is no event: .*gen"),
+    (b'{"e":"quiesce","x":1}\n', "line 2: is no event: .*x"),
+    (b'{"e":"evict","pool":"gpu","slots":[1.5]}\n', "line 2: is no event"),
+    (b'{"e":"quiesce"}\n\n{"e":"quiesce"}\n', "line 3: is blank"),
+    (b'{"e":"quiesce"} {"e":"quiesce"}\n', "line 2: is no event"),
+    (b"\xff\xfe\x00\n", "line 2: is no event"),
+    (b'{"e":"evict","pool":"gpu","slots":[8]}\n', "line 2: makes no sense: slot 8"),
+    (b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
+]
+"""Lines after a header, and what is wrong with them."""
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -193,30 +224,9 @@ def test_memory_does_not_grow_with_the_file(path: Path) -> None:
         (b'{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[1]}\n', "use kvfence replay"),
         (os.urandom(3000).replace(b"\n", b" ") + b"\n", "line 1: is not the header of a trace"),
         (b"\x1f\x8b\x08\x00garbage\n", "line 1: is not the header of a trace"),
-        (FIRST.replace(b":1,", b":3,"), "trace format 3, and this kvfence reads 1 to 2"),
-        (FIRST.replace(b'"producer":"x",', b""), "line 1: is no header: .*producer"),
-        (FIRST.replace(b'"producer"', b'"produced"'), "line 1: is no header"),
-        (FIRST.replace(b":8", b":0"), "pool 'gpu' has 0 slots"),
-        (FIRST.replace(b":8", b":99999999999999"), "99999999999999 slots"),
-        (FIRST.replace(b":8", b':8,"null":8'), "null block 8 of pool 'gpu'"),
-        (FIRST.replace(b":8}", b':8},{"name":"gpu","slots":3}'), "'gpu' is named twice"),
-        (FIRST.replace(b'[{"name":"gpu","slots":8}]', b"[]"), "names no pools"),
-        (FIRST.replace(b"]}", b'],"ranks":0}'), "0 ranks"),
-        (FIRST.replace(b"]}", b'],"depth":0}'), "depth 0"),
-        (FIRST.replace(b"]}", b'],"groups":[{"pool":"cpu","block_size":16}]}'), "group 0 is in pool 'cpu'"),
-        (FIRST.replace(b"]}", b'],"groups":[{"pool":"gpu","block_size":0}]}'), "block size 0"),
-        (FIRST.replace(b"]}", b'],"groups":[{"pool":"gpu","block_size":1,"window":0}]}'), "window of 0"),
-        (FIRST + b'{"e":"quiesce"}\n{"e":"elope"}\n', "line 3: is no event: .*elope"),
-        (FIRST + b'{"e":"quiesce"}\n{"e":"issue","op":"a","gen":0}\n', r"line 3: is no event: .*\$.op"),
-        (FIRST + b'{"e":"issue","op":1}\n', "line 2: is no event: .*gen"),
-        (FIRST + b'{"e":"quiesce","x":1}\n', "line 2: is no event: .*x"),
-        (FIRST + b'{"e":"evict","pool":"gpu","slots":[1.5]}\n', "line 2: is no event"),
-        (FIRST + b'{"e":"quiesce"}\n\n{"e":"quiesce"}\n', "line 3: is blank"),
-        (FIRST + b'{"e":"quiesce"} {"e":"quiesce"}\n', "line 2: is no event"),
-        (FIRST + b"\xff\xfe\x00\n", "line 2: is no event"),
         (FIRST + b"[" * 100_000 + b"\n", "line 2: is no event"),
-        (FIRST + b'{"e":"evict","pool":"gpu","slots":[8]}\n', "line 2: makes no sense: slot 8"),
-        (FIRST + b'{"e":"evict","pool":"cpu","slots":[1]}\n', "line 2: makes no sense: pool 'cpu'"),
+        *((FIRST.replace(old, new), says) for old, new, says in WRONG_HEADERS),
+        *((FIRST + lines, says) for lines, says in WRONG_LINES),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(path: Path, content: bytes, says: str) -> None:

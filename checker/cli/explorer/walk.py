@@ -132,14 +132,13 @@ class Explorer:
         known = {i.index: i for i in walker.instances}
         for number, index in enumerate(path, 1):
             instance = known.get(index)
+            where = f"step {number} of the path"
             if instance is None:
-                raise CannotRun(
-                    f"step {number} of the path: machine {walker.machine.name} has no action {index}"
-                )
+                raise CannotRun(f"{where}: machine {walker.machine.name} has no action {index}")
             try:
                 after, failures = walker.step(state, instance)
             except ValueError:
-                raise CannotRun(f"step {number} of the path, {instance}, cannot be taken there") from None
+                raise CannotRun(f"{where}, {instance}, cannot be taken there") from None
             out.append(Taken(instance, state, after, tuple(failure.name for failure in failures)))
             state = after
         return out
@@ -173,7 +172,7 @@ def _followed(walker: Interpreter, taken: Sequence[Taken]) -> Iterator[tuple[Ins
 def _same(walker: Interpreter, state: Values, instance: Instance) -> Instance | None:
     """The same action in another design, if it can be taken there."""
     return next(
-        (i for i in walker.enabled(state) if i.name == instance.name and i.args == instance.args), None
+        (i for i in walker.enabled(state) if (i.name, i.args) == (instance.name, instance.args)), None
     )
 
 
@@ -225,18 +224,13 @@ def _slots(walker: Interpreter, state: Values) -> list[Json]:
     sort = next((name for name in SLOTS if name in walker.machine.sorts), None)
     if sort is None:
         return []
-    fields = [
-        one
-        for one in walker.grounded.layout.fields.values()
-        if len(one.domain) == 1 and str(one.domain[0][0]) == sort
-    ]
+    every = walker.grounded.layout.fields.values()
+    fields = [one for one in every if [str(t) for t, _, _ in one.domain] == [sort]]
     begun = _said(fields, 0, walker.initial())
     texts = [_said(fields, n, state) for n in range(walker.sizes[sort])]
     looks = {text: look for look, text in enumerate(dict.fromkeys([begun, *sorted(texts)]))}
-    return [
-        {"name": f"{sort} {n}", "text": text or "nothing", "look": looks[text]}
-        for n, text in enumerate(texts)
-    ]
+    shown = ((f"{sort} {n}", text) for n, text in enumerate(texts))
+    return [{"name": name, "text": text or "nothing", "look": looks[text]} for name, text in shown]
 
 
 def _said(fields: Sequence[FieldLayout], n: int, state: Values) -> str:
@@ -271,9 +265,8 @@ def _values(walker: Interpreter, node: Node, state: Values) -> str:
 
 def _goals(walker: Interpreter, state: Values) -> list[Json]:
     here = {p.name for p in walker.reached(state)}
-    return [
-        {"name": name, "doc": _first(p.doc), "here": name in here} for name, p in walker.machine.goals.items()
-    ]
+    goals = walker.machine.goals.items()
+    return [{"name": name, "doc": _first(p.doc), "here": name in here} for name, p in goals]
 
 
 def _jumps(machine: Machine) -> list[Json]:

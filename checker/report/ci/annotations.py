@@ -27,9 +27,8 @@ def github_annotations(found: Review) -> str:
         lines += [_command("error", *place(m), f"{m.machine}: {what} lost", text) for what, text in lost]
         for note in m.notes:
             lines.append(_command("warning", *place(m), f"{m.machine}: undetermined", note))
-    lines.append(
-        _command("notice", "", 0, "kvfence review", f"{found.base} -> {found.change}: {conclusion(found)}")
-    )
+    text = f"{found.base} -> {found.change}: {conclusion(found)}"
+    lines.append(_command("notice", "", 0, "kvfence review", text))
     return "\n".join(lines)
 
 

@@ -88,8 +88,7 @@ def _holding(m: MachineReview) -> Iterator[str]:
         yield f"* {row.label} in the {found.side}: {_code(text)}."
     yield ""
     if len(reasons) > MOST_REASONS:
-        yield "</details>"
-        yield ""
+        yield from ("</details>", "")
 
 
 def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:
@@ -122,25 +121,23 @@ def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened
             yield f"In the {other}, event {p.step} leaves `{d.name}` {shown(d.sound)}, not {shown(d.here)}."
         else:
             yield f"The {other} has no `{p.action}`."
-    yield ""
-    yield "</details>"
-    yield ""
+    yield from ("", "</details>", "")
 
 
 def _lines(m: MachineReview) -> Iterator[str]:
     if not m.lines:
         return
-    yield f"<details><summary>What differs: {m.lines[0].file.rpartition('/')[2]}</summary>"
-    yield ""
-    yield "```diff"
+    yield from (
+        f"<details><summary>What differs: {m.lines[0].file.rpartition('/')[2]}</summary>",
+        "",
+        "```diff",
+    )
     for line in m.lines[:MOST_LINES]:
         yield f"{'-' if line.side == 'base' else '+'} {line.line:4} {line.text}"
     yield "```"
     if len(m.lines) > MOST_LINES:
         yield f"and {len(m.lines) - MOST_LINES} more lines"
-    yield ""
-    yield "</details>"
-    yield ""
+    yield from ("", "</details>", "")
 
 
 def _code(sentence: str) -> str:

@@ -16,11 +16,10 @@ def test_a_sound_machine_holds_for_any_size_with_seconds_by_invariant(kvfence: C
     assert re.search(r"^DEADLOCK +holds \d+\.\d s ", text, re.MULTILINE)
     assert "block_pool: any sizes; engine smt." in text
     assert "proved for sorts of any size and runs of any length" in " ".join(text.split())
-    questions = re.search(r"^questions +(\d+) ", text, re.MULTILINE)
-    rechecked = re.search(r"^rechecked +(\d+) ", text, re.MULTILINE)
-    assert questions is not None
-    assert rechecked is not None
-    assert questions[1] == rechecked[1]
+    (questions,), (rechecked,) = (
+        re.findall(rf"(?m)^{row} +(\d+) ", text) for row in ("questions", "rechecked")
+    )
+    assert questions == rechecked
 
 
 def test_a_faulty_design_is_violated_with_its_counterexample(kvfence: CommandLine) -> None:

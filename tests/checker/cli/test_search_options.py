@@ -88,6 +88,6 @@ def test_a_violated_liveness_property_has_its_loop(
 
 
 def test_a_machine_without_liveness_properties_is_refused(kvfence: CommandLine) -> None:
-    assert "machine block_pool promises nothing about whole runs" in kvfence.refuses(
+    assert "machine block_pool states no liveness property: use another engine" in kvfence.refuses(
         *POOL, "--engine", "liveness"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -71,13 +72,30 @@ def audit(
     width = processes or cores()
     if isinstance(target, Path) or target.partition("==")[0] == "vllm":
         return _audit_vllm(target, connector, budget, seed, width, note)
-    if target not in {*(known := designs()), "sound"}:
-        raise unknown("design that the reference can switch on", target, known, "kvfence designs lists them")
-    expected = DESIGNS[target].breaks if target in DESIGNS else ""
-    with closing(Reference(target, width)) as driven:
-        found = campaign(driven, REFERENCE, budget=budget, seed=seed, until=expected, note=note)
-    found = examined(found, None, tells_all=True)
+    (design,) = designs_to_audit([target], every="")
+    found = audit_design(Reference(design, width), budget, seed, note)
     return Audit(verdict=verdict_of(found), campaign=found)
+
+
+def designs_to_audit(names: Sequence[str], every: str = "all") -> list[str]:
+    """The designs of the reference by ``names``; all faulty ones for ``every``. CannotRun for one unknown."""
+    known = designs()
+    if list(names) == [every]:
+        return list(known)
+    for name in names:
+        if name not in {*known, "sound"}:
+            raise unknown(
+                "design that the reference can switch on", name, known, "kvfence designs lists them"
+            )
+    return list(names)
+
+
+def audit_design(driven: Reference, budget: float, seed: int, note: Note | None) -> Campaign:
+    """The campaign against a design of the reference, until what it is known to break is found."""
+    expected = DESIGNS[driven.design].breaks if driven.design in DESIGNS else ""
+    with closing(driven):
+        found = campaign(driven, REFERENCE, budget=budget, seed=seed, until=expected, note=note)
+    return examined(found, None, tells_all=True)
 
 
 def _audit_vllm(

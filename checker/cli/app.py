@@ -6,6 +6,7 @@ import errno
 import io
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
@@ -13,18 +14,6 @@ import typer
 
 from kvfence.checker.cli import failures
 from kvfence.checker.cli.commands.audit import app as audit
-from kvfence.checker.cli.commands.check import check
-from kvfence.checker.cli.commands.designs import designs
-from kvfence.checker.cli.commands.explain import explain
-from kvfence.checker.cli.commands.explore import explore
-from kvfence.checker.cli.commands.export import export
-from kvfence.checker.cli.commands.invariants import invariants
-from kvfence.checker.cli.commands.mutate import mutate
-from kvfence.checker.cli.commands.new import new
-from kvfence.checker.cli.commands.races import races
-from kvfence.checker.cli.commands.replay import replay
-from kvfence.checker.cli.commands.review import review
-from kvfence.checker.cli.commands.verify import verify
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.exit_codes import CANNOT_RUN, EXIT_CODES, FAILED, READER_LEFT, SUMMARY
 from kvfence.checker.core.interrupts import INTERRUPTED
@@ -32,8 +21,10 @@ from kvfence.checker.core.terminal_text import print_err, print_out
 from kvfence.spec.errors import CannotRun, missing
 
 COMMANDS = (
-    invariants, designs, verify, mutate, check, races, replay, review, explain, explore, export, new
+    "invariants", "designs", "verify", "mutate", "check", "races", "replay",
+    "review", "explain", "explore", "export", "new",
 )  # fmt: skip
+"""Each is a function in the module of its name."""
 REPORTED = f"interrupted: the report covers what was found until then (exit code {INTERRUPTED})"
 
 app = typer.Typer(
@@ -45,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(getattr(import_module(f"kvfence.checker.cli.commands.{command}"), command))
 app.add_typer(audit, name="audit")
 
 

@@ -14,7 +14,7 @@ CANNOT_RUN: Final = 2
 FAILED: Final = 4
 """kvfence itself failed, or could not tell what it found."""
 READER_LEFT: Final = 141
-"""Whoever read standard output closed it before the end, as `head` does."""
+"""The reader of standard output closed it before the end, as `head` does."""
 SUMMARY: Final = (
     "0 holds, 1 violated, 2 cannot run, 3 undetermined, 4 kvfence itself failed, "
     f"{INTERRUPTED} interrupted by Ctrl-C."

@@ -1,4 +1,4 @@
-"""Names and limits that the command line tells before anything else is loaded: it stays quick to start."""
+"""Names and limits that the command line prints before anything else is loaded, so that it starts fast."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def cores() -> int:
 
 
 def _begin(parent: int) -> None:
-    """In a process of its own: whoever started it handles Ctrl-C, and it does not outlive that one."""
+    """Begins a process: its parent handles Ctrl-C for it, and it does not outlive the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

@@ -55,6 +55,12 @@ def paragraph(text: str, *, width: int, indent: str = "", hanging: str | None = 
     )
 
 
+def item(text: str, width: int, indent: int = 0, hanging: int | None = None) -> str:
+    """A paragraph whose lines after the first are indented by ``hanging``, four more if it is not given."""
+    after = indent + 4 if hanging is None else hanging
+    return paragraph(text, width=width, indent=" " * indent, hanging=" " * after)
+
+
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """The sizes of sorts as a report prints them: ``Block 2, Request 1``."""
     return ", ".join(f"{sort} {size}" for sort, size in sizes.items())

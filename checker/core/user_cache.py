@@ -1,4 +1,4 @@
-"""The user's cache: its folders, which nobody else may write to, and files that carry their digest."""
+"""The user's cache: its folders, which no one else may write to, and files that carry their digest."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _raise(error: OSError) -> None:
 def _check(path: Path, *, modes: bool = True, sticky: bool = False) -> None:
     """Raises NotOurs for what another user owns or may write to; root may. Links and what they lead to count.
 
-    A ``sticky`` folder may be written to by all: nobody but the owner can replace what is in it. Without
-    ``modes`` it does not matter who may write: nobody else gets there. FileNotFoundError.
+    A ``sticky`` folder may be written to by all: no one but the owner can replace what is in it. Without
+    ``modes`` it does not matter who may write: no one else gets there. FileNotFoundError.
     """
     try:
         found = [path.lstat()]
@@ -96,7 +96,7 @@ def _check(path: Path, *, modes: bool = True, sticky: bool = False) -> None:
 
 
 def _private_group(gid: int) -> bool:
-    """Whether the group is the user's own, with nobody else in it, as many systems make one for each user."""
+    """Whether the group is the user's own, with no one else in it, as many systems make one for each user."""
     try:
         user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:

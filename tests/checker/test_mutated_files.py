@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from check_speed import serving_trace
@@ -15,6 +15,7 @@ from check_speed import serving_trace
 from kvfence.checker.analysis.recorded.explain import explain_trace
 from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json, read_case
 from kvfence.checker.cli import app as cli
+from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.order.race_check import check_order_trace
 from kvfence.spec import events as ev
@@ -24,6 +25,9 @@ from kvfence.spec.files.order_traces import OrderTraceWriter
 from kvfence.spec.files.traces import TraceReader, TraceWriter
 
 PIECES = (b"9" * 19, b"-", b"\n", b"{", b"}", b'"', b"\0", b"\\u0000", b"1e999", b"null", b"[[[[", b"\x1b[2J")
+JUDGES: dict[str, Callable[[Path], Any]] = {
+    "explain": explain_trace, "check": check_trace, "races": check_order_trace
+}  # fmt: skip
 FEW, MANY = 100, 900
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
@@ -85,13 +89,9 @@ def judged(command: str, path: Path, number: int, capsys: Capture) -> int:
     if number % 10 == 0:
         return exit_code([command, str(path)], capsys)
     try:
-        if command == "explain":
-            found = explain_trace(path).verdict
-        else:
-            found = (check_trace(path) if command == "check" else check_order_trace(path)).verdict
+        return EXIT_CODES[JUDGES[command](path).verdict]
     except CannotRun:
         return 2
-    return {"holds": 0, "violated": 1, "undetermined": 3}[found]
 
 
 def exit_code(arguments: list[str], capsys: Capture) -> int:

@@ -22,6 +22,15 @@ HEADER = ev.Header(producer="test", pools=(ev.Pool("gpu", 8),))
 SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    """The beginning of a production trace, to be replayed."""
+    pytest.importorskip("torch")
+    path = tmp_path / "workload"
+    path.write_bytes(SAMPLE.read_bytes()[:20_000].rpartition(b"\n")[0] + b"\n")
+    return path
+
+
 def test_a_report_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -172,14 +181,11 @@ def test_a_killed_recording_leaves_its_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["same", "hard link", "symbolic link"])
 @pytest.mark.parametrize("option", ["--record", "--record-order", "--metrics"])
 def test_a_replay_never_writes_over_its_workload(
-    tmp_path: Path, how: str, option: str, kvfence: CommandLine
+    workload: Path, how: str, option: str, kvfence: CommandLine
 ) -> None:
-    pytest.importorskip("torch")
-    workload, path = tmp_path / "workload", tmp_path / "workload"
-    workload.write_bytes(SAMPLE.read_bytes()[:20_000].rpartition(b"\n")[0] + b"\n")
-    before = workload.read_bytes()
+    path, before = workload, workload.read_bytes()
     if how != "same":
-        path = tmp_path / "link"
+        path = workload.with_name("link")
         (path.hardlink_to if how == "hard link" else path.symlink_to)(workload)
     kvfence.refuses("replay", workload, option, path, "--requests", 1)
     assert workload.read_bytes() == before
@@ -188,25 +194,22 @@ def test_a_replay_never_writes_over_its_workload(
 @pytest.mark.parametrize(
     "more", [["--design", "unpinned_lookups"], ["--design", "lost_store"], ["--block-size", "0"], []]
 )
-def test_a_refused_replay_leaves_no_file(tmp_path: Path, more: list[str], kvfence: CommandLine) -> None:
-    pytest.importorskip("torch")
-    workload = tmp_path / "workload"
-    workload.write_bytes(
-        SAMPLE.read_bytes()[:20_000].rpartition(b"\n")[0] + (b"" if more else b"\nnonsense\n")
-    )
-    made = {name: tmp_path / name for name in ("record", "record-order", "metrics")}
+def test_a_refused_replay_leaves_no_file(workload: Path, more: list[str], kvfence: CommandLine) -> None:
+    if not more:
+        workload.write_bytes(workload.read_bytes() + b"nonsense\n")
+    made = {name: workload.with_name(name) for name in ("record", "record-order", "metrics")}
     options = [word for name, path in made.items() for word in (f"--{name}", str(path))]
     code = kvfence("replay", workload, *more, *options).code
     if code == 2:
-        assert list(tmp_path.iterdir()) == [workload]
+        assert list(workload.parent.iterdir()) == [workload]
     assert code == 2 or more == ["--design", "lost_store"]
 
 
 def test_an_explanation_never_writes_over_its_trace(tmp_path: Path, kvfence: CommandLine) -> None:
     trace = tmp_path / "slots.svg"
     with TraceWriter(trace, HEADER) as record:
-        record(ev.Alloc("gpu", "req:1.0", [1]))
-        record(ev.Alloc("gpu", "req:2.0", [1]))
+        for request in (1, 2):
+            record(ev.Alloc("gpu", f"req:{request}.0", [1]))
     before = trace.read_bytes()
     assert "is read by this run" in kvfence.refuses("explain", trace, "--html", trace)
     kvfence("explain", trace, "--svg", tmp_path)

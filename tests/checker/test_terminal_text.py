@@ -3,6 +3,7 @@
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from kvfence.spec.files.visible import json_visible, visible, visible_line
 
 CHECKER = Path(cli.__file__).parents[1]
 NASTY = "a\x1b[31mb\x00c\x7fd\x9be\u202ef\u2066g\rh\x07"
+PRINTERS = {"print", "typer.echo", "click.echo", "sys.stdout.write", "sys.stderr.write"}
 COMMANDING = set(NASTY) - set("a[31mbcdefgh")
 
 
@@ -50,8 +52,8 @@ def test_a_name_stays_within_its_line() -> None:
 def _trace(path: Path) -> Path:
     header = ev.Header(producer=NASTY, pools=(ev.Pool(NASTY, 4),))
     with TraceWriter(path, header) as record:
-        record(ev.Alloc(NASTY, f"req:{NASTY}.0", [1]))
-        record(ev.Alloc(NASTY, f"req:{NASTY}.1", [1]))
+        for generation in (0, 1):
+            record(ev.Alloc(NASTY, f"req:{NASTY}.{generation}", [1]))
     return path
 
 
@@ -96,26 +98,24 @@ def test_no_command_lets_a_name_through(
     nasty_name = "x\x1b]0;\u202e\x9b\x7f\udcff"
     bad_file = tmp_path / f"{nasty_name}.py"
     bad_file.write_text(MACHINE.format(nasty=NASTY))
-    line = {
-        "check": lambda: ["check", str(_trace(tmp_path / nasty_name))],
-        "races": lambda: ["races", str(_order_trace(tmp_path / nasty_name))],
-        "explain": lambda: ["explain", str(_trace(tmp_path / nasty_name))],
-        "explain race": lambda: ["explain", str(_order_trace(tmp_path / nasty_name))],
-        "verify": lambda: ["verify", "--engine", "explore", "--machine", f"{bad_file}:build"],
-        "review": lambda: ["review", f"{bad_file}:build", f"{bad_file}:build", "--no-prove"],
-        "missing": lambda: ["check", str(tmp_path / f"no{nasty_name}")],
-        "usage": lambda: [f"no{nasty_name}"],
-    }[command]()
-    cli.run(
-        [
-            *line,
-            *(["--format", "json"] if json_too and line[0] in ("check", "races", "verify", "review") else []),
-        ]
-    )
-    told = "".join(capsys.readouterr())
-    assert told
-    assert not [c for c in told if c != "\n" and not c.isprintable()]
-    assert "\\x1b" in told or "\\u001b" in told
+    machine = f"{bad_file}:build"
+    line: list[Any] = {
+        "check": ["check", _trace],
+        "races": ["races", _order_trace],
+        "explain": ["explain", _trace],
+        "explain race": ["explain", _order_trace],
+        "verify": ["verify", "--engine", "explore", "--machine", machine],
+        "review": ["review", machine, machine, "--no-prove"],
+        "missing": ["check", str(tmp_path / f"no{nasty_name}")],
+        "usage": [f"no{nasty_name}"],
+    }[command]
+    line = [str(part(tmp_path / nasty_name)) if callable(part) else part for part in line]
+    more = ["--format", "json"] if json_too and line[0] in ("check", "races", "verify", "review") else []
+    cli.run([*line, *more])
+    printed = "".join(capsys.readouterr())
+    assert printed
+    assert not [c for c in printed if c != "\n" and not c.isprintable()]
+    assert "\\x1b" in printed or "\\u001b" in printed
 
 
 def test_everything_is_printed_by_one_function() -> None:
@@ -125,13 +125,7 @@ def test_everything_is_printed_by_one_function() -> None:
         if path.name == "terminal_text.py" or "skeleton" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "print",
-                "typer.echo",
-                "click.echo",
-                "sys.stdout.write",
-                "sys.stderr.write",
-            ):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTERS:
                 wrong.append(f"{path.relative_to(CHECKER)}:{node.lineno}")
     assert not wrong
 

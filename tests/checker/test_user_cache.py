@@ -26,11 +26,14 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def give_away(path: Path) -> None:
-    """Let it belong to another user."""
-    if os.getuid():
+def tampered(path: Path, how: str = "somebody") -> None:
+    """Makes it one that another user owns (``somebody``), or that ``others`` may write to."""
+    if how == "others":
+        path.chmod(0o777)
+    elif os.getuid():
         pytest.skip("only root can give files away")
-    os.lchown(path, SOMEBODY, SOMEBODY)
+    else:
+        os.lchown(path, SOMEBODY, SOMEBODY)
 
 
 def test_folders_are_made_for_the_user_alone(base: Path) -> None:
@@ -45,10 +48,7 @@ def test_a_folder_of_others_on_the_way_is_refused_and_not_compiled_into(
 ) -> None:
     made("releases")
     path = base.parent / which
-    if change == "others":
-        path.chmod(0o777)
-    else:
-        give_away(path)
+    tampered(path, change)
     with pytest.raises(CannotRun) as error:
         cache_folder("releases")
     assert str(path) in str(error.value)
@@ -57,7 +57,7 @@ def test_a_folder_of_others_on_the_way_is_refused_and_not_compiled_into(
         assert base not in folder.parents
 
 
-def test_a_shared_folder_whose_files_nobody_else_can_replace_may_hold_the_cache(base: Path) -> None:
+def test_a_shared_folder_whose_files_no_one_else_can_replace_may_hold_the_cache(base: Path) -> None:
     base.chmod(0o1777)
     assert made("one").is_dir()
 
@@ -67,14 +67,6 @@ def write(path: Path, mode: int = 0o644) -> Path:
     path.write_text("")
     path.chmod(mode)
     return path
-
-
-def tampered(path: Path, how: str) -> None:
-    """Make a file one that others wrote, or may write."""
-    if how == "somebody":
-        give_away(path)
-    else:
-        path.chmod(0o666)
 
 
 @pytest.mark.parametrize("how", ["somebody", "others"])
@@ -109,17 +101,17 @@ def test_a_lab_that_others_may_change_is_not_run(
 
 
 def test_bytecode_of_another_user_is_not_run(base: Path, tmp_path: Path) -> None:
-    give_away(write(base / "kvfence" / "bytecode" / "site.pyc"))
+    tampered(write(base / "kvfence" / "bytecode" / "site.pyc"))
     (base / "kvfence" / "bytecode").chmod(0o755)
     (base / "kvfence").chmod(0o755)
     with pytest.raises(CannotRun, match=r"site\.pyc: belongs to another user"):
         lab_environment(Release("9.9.9", tmp_path, "here"), tmp_path / "scratch")
 
 
-def test_modes_do_not_matter_where_nobody_else_gets_in_and_owners_do(base: Path) -> None:
+def test_modes_do_not_matter_where_no_one_else_gets_in_and_owners_do(base: Path) -> None:
     path = write(made("one") / "deep" / "file", 0o666)
     check_tree(base / "kvfence" / "one")
-    give_away(path)
+    tampered(path)
     with pytest.raises(NotOurs, match="belongs to another user"):
         check_tree(base / "kvfence" / "one")
 

@@ -7,27 +7,26 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.shared.options import write_folder
+from kvfence.checker.cli.shared.options import File, Folder, with_help, write_folder
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.text_tables import terminal_width
 from kvfence.spec.files.outputs import check_outputs, write_text
 
 
+@with_help(
+    {
+        "trace": "A trace or an order trace: JSON lines, compressed with zstd if its name ends in .zst.",
+        "which": "Explain the Nth violation or race.",
+        "html": "Write one HTML page, with pictures.",
+        "svg": "Write each picture to this folder as an SVG file.",
+    }
+)
 def explain(
-    trace: Annotated[
-        Path,
-        typer.Argument(
-            help="A trace or an order trace: JSON lines, compressed with zstd if its name ends in .zst."
-        ),
-    ],
-    which: Annotated[int, typer.Option(min=1, metavar="N", help="Explain the Nth violation or race.")] = 1,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one HTML page, with pictures.")
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each picture to this folder as an SVG file.")
-    ] = None,
+    trace: Path,
+    which: Annotated[int, typer.Option(min=1, metavar="N")] = 1,
+    html: File = None,
+    svg: Folder = None,
 ) -> int:
     """Explain a violation of a recorded trace: the events that led to it, and the holders of each slot.
 

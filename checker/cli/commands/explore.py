@@ -8,19 +8,25 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.shared.options import Sizes
+from kvfence.checker.cli.shared.options import Sizes, with_help
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
 
 
+@with_help(
+    {
+        "machine": "A machine, or FILE.py:MACHINE.",
+        "design": "The first design on the page; for a file, FILE.py:BUILDER+FAULT.",
+        "port": "The port of the page. 0: any free port.",
+        "browser": "Open the page in a browser.",
+    }
+)
 def explore(
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine, or FILE.py:MACHINE.")],
-    design: Annotated[
-        str | None, typer.Option(help="The first design on the page; for a file, FILE.py:BUILDER+FAULT.")
-    ] = None,
+    machine: Annotated[str, typer.Argument(metavar="MACHINE")],
+    design: str | None = None,
     size: Sizes = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page. 0: any free port.")] = 0,
-    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--open/--no-open")] = True,
 ) -> int:
     """Step through a machine on a local web page, until Ctrl-C."""
     import webbrowser

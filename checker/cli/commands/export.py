@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvfence.checker.cli.shared.options import DESIGN_HELP, Sizes, write_folder
+from kvfence.checker.cli.shared.options import DESIGN_HELP, Sizes, with_help, write_folder
 from kvfence.checker.core.names import SOUND
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.checker.core.units import parse_sizes
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 Language = Literal["tla", "promela", "mermaid"]
 
 
+@with_help(
+    {
+        "machine": "A machine of kvfence verify.",
+        "folder": "The folder to write to.",
+        "language": "TLA+ for TLC, Promela for Spin, or Mermaid state diagrams.",
+        "design": DESIGN_HELP,
+    }
+)
 def export(
-    machine: Annotated[str, typer.Argument(help="A machine of kvfence verify.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")],
-    language: Annotated[
-        Language, typer.Option("--as", help="TLA+ for TLC, Promela for Spin, or Mermaid state diagrams.")
-    ] = "tla",
-    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = SOUND,
+    machine: str,
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    language: Annotated[Language, typer.Option("--as")] = "tla",
+    design: str = SOUND,
     size: Sizes = None,
 ) -> int:
     """Write a machine as TLA+ (with a configuration for TLC), Promela or Mermaid.

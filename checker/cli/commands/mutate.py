@@ -6,25 +6,26 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.shared.options import DEFAULT_MEMORY, Format, Sizes, print_report
+from kvfence.checker.cli.shared.options import DEFAULT_MEMORY, Format, Sizes, print_report, with_help
 from kvfence.checker.cli.shared.progress_line import count_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.units import parse_memory, parse_sizes
 
 
+@with_help(
+    {
+        "machine": "Only this machine. Default: every machine.",
+        "only": "Only mutants whose name matches, e.g. 'evict: *'.",
+        "memory": "The most memory that one mutant may use, e.g. 4GiB.",
+        "accepted": "Also list the surviving mutants that the machines accept.",
+    }
+)
 def mutate(
-    machine: Annotated[str | None, typer.Option(help="Only this machine. Default: every machine.")] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Only mutants whose name matches, e.g. 'evict: *'."),
-    ] = None,
+    machine: str | None = None,
+    only: Annotated[str | None, typer.Option(metavar="PATTERN")] = None,
     size: Sizes = None,
-    memory: Annotated[
-        str, typer.Option(help="The most memory that one mutant may use, e.g. 4GiB.")
-    ] = DEFAULT_MEMORY,
-    accepted: Annotated[
-        bool, typer.Option("--accepted", help="Also list the surviving mutants that the machines accept.")
-    ] = False,
+    memory: str = DEFAULT_MEMORY,
+    accepted: Annotated[bool, typer.Option("--accepted")] = False,
     output: Format = "text",
 ) -> int:
     """Change the machines in small ways, and report which invariants detect each change."""

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from kvfence.checker.cli.shared.options import with_help
 from kvfence.checker.core.terminal_text import print_out
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.files.outputs import write_text
@@ -22,11 +23,8 @@ FILES: Final = {
 """Where each file of the skeleton goes."""
 
 
-def new(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder to write to; made if it is missing.")
-    ],
-) -> int:
+@with_help({"folder": "The folder to write to; made if it is missing."})
+def new(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> int:
     """Start your own specification: a small one with its tests, and a workflow that reviews changes."""
     places = {source: folder / place for source, place in FILES.items()}
     there = [str(place) for place in places.values() if os.path.lexists(place)]

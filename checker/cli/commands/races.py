@@ -7,25 +7,22 @@ from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.shared.options import Format, print_report
+from kvfence.checker.cli.shared.options import Count, Format, print_report, with_help
 from kvfence.checker.cli.shared.progress_line import count_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 
 
+@with_help(
+    {
+        "trace": "An order trace: JSON lines, compressed with zstd if its name ends in .zst.",
+        "limit": "Stop after this many different races; 0: read to the end.",
+        "explain": "Explain the first N races, each with a schedule that corrupts data.",
+    }
+)
 def races(
-    trace: Annotated[
-        Path,
-        typer.Argument(help="An order trace: JSON lines, compressed with zstd if its name ends in .zst."),
-    ],
-    limit: Annotated[
-        int, typer.Option(min=0, help="Stop after this many different races; 0: read to the end.")
-    ] = 0,
-    explain: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Explain the first N races, each with a schedule that corrupts data."
-        ),
-    ] = 0,
+    trace: Path,
+    limit: Count = 0,
+    explain: Annotated[int, typer.Option(min=0, metavar="N")] = 0,
     output: Format = "text",
 ) -> int:
     """Find accesses to the same memory that nothing orders, in a recorded trace of threads and streams."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvfence.checker.cli.shared.options import Format, print_report
+from kvfence.checker.cli.shared.options import Format, print_report, with_help
 from kvfence.checker.cli.shared.progress_line import count_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.units import parse_counts
@@ -22,24 +22,22 @@ DECLARED = {d.name: d for d in DECLARATIONS if d.option.on_command_line}
 """The options of a replay that the command line has, by name."""
 
 
+@with_help(
+    {
+        "workload": "A production trace in Mooncake's format.",
+        "judge": "Judge every event; contents are compared in any case.",
+        "record": "Write a trace of the run, compressed if the name ends in .zst.",
+        "record_order": "Write an order trace of the run, for kvfence races.",
+        "metrics": "Write the run's metrics in the format of Prometheus.",
+    }
+)
 def replay(
-    workload: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A production trace in Mooncake's format.")
-    ],
+    workload: Annotated[Path, typer.Argument(metavar="TRACE")],
     *,
-    judge: Annotated[
-        bool,
-        typer.Option("--assert/--no-assert", help="Judge every event; contents are compared in any case."),
-    ] = True,
-    record: Annotated[
-        Path | None, typer.Option(help="Write a trace of the run, compressed if the name ends in .zst.")
-    ] = None,
-    record_order: Annotated[
-        Path | None, typer.Option(help="Write an order trace of the run, for kvfence races.")
-    ] = None,
-    metrics: Annotated[
-        Path | None, typer.Option(help="Write the run's metrics in the format of Prometheus.")
-    ] = None,
+    judge: Annotated[bool, typer.Option("--assert/--no-assert")] = True,
+    record: Path | None = None,
+    record_order: Path | None = None,
+    metrics: Path | None = None,
     output: Format = "text",
     **given: Any,
 ) -> int:

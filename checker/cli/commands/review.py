@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvfence.checker.cli.shared.options import DEFAULT_MEMORY, Format, Sizes, Threads, print_report
+from kvfence.checker.cli.shared import options as opt
 from kvfence.checker.cli.shared.progress_line import machine_progress
 from kvfence.checker.core.names import MOST_PAIRS, PROOF_SECONDS
 from kvfence.checker.core.terminal_text import print_out
@@ -18,54 +17,44 @@ from kvfence.spec.files.outputs import check_outputs, files_of
 _SIDE = "A design, FILE.py:MACHINE, or REV: and one of these."
 
 
+@opt.with_help(
+    {
+        "base": _SIDE,
+        "change": _SIDE,
+        "machine": "Only this machine. Default: every machine that either side touches.",
+        "memory": "The most memory that one search may use, e.g. 4GiB.",
+        "pairs": "The most pairs of states to examine for new and lost behaviours.",
+        "symmetry": "Count states that differ only in the names of elements as one state.",
+        "prove": "Prove for any size the invariants that the change concerns and that hold.",
+        "prove_seconds": "The most time that all proofs together may take.",
+        "second_solver": "Decide the proofs again with another solver: cvc5.",
+        "html": "Write one HTML page with pictures.",
+        "markdown": "Write Markdown for a comment on a pull request.",
+        "junit": "Write JUnit XML.",
+        "sarif": "Write SARIF 2.1.0.",
+        "json": "Write the whole review as JSON.",
+        "github": "Print GitHub workflow commands that annotate the changed lines.",
+    }
+)
 def review(
-    base: Annotated[str, typer.Argument(help=_SIDE)],
-    change: Annotated[str, typer.Argument(help=_SIDE)],
-    machine: Annotated[
-        str | None, typer.Option(help="Only this machine. Default: every machine that either side touches.")
-    ] = None,
-    size: Sizes = None,
-    memory: Annotated[
-        str, typer.Option(help="The most memory that one search may use, e.g. 4GiB.")
-    ] = DEFAULT_MEMORY,
-    threads: Threads = None,
-    pairs: Annotated[
-        int, typer.Option(min=0, help="The most pairs of states to examine for new and lost behaviours.")
-    ] = MOST_PAIRS,
-    symmetry: Annotated[
-        bool,
-        typer.Option(
-            "--symmetry/--no-symmetry",
-            help="Count states that differ only in the names of elements as one state.",
-        ),
-    ] = True,
-    prove: Annotated[
-        bool,
-        typer.Option(
-            "--prove/--no-prove",
-            help="Prove for any size the invariants that the change concerns and that hold.",
-        ),
-    ] = True,
-    prove_seconds: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="The most time that all proofs together may take.")
-    ] = PROOF_SECONDS,
-    second_solver: Annotated[
-        str | None, typer.Option(help="Decide the proofs again with another solver: cvc5.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one HTML page with pictures.")
-    ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown for a comment on a pull request.")
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
-    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF 2.1.0.")] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the whole review as JSON.")] = None,
-    github: Annotated[
-        bool,
-        typer.Option("--github", help="Print GitHub workflow commands that annotate the changed lines."),
-    ] = False,
-    output: Format = "text",
+    base: str,
+    change: str,
+    machine: str | None = None,
+    size: opt.Sizes = None,
+    memory: str = opt.DEFAULT_MEMORY,
+    threads: opt.Threads = None,
+    pairs: opt.Count = MOST_PAIRS,
+    symmetry: bool = True,
+    prove: bool = True,
+    prove_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS")] = PROOF_SECONDS,
+    second_solver: str | None = None,
+    html: opt.File = None,
+    markdown: opt.File = None,
+    junit: opt.File = None,
+    sarif: opt.File = None,
+    json: opt.File = None,
+    github: Annotated[bool, typer.Option("--github")] = False,
+    output: opt.Format = "text",
 ) -> int:
     """Compare two designs: what the change breaks and what it fixes, each with a shortest counterexample.
 
@@ -80,8 +69,8 @@ def review(
     if second_solver is not None and not prove:
         raise CannotRun("--no-prove leaves nothing for --second-solver to decide: leave out one of them")
     files = {"html": html, "markdown": markdown, "junit": junit, "sarif": sarif, "json": json}
-    options = {f"--{name}": path for name, path in files.items()}
-    check_outputs(options, inputs=files_of(base) + files_of(change))
+    outputs = {f"--{name}": path for name, path in files.items()}
+    check_outputs(outputs, inputs=files_of(base) + files_of(change))
     sizes, limit = parse_sizes(size or []), parse_memory(memory)
     with machine_progress() as progress:
         found = run_review(
@@ -96,7 +85,7 @@ def review(
             proving=Proving(prove_seconds, second_solver) if prove else None,
             progress=progress,
         )
-    print_report(found, output, review_text)
+    opt.print_report(found, output, review_text)
     write(found, files)
     if github:
         from kvfence.checker.report.ci.annotations import github_annotations

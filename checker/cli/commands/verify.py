@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from kvfence.checker.cli.shared.options import (
-    DEFAULT_MEMORY,
-    DESIGN_HELP,
-    Format,
-    Sizes,
-    Threads,
-    print_report,
-)
+from kvfence.checker.cli.shared import options as opt
 from kvfence.checker.cli.shared.progress_line import machine_progress
 from kvfence.checker.core.exit_codes import EXIT_CODES
 from kvfence.checker.core.names import ENGINES, SOUND
@@ -23,82 +15,48 @@ from kvfence.checker.core.terminal_text import print_err
 from kvfence.checker.core.units import parse_memory, parse_sizes
 from kvfence.spec.files.outputs import check_outputs, files_of
 
-MachineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|FILE.py:MACHINE",
-        help="Only this machine. Default: every machine that the design touches.",
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        help=f"One of {', '.join(ENGINES)}. Default: {ENGINES[0]}; interpret where values exceed 64 bits."
-    ),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        help=f"The most memory that one machine may use, e.g. 4GiB. Default: {DEFAULT_MEMORY}; "
-        "with engine gpu, the memory of the GPU."
-    ),
-]
-UntilOption = Annotated[
-    Literal["first", "end"] | None,
-    typer.Option(
-        help="Stop at the first violation, or explore to the end. "
-        "Default: first for a faulty design, end for a sound one."
-    ),
-]
-SymmetryOption = Annotated[
-    bool,
-    typer.Option("--symmetry", help="Count states that differ only in the names of elements as one state."),
-]
-CheckpointOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Save the search to this folder as it runs, and resume from there."),
-]
-ExportOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write the proofs of engine smt as SMT-LIB 2 files.")
-]
-SecondSolverOption = Annotated[
-    str | None, typer.Option(help="Decide the proofs of engine smt again with another solver: cvc5.")
-]
-InferLemmasOption = Annotated[
-    bool, typer.Option("--infer-lemmas", help="Let engine smt search for lemmas that the proofs lack.")
-]
-WalksOption = Annotated[
-    int | None, typer.Option(min=1, help="Random walks of engine swarm. Default: 1048576.")
-]
-StepsOption = Annotated[
-    int | None, typer.Option(min=1, help="Steps of each walk of engine swarm. Default: 1000.")
-]
-SeedOption = Annotated[
-    int | None, typer.Option(min=0, help="The random seed of the walks of engine swarm. Default: 0.")
-]
-RecordOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the first counterexample as a trace.")
-]
+Positive = Annotated[int | None, typer.Option(min=1)]
 
 
+@opt.with_help(
+    {
+        "machine": "Only this machine. Default: every machine that the design touches.",
+        "design": opt.DESIGN_HELP,
+        "engine": f"One of {', '.join(ENGINES)}. "
+        f"Default: {ENGINES[0]}; interpret where values exceed 64 bits.",
+        "memory": f"The most memory that one machine may use, e.g. 4GiB. Default: {opt.DEFAULT_MEMORY}; "
+        "with engine gpu, the memory of the GPU.",
+        "until": "Stop at the first violation, or explore to the end. "
+        "Default: first for a faulty design, end for a sound one.",
+        "symmetry": "Count states that differ only in the names of elements as one state.",
+        "checkpoint": "Save the search to this folder as it runs, and resume from there.",
+        "export": "Write the proofs of engine smt as SMT-LIB 2 files.",
+        "second_solver": "Decide the proofs of engine smt again with another solver: cvc5.",
+        "infer_lemmas": "Let engine smt search for lemmas that the proofs lack.",
+        "walks": "Random walks of engine swarm. Default: 1048576.",
+        "steps": "Steps of each walk of engine swarm. Default: 1000.",
+        "seed": "The random seed of the walks of engine swarm. Default: 0.",
+        "record": "Write the first counterexample as a trace.",
+    }
+)
 def verify(
-    machine: MachineOption = None,
-    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = SOUND,
-    size: Sizes = None,
-    engine: EngineOption = None,
-    memory: MemoryOption = None,
-    until: UntilOption = None,
-    threads: Threads = None,
-    symmetry: SymmetryOption = False,
-    checkpoint: CheckpointOption = None,
-    export: ExportOption = None,
-    second_solver: SecondSolverOption = None,
-    infer_lemmas: InferLemmasOption = False,
-    walks: WalksOption = None,
-    steps: StepsOption = None,
-    seed: SeedOption = None,
-    record: RecordOption = None,
-    output: Format = "text",
+    machine: Annotated[str | None, typer.Option(metavar="NAME|FILE.py:MACHINE")] = None,
+    design: str = SOUND,
+    size: opt.Sizes = None,
+    engine: str | None = None,
+    memory: str | None = None,
+    until: Literal["first", "end"] | None = None,
+    threads: opt.Threads = None,
+    symmetry: Annotated[bool, typer.Option("--symmetry")] = False,
+    checkpoint: opt.Folder = None,
+    export: opt.Folder = None,
+    second_solver: str | None = None,
+    infer_lemmas: Annotated[bool, typer.Option("--infer-lemmas")] = False,
+    walks: Positive = None,
+    steps: Positive = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    record: opt.File = None,
+    output: opt.Format = "text",
 ) -> int:
     """Check the machines of the specification: every state that they can reach at the given sizes.
 
@@ -112,7 +70,7 @@ def verify(
     files = files_of(machine)
     check_outputs({"--record": record}, inputs=files)
     sizes = parse_sizes(size or [])
-    limit = None if memory is None and engine == "gpu" else parse_memory(memory or DEFAULT_MEMORY)
+    limit = None if memory is None and engine == "gpu" else parse_memory(memory or opt.DEFAULT_MEMORY)
     with machine_progress() as progress:
         found = run_verify(
             design,
@@ -133,7 +91,7 @@ def verify(
         )
     if engine == "gpu" and int(os.environ.get("RANK", "0")) > 0:
         return EXIT_CODES[found.verdict]  # under torchrun the first rank reports
-    print_report(found, output, verification_text)
+    opt.print_report(found, output, verification_text)
     if record is not None and not record_counterexample(found, record, files):
         print_err(f"{record}: not written, because no counterexample consists of events")
     return EXIT_CODES[found.verdict]

@@ -1,4 +1,4 @@
-"""Serves the explorer's page and its answers on the loopback interface, to whoever has the token.
+"""Serves the explorer's page and its answers on the loopback interface, to clients that have the token.
 
 A page of another origin gets nothing, also where a name server tells its browser that the origin is this
 computer (DNS rebinding): Host and Origin are compared with the address that was printed.
@@ -25,6 +25,14 @@ from kvfence.spec.errors import CannotRun
 
 PAGE: Final = Path(__file__).parent / "page.html"
 LOCAL: Final = "127.0.0.1"
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Headers of every answer, beside the policy of the page."""
 MOST_CONNECTIONS: Final = 32
 """Connections at a time, each with a thread. One more ends the one that has waited longest without asking."""
 PATIENCE: Final = 10.0
@@ -39,13 +47,10 @@ class ExplorerServer:
         self.token = secrets.token_urlsafe(16)
         self._walking = threading.Lock()
         self._searching = threading.Lock()
-        self._page = PAGE.read_text(encoding="utf-8").replace("/*palette*/", palette())
-        self._policy = page_policy(
-            inline(self._page, "style"),
-            inline(self._page, "script"),
-            "connect-src 'self'",
-            "frame-ancestors 'none'",
-        )
+        self.page = PAGE.read_text(encoding="utf-8").replace("/*palette*/", palette())
+        styles, scripts = inline(self.page, "style"), inline(self.page, "script")
+        policy = page_policy(styles, scripts, "connect-src 'self'", "frame-ancestors 'none'")
+        self.headers = HEADERS | {"Content-Security-Policy": policy}
         try:
             self._http = _Bounded((LOCAL, port), self._handler())
         except OSError as error:
@@ -63,7 +68,7 @@ class ExplorerServer:
         self._http.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
-        """No more answers."""
+        """Stops answering."""
         self._http.shutdown()
         self._http.server_close()
 
@@ -78,10 +83,6 @@ class ExplorerServer:
             if what == "translate":
                 return {"path": self.explorer.translate(design, path, asked.get("to", ""))}
             return self.explorer.position(design, path, asked.get("other") or None)
-
-    def page(self) -> str:
-        """The page, complete in itself."""
-        return self._page
 
     def from_elsewhere(self, hosts: list[str], origins: list[str]) -> bool:
         """Whether a request with these Host and Origin headers is none of the page that was printed."""
@@ -107,7 +108,7 @@ class ExplorerServer:
                 if not secrets.compare_digest(token.encode(), server.token.encode()):
                     self._send(403, "text/plain", "kvfence: this address lacks the token that was printed")
                 elif what == "":
-                    self._send(200, "text/html", server.page())
+                    self._send(200, "text/html", server.page)
                 elif what in ("position", "search", "translate"):
                     asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
                     self._answer(lambda: server.answer(what, asked))
@@ -138,12 +139,8 @@ class ExplorerServer:
 
             def end_headers(self) -> None:
                 """Adds what every answer has, an error of the library included."""
-                self.send_header("Cache-Control", "no-store")
-                self.send_header("Content-Security-Policy", server._policy)
-                self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-                self.send_header("Referrer-Policy", "no-referrer")
-                self.send_header("X-Content-Type-Options", "nosniff")
-                self.send_header("X-Frame-Options", "DENY")
+                for name, value in server.headers.items():
+                    self.send_header(name, value)
                 super().end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
@@ -153,7 +150,7 @@ class ExplorerServer:
 
 
 class _Bounded(ThreadingHTTPServer):
-    """A thread for each connection, of a few: who does not ask is not waited for."""
+    """A thread for each connection, of a few at a time; one that does not ask is ended."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -176,7 +173,7 @@ class _Bounded(ThreadingHTTPServer):
         return True
 
     def service_actions(self) -> None:
-        """Now and then: ends those that took too long to ask, a byte at a time perhaps."""
+        """Ends, now and then, connections that took too long to ask, a byte at a time perhaps."""
         with self._change:
             late = time.monotonic() - PATIENCE
             for one in [one for one, since in self._open.items() if 0 < since < late]:
@@ -189,7 +186,7 @@ class _Bounded(ThreadingHTTPServer):
                 self._open[connection] = 0.0
 
     def shutdown_request(self, request: Any) -> None:
-        """The connection is over."""
+        """Forgets the connection and closes it."""
         with self._change:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -200,7 +197,7 @@ class _Bounded(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is none of the user's troubles."""
+        """Ignores a connection that breaks: the user has done nothing wrong."""
 
 
 def _path(text: str) -> list[int]:

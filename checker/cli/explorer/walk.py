@@ -7,7 +7,7 @@ its sizes only, so a link with them leads to the same place again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -80,6 +80,7 @@ class Explorer:
         machine = walker.machine
         enabled = walker.enabled(state)
         terminal = not enabled and walker.terminal(state)
+        differing, beside = self._compared(walker, taken, state, other) if other else ({}, None)
         found: Json = {
             "machine": machine.name,
             "doc": (machine.doc or "").strip().split("\n\n")[0],
@@ -88,7 +89,7 @@ class Explorer:
             "sizes": dict(walker.sizes),
             "path": list(path),
             "steps": [_step(walker, one) for one in taken],
-            "tables": _tables(walker, state, self._differing(walker, taken, state, other)),
+            "tables": _tables(walker, state, differing),
             "slots": _slots(walker, state),
             "actions": [{"index": i.index, "name": str(i), "doc": _first(i.action.doc)} for i in enabled],
             "stuck": "" if enabled else ("an end" if terminal else "a deadlock"),
@@ -96,8 +97,8 @@ class Explorer:
             "goals": _goals(walker, state),
             "jumps": _jumps(machine),
         }
-        if other:
-            found["other"] = self._beside(other, taken)
+        if beside:
+            found["other"] = beside
         return found
 
     def search(self, design: str, name: str) -> list[int]:
@@ -121,15 +122,8 @@ class Explorer:
 
     def translate(self, design: str, path: Sequence[int], to: str) -> list[int]:
         """The indexes of the same actions in another design, as far as it has and allows them."""
-        mine, theirs = self.walker(design), self.walker(to)
-        state, out = theirs.initial(), list[int]()
-        for one in self._walk(mine, path):
-            instance = _same(theirs, state, one.instance)
-            if instance is None:
-                break
-            state, _ = theirs.step(state, instance)
-            out.append(instance.index)
-        return out
+        taken = self._walk(self.walker(design), path)
+        return [instance.index for instance, _ in _followed(self.walker(to), taken)]
 
     def _walk(self, walker: Interpreter, path: Sequence[int]) -> list[Taken]:
         if len(path) > MOST_STEPS:
@@ -138,51 +132,47 @@ class Explorer:
         known = {i.index: i for i in walker.instances}
         for number, index in enumerate(path, 1):
             instance = known.get(index)
+            where = f"step {number} of the path"
             if instance is None:
-                raise CannotRun(
-                    f"step {number} of the path: machine {walker.machine.name} has no action {index}"
-                )
+                raise CannotRun(f"{where}: machine {walker.machine.name} has no action {index}")
             try:
                 after, failures = walker.step(state, instance)
             except ValueError:
-                raise CannotRun(f"step {number} of the path, {instance}, cannot be taken there") from None
+                raise CannotRun(f"{where}, {instance}, cannot be taken there") from None
             out.append(Taken(instance, state, after, tuple(failure.name for failure in failures)))
             state = after
         return out
 
-    def _differing(
-        self, walker: Interpreter, taken: list[Taken], state: Values, other: str | None
-    ) -> dict[str, str]:
-        """By label, the other design's value where it differs."""
-        if not other:
-            return {}
+    def _compared(
+        self, walker: Interpreter, taken: list[Taken], state: Values, other: str
+    ) -> tuple[dict[str, str], Json]:
+        """By label, another design's values that differ after the same actions; and which it refuses."""
         theirs = self.walker(other)
-        at = theirs.initial()
-        for one in taken:
-            instance = _same(theirs, at, one.instance)
-            if instance is None:
-                break
-            at, _ = theirs.step(at, instance)
-        mine, others = flat(walker.view(state)), flat(theirs.view(at))
-        return {
-            label: _text(others[label]) for label in mine if label in others and mine[label] != others[label]
-        }
+        states = [theirs.initial(), *(after for _, after in _followed(theirs, taken))]
+        mine, others = flat(walker.view(state)), flat(theirs.view(states[-1]))
+        differ = [label for label in mine if label in others and mine[label] != others[label]]
+        differing = {label: _text(others[label]) for label in differ}
+        if len(states) > len(taken):
+            return differing, {"design": other, "refused": None, "why": ""}
+        why = _refusal(theirs, states[-1], taken[len(states) - 1].instance)
+        return differing, {"design": other, "refused": len(states), "why": why}
 
-    def _beside(self, other: str, taken: list[Taken]) -> Json:
-        theirs = self.walker(other)
-        state = theirs.initial()
-        for number, one in enumerate(taken, 1):
-            instance = _same(theirs, state, one.instance)
-            if instance is None:
-                return {"design": other, "refused": number, "why": _refusal(theirs, state, one.instance)}
-            state, _ = theirs.step(state, instance)
-        return {"design": other, "refused": None, "why": ""}
+
+def _followed(walker: Interpreter, taken: Sequence[Taken]) -> Iterator[tuple[Instance, Values]]:
+    """The same actions in another design, as far as it has and allows them, each with the state after it."""
+    state = walker.initial()
+    for one in taken:
+        instance = _same(walker, state, one.instance)
+        if instance is None:
+            return
+        state, _ = walker.step(state, instance)
+        yield instance, state
 
 
 def _same(walker: Interpreter, state: Values, instance: Instance) -> Instance | None:
     """The same action in another design, if it can be taken there."""
     return next(
-        (i for i in walker.enabled(state) if i.name == instance.name and i.args == instance.args), None
+        (i for i in walker.enabled(state) if (i.name, i.args) == (instance.name, instance.args)), None
     )
 
 
@@ -196,12 +186,12 @@ def _refusal(walker: Interpreter, state: Values, instance: Instance) -> str:
 
 
 def _step(walker: Interpreter, one: Taken) -> Json:
-    told = changes(walker.view(one.before), walker.view(one.after))
+    changed = changes(walker.view(one.before), walker.view(one.after))
     return {
         "index": one.instance.index,
         "name": str(one.instance),
         "doc": _first(one.instance.action.doc),
-        "changes": [f"{label}: {_text(a)} → {_text(b)}" for label, (a, b) in told.items()],
+        "changes": [f"{label}: {_text(a)} → {_text(b)}" for label, (a, b) in changed.items()],
         "failed": list(one.failed),
     }
 
@@ -234,18 +224,13 @@ def _slots(walker: Interpreter, state: Values) -> list[Json]:
     sort = next((name for name in SLOTS if name in walker.machine.sorts), None)
     if sort is None:
         return []
-    fields = [
-        one
-        for one in walker.grounded.layout.fields.values()
-        if len(one.domain) == 1 and str(one.domain[0][0]) == sort
-    ]
+    every = walker.grounded.layout.fields.values()
+    fields = [one for one in every if [str(t) for t, _, _ in one.domain] == [sort]]
     begun = _said(fields, 0, walker.initial())
     texts = [_said(fields, n, state) for n in range(walker.sizes[sort])]
     looks = {text: look for look, text in enumerate(dict.fromkeys([begun, *sorted(texts)]))}
-    return [
-        {"name": f"{sort} {n}", "text": text or "nothing", "look": looks[text]}
-        for n, text in enumerate(texts)
-    ]
+    shown = ((f"{sort} {n}", text) for n, text in enumerate(texts))
+    return [{"name": name, "text": text or "nothing", "look": looks[text]} for name, text in shown]
 
 
 def _said(fields: Sequence[FieldLayout], n: int, state: Values) -> str:
@@ -268,9 +253,7 @@ def _conditions(walker: Interpreter, state: Values, taken: list[Taken]) -> list[
         values = _values(walker, node, state) if bad else ""
         out.append({"id": p.id, "name": p.name, "doc": _first(p.doc), "holds": not bad, "values": values})
     for name in taken[-1].failed if taken else ():
-        out.append({
-            "id": "", "name": name, "doc": "A check of the last step.", "holds": False, "values": "",
-        })  # fmt: skip
+        out.append({"id": "", "name": name, "doc": "A check of the last step.", "holds": False, "values": ""})
     return out
 
 
@@ -282,9 +265,8 @@ def _values(walker: Interpreter, node: Node, state: Values) -> str:
 
 def _goals(walker: Interpreter, state: Values) -> list[Json]:
     here = {p.name for p in walker.reached(state)}
-    return [
-        {"name": name, "doc": _first(p.doc), "here": name in here} for name, p in walker.machine.goals.items()
-    ]
+    goals = walker.machine.goals.items()
+    return [{"name": name, "doc": _first(p.doc), "here": name in here} for name, p in goals]
 
 
 def _jumps(machine: Machine) -> list[Json]:
@@ -301,7 +283,7 @@ def _first(doc: str) -> str:
 
 
 def _text(value: object) -> str:
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def explorer_of(machine: str, design: str | None, sizes: dict[str, int]) -> Explorer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
@@ -21,8 +23,33 @@ Sizes = Annotated[
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads of a native search. Default: one for each core.")
 ]
+File = Annotated[Path | None, typer.Option(metavar="FILE")]
+Folder = Annotated[Path | None, typer.Option(metavar="DIR")]
+Count = Annotated[int, typer.Option(min=0)]
+Command = TypeVar("Command", bound=Callable[..., int])
 DEFAULT_MEMORY = "2GiB"
 DESIGN_HELP = "The design; kvfence designs lists them."
+
+
+def with_help(texts: Mapping[str, str]) -> Callable[[Command], Command]:
+    """Gives parameters of a command, by name, the help text of their option, or argument where required."""
+
+    def explained(p: inspect.Parameter) -> inspect.Parameter:
+        if p.name not in texts:
+            return p
+        kind, *infos = get_args(p.annotation) if get_origin(p.annotation) is Annotated else (p.annotation,)
+        given = typer.Argument() if p.default is p.empty else typer.Option()
+        info = copy(infos[0]) if infos else given
+        info.help = texts[p.name]
+        return p.replace(annotation=Annotated[kind, info])
+
+    def add(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [explained(p) for p in signature.parameters.values()]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return add
 
 
 def print_report(found: object, output: str, text: Callable[..., str], **options: Any) -> None:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from kvfence.spec.files.visible import visible_line
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
     from kvfence.checker.engines.base import Progress
 
     MachineProgress = Callable[[str, Progress], None]
@@ -19,20 +17,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def machine_progress() -> Iterator[MachineProgress | None]:
-    """A line on the machine explored: states, frontier, depth, states/s; None when nobody watches."""
-    with _bar() as bar:
-        if bar is None:
-            yield None
-            return
-        task = bar.add_task("")
-
-        def show(machine: str, state: Progress) -> None:
-            bar.update(task, description=f"{visible_line(machine)}: {told(state)}")
-
-        yield show
+    """A line on the machine explored: states, frontier, depth, states/s; None without a terminal."""
+    with _line() as write:
+        yield write and (lambda machine, state: write(f"{visible_line(machine)}: {described(state)}"))
 
 
-def told(state: Progress) -> str:
+def described(state: Progress) -> str:
     """How far the work is, in a line."""
     rate = f"{state.states_per_second:,.0f} {state.unit}/s"
     if state.unit != "states":
@@ -54,20 +44,18 @@ def room_left(state: Progress) -> str:
 @contextmanager
 def count_progress(unit: str) -> Iterator[Callable[..., None] | None]:
     """Shows how many ``unit`` are done, and of how many where that is given; None without a terminal."""
-    with _bar() as bar:
-        if bar is None:
-            yield None
-            return
-        task = bar.add_task("")
+    with _line() as write:
 
         def show(done: int, total: int = 0) -> None:
-            bar.update(task, description=f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}")
+            if write is not None:
+                write(f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}")
 
-        yield show
+        yield write and show
 
 
 @contextmanager
-def _bar() -> Iterator[Bar | None]:
+def _line() -> Iterator[Callable[[str], None] | None]:
+    """Writes the line anew each time; None where stderr is no terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -77,4 +65,5 @@ def _bar() -> Iterator[Bar | None]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield bar
+        task = bar.add_task("")
+        yield lambda text: bar.update(task, description=text)

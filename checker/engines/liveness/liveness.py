@@ -46,7 +46,7 @@ class Liveness(Engine):
         CannotRun for a machine without liveness properties.
         """
         if not machine.liveness:
-            raise CannotRun(f"machine {machine.name} promises nothing about whole runs: use another engine")
+            raise CannotRun(f"machine {machine.name} states no liveness property: use another engine")
         interpreter = Interpreter(machine, sizes)
         log = Log(interpreter.grounded)
         findings = {

@@ -8,7 +8,10 @@ from kvfence.checker.report.text.reviewed import TITLES, conclusion
 from kvfence.checker.report.text.verdicts import call
 
 MOST_STEPS = 12
-"""Steps of a story that an annotation tells."""
+"""Steps of a story that an annotation has."""
+
+
+VERBS = {"worse": "violated by the change", "better": "violated no more", "open": "undetermined"}
 
 
 def github_annotations(found: Review) -> str:
@@ -24,9 +27,8 @@ def github_annotations(found: Review) -> str:
         lines += [_command("error", *place(m), f"{m.machine}: {what} lost", text) for what, text in lost]
         for note in m.notes:
             lines.append(_command("warning", *place(m), f"{m.machine}: undetermined", note))
-    lines.append(
-        _command("notice", "", 0, "kvfence review", f"{found.base} -> {found.change}: {conclusion(found)}")
-    )
+    text = f"{found.base} -> {found.change}: {conclusion(found)}"
+    lines.append(_command("notice", "", 0, "kvfence review", text))
     return "\n".join(lines)
 
 
@@ -45,16 +47,14 @@ def place(m: MachineReview) -> tuple[str, int]:
 
 def title(row: InvariantReview, m: MachineReview) -> str:
     """What happened to which invariant, in a few words."""
-    verb = {"worse": "violated by the change", "better": "violated no more", "open": "undetermined"}[
-        row.effect
-    ]
+    verb = VERBS[row.effect]
     return f"{row.label} {verb} ({m.machine})"
 
 
 def message(row: InvariantReview) -> str:
     """The invariant, the shortest story in one sentence, and why it holds where it does."""
-    told = TITLES.get(row.invariant) or row.sentence or (row.conditions[0] if row.conditions else "")
-    text = f"{row.invariant}: {told.removesuffix('.')}."
+    sentence = TITLES.get(row.invariant) or row.sentence or (row.conditions[0] if row.conditions else "")
+    text = f"{row.invariant}: {sentence.removesuffix('.')}."
     return " ".join((f"{text}{_story(row)}", *reasons(row)))
 
 

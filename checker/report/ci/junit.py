@@ -26,10 +26,8 @@ def review_junit(found: Review) -> str:
         suite = Xml.SubElement(root, "testsuite", name=machine)
         _failing(suite, machine, "the machine exists", "only the base has this machine", "gone")
         _count(suite)
-    totals = {
-        key: sum(int(s.get(key, "0")) for s in root) for key in ("tests", "failures", "errors", "skipped")
-    }
-    root.attrib.update({key: str(n) for key, n in totals.items()})
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
@@ -44,9 +42,8 @@ def _suite(m: MachineReview) -> Xml.Element:
     for action in m.actions_lost:
         _failing(suite, m.machine, f"action {action}", "the change never takes it", "action lost")
     for note in m.notes:
-        Xml.SubElement(
-            _testcase(suite, m.machine, "exploration"), "error", message=_clean(note), type="undetermined"
-        )
+        case = _testcase(suite, m.machine, "exploration")
+        Xml.SubElement(case, "error", message=_clean(note), type="undetermined")
     _count(suite)
     return suite
 

@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.review.facts import InvariantReview, MachineReview, Review
 from kvfence.checker.core.text_tables import sizes_text
-from kvfence.checker.report.text.review_proofs import brief, claim, evidence, leans_on
-from kvfence.checker.report.text.reviewed import (
-    about_nothing,
-    conclusion,
-    meaning,
-    told_behaviours,
-    verdict_shown,
-)
+from kvfence.checker.report.text import reviewed
+from kvfence.checker.report.text.review_proofs import brief, claim, depends_on, evidence
 from kvfence.checker.report.text.verdicts import call, shown
 
 MOST_STORIES = 3
@@ -27,7 +21,7 @@ _MARK = {"worse": "❌", "better": "✅", "open": "❔", "same": ""}
 
 def review_markdown(found: Review) -> str:
     """The comment: what changed, a table of what is not the same, stories folded away, lines that differ."""
-    out = [f"### kvfence review: `{found.base}` → `{found.change}`: {conclusion(found)}", ""]
+    out = [f"### kvfence review: `{found.base}` → `{found.change}`: {reviewed.conclusion(found)}", ""]
     for mark, sentences in (("❌", found.worse), ("✅", found.better), ("❔", found.open)):
         out += [f"* {mark} {_code(s)}" for s in sentences]
     if out[-1]:
@@ -62,16 +56,18 @@ def _machine(m: MachineReview) -> Iterator[str]:
     for row in m.invariants:
         if row.effect != "same":
             wake = "" if row.first or row.effect != "worse" else ", after another violation"
-            verdicts = f"{verdict_shown(row.base)} | {_MARK[row.effect]} {verdict_shown(row.change)}"
-            yield f"| {row.invariant} | {verdicts} | {meaning(row)}{wake} |"
+            base, change = map(reviewed.verdict_shown, (row.base, row.change))
+            text = f"{reviewed.meaning(row)}{wake}"
+            yield f"| {row.invariant} | {base} | {_MARK[row.effect]} {change} | {text} |"
     if same:
         yield f"| {', '.join(dict.fromkeys(row.invariant for row in same))} | unchanged | unchanged | |"
     yield f"| states | {m.base.states:,} | {m.change.states:,} | |"
     yield ""
-    new, lost = told_behaviours(m.new, "the change"), told_behaviours(m.lost, "the base", gone=True)
+    new = reviewed.behaviours_sentence(m.new, "the change")
+    lost = reviewed.behaviours_sentence(m.lost, "the base", gone=True)
     yield f"Behaviours {_code(new)}; {_code(lost)}."
     yield ""
-    for sentence in about_nothing(m):
+    for sentence in reviewed.about_nothing(m):
         yield _code(sentence)
         yield ""
     yield from _holding(m)
@@ -79,21 +75,20 @@ def _machine(m: MachineReview) -> Iterator[str]:
 
 def _holding(m: MachineReview) -> Iterator[str]:
     """Why what the change concerns holds: a line for each, the longer ones folded away."""
-    told = list(evidence(m))
-    if not told:
+    reasons = list(evidence(m))
+    if not reasons:
         return
-    if len(told) > MOST_REASONS:
-        yield f"<details><summary>Why {len(told)} verdicts hold</summary>"
+    if len(reasons) > MOST_REASONS:
+        yield f"<details><summary>Why {len(reasons)} verdicts hold</summary>"
         yield ""
-    for row, found in told:
-        leaning = leans_on(found, MOST_LEMMAS)
-        text = claim(found) if len(told) <= MOST_REASONS else brief(found)
+    for row, found in reasons:
+        leaning = depends_on(found, MOST_LEMMAS)
+        text = claim(found) if len(reasons) <= MOST_REASONS else brief(found)
         text = f"{text}; it depends on {leaning}" if leaning else text
         yield f"* {row.label} in the {found.side}: {_code(text)}."
     yield ""
-    if len(told) > MOST_REASONS:
-        yield "</details>"
-        yield ""
+    if len(reasons) > MOST_REASONS:
+        yield from ("</details>", "")
 
 
 def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened: bool) -> Iterator[str]:
@@ -112,8 +107,8 @@ def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened
             yield "   *repeated forever:*"
         changed = ", ".join(f"{c.name}: {shown(c.before)} → {shown(c.after)}" for c in step.changes[:3])
         more = f" and {len(step.changes) - 3} more" if len(step.changes) > 3 else ""
-        told = f" — {changed}{more}" if changed else ""
-        yield f"{step.number}. `{call(step.action, step.arguments)}`{told}"
+        after = f" — {changed}{more}" if changed else ""
+        yield f"{step.number}. `{call(step.action, step.arguments)}`{after}"
     yield ""
     if story.diagnosis.conjunct:
         yield f"False: `{story.diagnosis.conjunct}`"
@@ -126,25 +121,23 @@ def _story(found: Review, row: InvariantReview, story: Counterexample, *, opened
             yield f"In the {other}, event {p.step} leaves `{d.name}` {shown(d.sound)}, not {shown(d.here)}."
         else:
             yield f"The {other} has no `{p.action}`."
-    yield ""
-    yield "</details>"
-    yield ""
+    yield from ("", "</details>", "")
 
 
 def _lines(m: MachineReview) -> Iterator[str]:
     if not m.lines:
         return
-    yield f"<details><summary>What differs: {m.lines[0].file.rpartition('/')[2]}</summary>"
-    yield ""
-    yield "```diff"
+    yield from (
+        f"<details><summary>What differs: {m.lines[0].file.rpartition('/')[2]}</summary>",
+        "",
+        "```diff",
+    )
     for line in m.lines[:MOST_LINES]:
         yield f"{'-' if line.side == 'base' else '+'} {line.line:4} {line.text}"
     yield "```"
     if len(m.lines) > MOST_LINES:
         yield f"and {len(m.lines) - MOST_LINES} more lines"
-    yield ""
-    yield "</details>"
-    yield ""
+    yield from ("", "</details>", "")
 
 
 def _code(sentence: str) -> str:

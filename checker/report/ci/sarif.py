@@ -25,33 +25,21 @@ def review_sarif(found: Review) -> str:
     results: list[dict[str, Any]] = []
     for m in found.machines:
         results += [_result(m, row) for row in m.invariants if row.effect != "same"]
-        results += [
-            _plain(found, m, "GOAL", f"goal {goal.replace('_', ' ')} can no longer be reached in {m.machine}")
-            for goal in m.goals_lost
-        ]
-        results += [
-            _plain(found, m, "ACTION", f"action {name} can no longer be taken in {m.machine}")
-            for name in m.actions_lost
-        ]
+        lost = [("GOAL", f"goal {goal.replace('_', ' ')}", "reached") for goal in m.goals_lost]
+        lost += [("ACTION", f"action {name}", "taken") for name in m.actions_lost]
+        for rule, what, done in lost:
+            results.append(_plain(found, m, rule, f"{what} can no longer be {done} in {m.machine}"))
     own = {row.invariant: row.sentence for m in found.machines for row in m.invariants if row.sentence}
     rules = [_rule(id_, own.get(id_, id_)) for id_ in dict.fromkeys(r["ruleId"] for r in results)]
     for result in results:
         result["ruleIndex"] = [rule["id"] for rule in rules].index(result["ruleId"])
     driver = {"name": "kvfence", "version": found.version, "semanticVersion": found.version, "rules": rules}
-    notes = [
-        {"level": "warning", "message": {"text": f"{m.machine}: {note}"}}
-        for m in found.machines
-        for note in m.notes
-    ]
+    texts = [f"{m.machine}: {note}" for m in found.machines for note in m.notes]
+    notes = [{"level": "warning", "message": {"text": text}} for text in texts]
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {
-                "executionSuccessful": not found.interrupted,
-                "toolExecutionNotifications": notes,
-            }
-        ],
+        "invocations": [{"executionSuccessful": not found.interrupted, "toolExecutionNotifications": notes}],
         "results": results,
         "properties": {"base": found.base, "change": found.change, "verdict": conclusion(found)},
     }
@@ -62,11 +50,8 @@ def _rule(id_: str, sentence: str) -> dict[str, Any]:
     row = BY_ID.get(id_)
     other = {"GOAL": "a goal stays reachable", "ACTION": "an action can still be taken"}
     short = row.title if row else other.get(id_, TITLES.get(id_, sentence))
-    rule: dict[str, Any] = {
-        "id": id_,
-        "name": id_.title().replace("-", ""),
-        "shortDescription": {"text": short},
-    }
+    rule: dict[str, Any] = {"id": id_, "name": id_.title().replace("-", "")}
+    rule["shortDescription"] = {"text": short}
     if row:
         rule["fullDescription"] = {"text": row.statement}
         if row.reports:

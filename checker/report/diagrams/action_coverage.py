@@ -22,17 +22,16 @@ def coverage(base: Mapping[str, int], change: Mapping[str, int] | None = None, *
     for k, name in enumerate(names):
         y = 34 + k * ROW
         c.text(14, y + 14, name)
-        sides = [(base.get(name), "barbase")] if change is None else [
-            (base.get(name), "barbase"), (change.get(name), "barchange")
-        ]  # fmt: skip
+        sides = [(base.get(name), "barbase")]
+        sides += [(change.get(name), "barchange")] if change is not None else []
         height = 18 / len(sides)
         for n, (times, kind) in enumerate(sides):
             top = y + 2 + n * height
             width = 0.0 if not times else max(math.log10(times + 1) * scale, 2)
             if width:
                 c.rect(left, top, width, height - 1, kind, title=f"{name}: taken {times:,} times")
-        told = " / ".join("no such action" if t is None else f"{t:,}" if t else "never" for t, _ in sides)
-        c.text(left + BARS + 12, y + 14, told, "bad strong small" if "never" in told else "faint small")
+        counts = " / ".join("no such action" if t is None else f"{t:,}" if t else "never" for t, _ in sides)
+        c.text(left + BARS + 12, y + 14, counts, "bad strong small" if "never" in counts else "faint small")
     if change is not None:
         y = 34 + len(names) * ROW + 16
         for x, kind, text in ((14, "barbase", "base"), (90, "barchange", "change")):

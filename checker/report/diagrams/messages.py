@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -29,6 +29,7 @@ POOL = ""
 """In the tables: the lane of the pool that the event names."""
 Form = tuple[str, str, str, Kind]
 """Source, target, text and kind of an event's message; the text has the event's fields in braces."""
+_ADMIT = "admit {req}: {local} local + {external} loaded + {compute} computed"
 FORMS: Final[dict[type[Any], Form]] = {
     ev.Alloc: (SCHEDULER, POOL, "take {slots}: {holder}", "call"),
     ev.Touch: (SCHEDULER, POOL, "join {slots}: {holder}", "call"),
@@ -38,18 +39,8 @@ FORMS: Final[dict[type[Any], Form]] = {
     ev.Label: (SCHEDULER, POOL, "index {slots}", "call"),
     ev.Unlabel: (SCHEDULER, POOL, "unindex {slots}: {why}", "call"),
     ev.Submit: (REQUESTS, SCHEDULER, "request {req}, {prompt} tokens", "call"),
-    ev.Admit: (
-        SCHEDULER,
-        REQUESTS,
-        "admit {req}: {local} local + {external} loaded + {compute} computed",
-        "answer",
-    ),
-    ev.Queue: (
-        SCHEDULER,
-        SCHEDULER,
-        "queue {kind} {op}.{gen}: {src_pool} {src} to {dst_pool} {dst}",
-        "note",
-    ),
+    ev.Admit: (SCHEDULER, REQUESTS, _ADMIT, "answer"),
+    ev.Queue: (SCHEDULER, SCHEDULER, "queue {kind} {op}.{gen}: {src_pool} {src} to {dst_pool} {dst}", "note"),
     ev.Report: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} {outcome}", "answer"),
     ev.Stale: (WORKER, SCHEDULER, "rank {rank}: {op}.{gen} again, ignored", "answer"),
     ev.Process: (MODEL, SCHEDULER, "output of step {step}", "answer"),
@@ -94,7 +85,7 @@ class Speaker:
             return self._issue(e)
         source, to, text, kind = FORMS.get(type(e)) or _by_value(e)
         pool = pool_lane(getattr(e, "pool", ""))
-        return [Message(source or pool, to or pool, text.format_map(_Fields(e)), kind)]
+        return [Message(source or pool, to or pool, text.format_map(_Fields(e, _DERIVED)), kind)]
 
     def _issue(self, e: ev.Issue) -> list[Message]:
         copy = self.queued.get((e.op, e.gen))
@@ -161,12 +152,31 @@ class _Fields:
     """The fields of an event as its message shows them: slots in brackets, keys by their number."""
 
     event: Any
+    derived: Mapping[str, Callable[[Any], object]]
 
     def __getitem__(self, name: str) -> object:
-        if name in _DERIVED:
-            return _DERIVED[name](self.event)
+        if name in self.derived:
+            return self.derived[name](self.event)
         value = getattr(self.event, name)
         return _SHOWN[name](value) if name in _SHOWN else value
+
+
+THREAD, STREAM, CHILD, GIVER = "thread", "stream", "child", "giver"
+"""In the table of order events: the lane of a field, and that of the thread that put an item."""
+ORDER_FORMS: Final[dict[type[Any], Form]] = {
+    od.Kernel: (THREAD, STREAM, "{label} {accessed}", "call"),
+    od.Copy: (THREAD, STREAM, "{label} {moved}", "call"),
+    od.Record: (THREAD, STREAM, "record event {event}", "call"),
+    od.Wait: (THREAD, STREAM, "wait for event {event}", "call"),
+    od.Put: (THREAD, THREAD, "put item {item}", "note"),
+    od.Get: (GIVER, THREAD, "item {item}", "call"),
+    od.Spawn: (THREAD, CHILD, "start", "call"),
+    od.Join: (CHILD, THREAD, "join", "answer"),
+    od.SyncStream: (STREAM, THREAD, "all done", "answer"),
+    od.SyncEvent: (THREAD, THREAD, "wait for event {event}", "note"),
+    od.Query: (THREAD, THREAD, "event {event} {is_or_not} done", "note"),
+}
+_OTHER_ORDER_EVENT: Final[Form] = (THREAD, THREAD, "{tag} {fields}", "note")
 
 
 class OrderSpeaker:
@@ -174,9 +184,21 @@ class OrderSpeaker:
 
     def __init__(self, header: od.Header) -> None:
         self.threads = list(header.threads)
-        self.streams = {s.id: s.name or f"stream {s.id}" for s in header.streams}
-        self.regions = {r.id: r for r in header.regions}
+        self.streams: dict[int, str] = {}
+        self.regions: dict[int, od.Region] = {}
         self.put: dict[tuple[int, int], int] = {}
+        self._declare(header)
+        self._derived: dict[str, Callable[[Any], object]] = {
+            **_DERIVED,
+            "label": lambda e: e.name or tag_of(e),
+            "accessed": self.accessed,
+            "moved": self._moved,
+            "is_or_not": lambda e: "is" if e.done else "not",
+        }
+
+    def _declare(self, declared: od.Header | od.Declare) -> None:
+        self.streams.update({s.id: s.name or f"stream {s.id}" for s in declared.streams})
+        self.regions.update({r.id: r for r in declared.regions})
 
     @property
     def lanes(self) -> list[str]:
@@ -187,52 +209,33 @@ class OrderSpeaker:
         """The lane of a stream."""
         return self.streams.get(stream, f"stream {stream}")
 
+    def _lane(self, name: str, e: Any) -> str:
+        if name == STREAM:
+            return self.stream(e.stream)
+        if name == GIVER:
+            return thread_lane(self.put.get((e.queue, e.item), e.thread))
+        return thread_lane(getattr(e, name, 0))
+
     def __call__(self, e: od.OrderEvent) -> list[Message]:
-        """What an event says, and to whom."""
-        thread = thread_lane(getattr(e, "thread", 0))
-        match e:
-            case od.Declare():
-                self.streams.update({s.id: s.name or f"stream {s.id}" for s in e.streams})
-                self.regions.update({r.id: r for r in e.regions})
-                return []
-            case od.Own():
-                return []
-            case od.Kernel():
-                return [Message(thread, self.stream(e.stream), f"{e.name or 'kernel'} {self.accessed(e)}")]
-            case od.Copy():
-                order = "" if e.order == "stream" else f", order {e.order.upper()}"
-                text = f"{e.name or 'copy'} {self.ranges(e.src)} to {self.ranges(e.dst)}{order}"
-                return [Message(thread, self.stream(e.stream), text)]
-            case od.Record():
-                return [Message(thread, self.stream(e.stream), f"record event {e.event}")]
-            case od.Wait():
-                return [Message(thread, self.stream(e.stream), f"wait for event {e.event}")]
-            case od.Put():
-                self.put[e.queue, e.item] = e.thread
-                return [Message(thread, thread, f"put item {e.item}", "note")]
-            case od.Get():
-                giver = thread_lane(self.put.get((e.queue, e.item), e.thread))
-                return [Message(giver, thread, f"item {e.item}")]
-            case od.Spawn():
-                return [Message(thread, thread_lane(e.child), "start")]
-            case od.Join():
-                return [Message(thread_lane(e.child), thread, "join", "answer")]
-            case od.SyncStream():
-                return [Message(self.stream(e.stream), thread, "all done", "answer")]
-            case od.SyncEvent():
-                return [Message(thread, thread, f"wait for event {e.event}", "note")]
-            case od.Query():
-                return [Message(thread, thread, f"event {e.event} {'is' if e.done else 'not'} done", "note")]
-        return [Message(thread, thread, f"{tag_of(e)} {fields_of(e)}", "note")]
+        """What an event says, and to whom; nothing of a declaration."""
+        if isinstance(e, od.Declare):
+            self._declare(e)
+        if isinstance(e, od.Declare | od.Own):
+            return []
+        if isinstance(e, od.Put):
+            self.put[e.queue, e.item] = e.thread
+        source, to, form, kind = ORDER_FORMS.get(type(e), _OTHER_ORDER_EVENT)
+        text = form.format_map(_Fields(e, self._derived))
+        return [Message(self._lane(source, e), self._lane(to, e), text, kind)]
 
     def accessed(self, e: Any) -> str:
         """What a kernel or a thread accesses, in words."""
-        parts = []
-        if e.writes:
-            parts.append(f"writes {self.ranges(e.writes)}")
-        if e.reads:
-            parts.append(f"reads {self.ranges(e.reads)}")
-        return ", ".join(parts)
+        parts = (("writes", e.writes), ("reads", e.reads))
+        return ", ".join(f"{verb} {self.ranges(ranges)}" for verb, ranges in parts if ranges)
+
+    def _moved(self, e: od.Copy) -> str:
+        order = "" if e.order == "stream" else f", order {e.order.upper()}"
+        return f"{self.ranges(e.src)} to {self.ranges(e.dst)}{order}"
 
     def ranges(self, ranges: Sequence[od.Range]) -> str:
         """Byte ranges in words: by slot where the region has slots."""
@@ -247,6 +250,13 @@ class OrderSpeaker:
                 shown.append(f"{name}+{offset}")
         more = len(ranges) - MOST_SLOTS
         return " ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def speaker_of(header: object) -> Speaker | OrderSpeaker:
+    """What turns the events of a trace or an order trace into messages, by its header; None has no pools."""
+    if isinstance(header, od.Header):
+        return OrderSpeaker(header)
+    return Speaker(header if isinstance(header, ev.Header) else ev.Header(producer="", pools=()))
 
 
 def pool_lane(pool: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvfence.checker.analysis.recorded.slot_holders import Holding, Slot
 from kvfence.checker.analysis.results import Counterexample
-from kvfence.checker.report.diagrams.messages import Message, OrderSpeaker, Speaker
+from kvfence.checker.report.diagrams.messages import Message, OrderSpeaker, Speaker, speaker_of
 from kvfence.checker.report.diagrams.svg import CHARACTER, LINE, Canvas, cut
 from kvfence.checker.report.text.verdicts import call, shown
 from kvfence.spec import events as ev
@@ -22,6 +22,10 @@ PINS = 34
 MOST_PINS = 8
 HEAD = 26
 ONLY_LANE = "machine"
+ARROWS = {
+    "call": ("blue", ""), "answer": ("ink", "dashed"), "copy": ("amber", "thick"), "note": ("grey", "")
+}  # fmt: skip
+"""Colour and style of the arrow of each kind of message."""
 
 
 Held = tuple[tuple[str, bool], ...]
@@ -50,8 +54,7 @@ class _Layout:
 
     def __post_init__(self) -> None:
         self.at = {lane: LEFT + LANE / 2 + k * LANE for k, lane in enumerate(self.lanes)}
-        self.right = LEFT + LANE * len(self.lanes) + 10
-        self.right = max(self.right, 740)
+        self.right = max(LEFT + LANE * len(self.lanes) + 10, 740)
         self.width = self.right + (PINS * CHARACTER + 20 if self.pins else 0)
 
 
@@ -65,10 +68,9 @@ def sequence(rows: Sequence[Row], lanes: Sequence[str], *, title: str) -> str:
     bottom = tops + sum(heights)
     for k, row in enumerate(rows):
         top = tops + sum(heights[:k])
-        if row.broken:
-            c.rect(6, top, layout.width - 12, heights[k] - 4, "boxred", round_=5)
-        elif k % 2 == 0:
-            c.rect(6, top, layout.width - 12, heights[k] - 4, "band", round_=5)
+        if row.broken or k % 2 == 0:
+            kind = "boxred" if row.broken else "band"
+            c.rect(6, top, layout.width - 12, heights[k] - 4, kind, round_=5)
     for lane, x in layout.at.items():
         c.line(x, HEAD + 8, x, bottom, "rule dotted")
         c.rect(x - LANE / 2 + 8, 6, LANE - 16, HEAD - 4, "box", round_=6)
@@ -119,18 +121,12 @@ def _draw(c: Canvas, layout: _Layout, row: Row, top: float) -> None:
 
 def _message(c: Canvas, layout: _Layout, m: Message, y: float) -> None:
     start, end = layout.at[m.source], layout.at[m.to]
-    colour, extra = {
-        "call": ("blue", ""),
-        "answer": ("ink", "dashed"),
-        "copy": ("amber", "thick"),
-        "note": ("grey", ""),
-    }[m.kind]
     if start == end:
         c.rect(start - 4, y - 8, 8, 8, "box", round_=2)
         room = max(layout.right - start - 16, 80)
         c.text(start + 9, y, cut(m.text, room), "halo small", title=m.text)
         return
-    c.arrow(start, y, end, y, colour, extra)
+    c.arrow(start, y, end, y, *ARROWS[m.kind])
     left = min(start, end) + 8
     c.text(left, y - 4, cut(m.text, layout.right - left), "halo small", title=m.text)
 
@@ -142,16 +138,12 @@ def of_counterexample(example: Counterexample, *, title: str = "") -> str:
     """The sequence diagram of a counterexample."""
     name = title or f"{example.invariant} in machine {example.machine}"
     header: object = example.header  # of a trace or of an order trace
-    holding: Holding | None = None
-    speak: Any
-    if isinstance(header, od.Header):
-        speak = OrderSpeaker(header)
-    elif isinstance(header, ev.Header):
-        speak, holding = Speaker(header), Holding(header)
-    else:
-        speak = Speaker(ev.Header(producer="", pools=()))
+    holding = Holding(header) if isinstance(header, ev.Header) else None
+    speak: Any = speaker_of(header)
+    broken = f"{example.invariant} is broken: {example.diagnosis.conjunct or example.condition}"
+    last = None if example.loop is not None else len(example.steps) - 1
     rows: list[Row] = []
-    before: dict[str, str] = {}
+    held, before = Held(), dict[str, str]()
     for k, step in enumerate(example.steps):
         said = [m for e in step.observed for m in speak(e)]
         if not said:
@@ -161,34 +153,17 @@ def of_counterexample(example: Counterexample, *, title: str = "") -> str:
         if holding is not None:
             for e in step.observed:
                 holding(e)
-        held, before = _held(holding, before)
-        last = k == len(example.steps) - 1
-        rows.append(
-            Row(
-                title=f"{step.number}. {call(step.action, step.arguments)}",
-                doc=step.doc,
-                messages=tuple(said),
-                held=held,
-                broken=f"{example.invariant} is broken: {example.diagnosis.conjunct or example.condition}"
-                if last and example.loop is None
-                else "",
-                loop=example.loop == k,
-            )
-        )
+            held, before = _holder_lines(holding.held(), before)
+        wrong, title = broken if k == last else "", f"{step.number}. {call(step.action, step.arguments)}"
+        rows.append(Row(title, step.doc, tuple(said), held, wrong, loop=example.loop == k))
     if not rows:
         start = ", ".join(f"{label} {shown(value)}" for label, value in example.start.items())
         note = Message(ONLY_LANE, ONLY_LANE, start, "note")
-        why = example.diagnosis.conjunct or example.condition
-        broken = f"{example.invariant} is broken: {why}"
-        rows.append(Row(title="the initial state", doc="", messages=(note,), held=(), broken=broken))
+        rows.append(Row("the initial state", messages=(note,), broken=broken))
     return sequence(rows, [*speak.lanes, ONLY_LANE], title=name)
 
 
-def _held(holding: Holding | None, before: dict[str, str]) -> tuple[Held, dict[str, str]]:
-    return _told(holding.held(), before) if holding is not None else ((), {})
-
-
-def _told(held: dict[Slot, tuple[str, ...]], before: dict[str, str]) -> tuple[Held, dict[str, str]]:
+def _holder_lines(held: dict[Slot, tuple[str, ...]], before: dict[str, str]) -> tuple[Held, dict[str, str]]:
     """Lines on who holds what, those that differ from ``before`` first; and what to compare with next."""
     now = {f"{pool} {slot}": ", ".join(holders) or "nobody" for (pool, slot), holders in held.items()}
     lines = [(f"{slot}: {by}", before.get(slot) != by) for slot, by in now.items()]
@@ -207,7 +182,7 @@ def of_events(
 ) -> str:
     """The sequence diagram of some events of a trace, each with its number.
 
-    ``slots``: those whose holders are told; all of them if none is named. ``before``: the slots
+    ``slots``: those whose holders are shown; all of them if none is named. ``before``: the slots
     before the first event; it takes the events in.
     """
     speak = Speaker(header)
@@ -216,7 +191,7 @@ def of_events(
     for number, event in events:
         before(event)
         wanted = {s: h for s, h in before.held().items() if not slots or s in slots}
-        lines, known = _told(wanted, known)
+        lines, known = _holder_lines(wanted, known)
         wrong = why if number == broken else ""
         out.append(Row(f"event {number}", messages=tuple(speak(event)), held=lines, broken=wrong))
     return sequence(out, speak.lanes, title=title)

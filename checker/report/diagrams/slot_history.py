@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvfence.checker.analysis.recorded.slot_holders import Holding, Look, Slot, slots_named
@@ -36,7 +36,7 @@ class Cell:
 
 
 def grid(
-    rows: dict[str, Sequence[Cell]],
+    rows: Mapping[str, Sequence[Cell]],
     columns: Sequence[str],
     *,
     broken: int | None,
@@ -58,17 +58,10 @@ def grid(
         c.text(14, y + ROW / 2 + 4, cut(name, left - 20), "strong")
         for k, cell in enumerate(cells):
             x = left + k * width
-            c.rect(
-                x + 1, y + 1, width - 2, ROW - 2, f"cell {cell.look}", round_=3, title=cell.title or cell.text
-            )
-            c.text(
-                x + width / 2,
-                y + ROW / 2 + 4,
-                cut(cell.text, width - 6),
-                "small",
-                anchor="middle",
-                title=cell.title,
-            )
+            shown_at = x + width / 2, y + ROW / 2 + 4
+            kind, pointed = f"cell {cell.look}", cell.title or cell.text
+            c.rect(x + 1, y + 1, width - 2, ROW - 2, kind, round_=3, title=pointed)
+            c.text(*shown_at, cut(cell.text, width - 6), "small", anchor="middle", title=cell.title)
     bottom = top + len(rows) * ROW
     if broken is not None and rows:
         c.rect(left + broken * width - 1, top - 24, width + 2, len(rows) * ROW + 28, "red thick", round_=4)
@@ -140,7 +133,7 @@ def _pools(
                 text = "nobody"
             rows[f"{pool} {slot}"].append(Cell(state.look((pool, slot)), text, state.described((pool, slot))))
     used = {name: cells for name, cells in rows.items() if any(c.look not in ("free", "null") for c in cells)}
-    return grid(dict(used or rows), columns, broken=broken, title=title)
+    return grid(used or rows, columns, broken=broken, title=title)
 
 
 def _values(example: Counterexample, columns: Sequence[str], *, broken: int | None) -> str:
@@ -152,15 +145,9 @@ def _values(example: Counterexample, columns: Sequence[str], *, broken: int | No
     for step in example.steps:
         now = {c.name: c.after for c in step.changes}
         for name, cells in rows.items():
-            told = f"{name} after {call(step.action, step.arguments)}"
-            cells.append(
-                Cell("held", shown(now[name]), told) if name in now else Cell("free", cells[-1].text, told)
-            )
+            title = f"{name} after {call(step.action, step.arguments)}"
+            before = Cell("free", cells[-1].text, title)
+            cells.append(Cell("held", shown(now[name]), title) if name in now else before)
     kept = dict(list(rows.items())[:MOST_VALUES])
-    return grid(
-        dict(kept),
-        columns,
-        broken=broken,
-        legend=False,
-        title=f"{example.invariant} in machine {example.machine}: values",
-    )
+    title = f"{example.invariant} in machine {example.machine}: values"
+    return grid(kept, columns, broken=broken, legend=False, title=title)

@@ -84,9 +84,7 @@ class Canvas:
         rx = f' rx="{_n(round_)}"' if round_ else ""
         inside = f"<title>{escape(title)}</title>" if title else ""
         at = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-        self.parts.append(
-            f'<rect {at}{rx} class="{kind}">{inside}</rect>' if inside else f'<rect {at}{rx} class="{kind}"/>'
-        )
+        self.parts.append(f'<rect {at}{rx} class="{kind}"' + (f">{inside}</rect>" if inside else "/>"))
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "rule") -> None:
         """A straight line."""

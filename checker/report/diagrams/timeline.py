@@ -19,6 +19,18 @@ BOX = 26
 GAP = 18
 LONGEST = 36
 """Characters of a box."""
+EDGES = {
+    "launch": ("grey", "call launches work"),
+    "event": ("blue", "record before wait"),
+    "queue": ("amber", "put before get"),
+    "synchronise": ("ink", "work before the call that waits for it"),
+    "default stream": ("ink dashed", "order with the default stream"),
+    "start": ("amber", ""),
+    "join": ("amber", ""),
+}
+"""Style of each kind of edge, and its text in the legend if it is there."""
+Place = tuple[float, float, float]
+"""Left end, middle and width of a box."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +101,7 @@ class _Builder:
                 self.edge(call, work, "launch")
                 self._default_stream(e.stream, work, before)
             case od.Record():
-                track = self.speak.stream(e.stream)
-                self.records[e.event] = self.call(track, f"record {e.event}", number)
+                self.records[e.event] = self.call(self.speak.stream(e.stream), f"record {e.event}", number)
             case od.Wait():
                 at = self.call(self.speak.stream(e.stream), f"wait {e.event}", number)
                 self.edge(self.records.get(e.event), at, "event")
@@ -125,12 +136,10 @@ class _Builder:
                 self.edge(self.last.get(thread_lane(e.child)), at, "join")
 
     def _default_stream(self, stream: int, work: int, before: dict[str, int]) -> None:
-        legacy = self.kinds.get(stream) == "legacy"
-        if not legacy and self.kinds.get(stream) != "blocking":
-            return
-        for other, kind in self.kinds.items():
-            if (kind == "blocking") if legacy else (kind == "legacy"):
-                self.edge(before.get(self.speak.stream(other)), work, "default stream")
+        """The edges between the default stream and the streams that it blocks."""
+        against = {"legacy": "blocking", "blocking": "legacy"}.get(self.kinds.get(stream, ""))
+        for other in (other for other, kind in self.kinds.items() if kind == against):
+            self.edge(before.get(self.speak.stream(other)), work, "default stream")
 
 
 def timeline(
@@ -155,13 +164,13 @@ def timeline(
     c = Canvas()
     places = _place(b.boxes, tracks, b.edges)
     right = max((x + w for x, _, w in places), default=LEFT) + 20
+    top = 14
     if race is not None:
-        words = f"nothing orders the two accesses to {race.region}: {race.missing}"
-        for k, line in enumerate(_wrapped(words, right / CHARACTER)):
+        text = f"nothing orders the two accesses to {race.region}: {race.missing}"
+        lines = textwrap.wrap(text, max(int(right / CHARACTER) - 4, 60))
+        for k, line in enumerate(lines):
             c.text(14, 20 + k * 16, line, "bad strong")
-        top = 20 + 16 * len(_wrapped(words, right / CHARACTER)) + 10
-    else:
-        top = 14
+        top = 20 + 16 * len(lines) + 10
     for k, track in enumerate(tracks):
         y = top + k * TRACK + TRACK / 2
         c.line(LEFT, y, right, y, "rule")
@@ -171,13 +180,8 @@ def timeline(
         _edge(c, shifted[edge.first], shifted[edge.then], edge.why)
     for box, (x, y, w) in zip(b.boxes, shifted, strict=True):
         c.rect(x, y - BOX / 2, w, BOX, "boxred" if box.red else "box", round_=5, title=box.text)
-        c.text(
-            x + w / 2,
-            y + 4,
-            cut(box.text, w),
-            "bad strong" if box.red else "faint" if box.small else "",
-            anchor="middle",
-        )
+        kind = "bad strong" if box.red else "faint" if box.small else ""
+        c.text(x + w / 2, y + 4, cut(box.text, w), kind, anchor="middle")
     ends = [at for n in accesses for at in b.of_event.get(n, ())[-1:]]
     if len(ends) == 2:
         _missing(c, shifted[ends[0]], shifted[ends[1]])
@@ -186,11 +190,9 @@ def timeline(
     return c.svg(title)
 
 
-def _place(
-    boxes: Sequence[Step], tracks: Sequence[str], edges: Sequence[Edge]
-) -> list[tuple[float, float, float]]:
-    """Left end, middle and width of each box: in the order of the calls, right of all that it waits for."""
-    out: list[tuple[float, float, float]] = []
+def _place(boxes: Sequence[Step], tracks: Sequence[str], edges: Sequence[Edge]) -> list[Place]:
+    """The place of each box: in the order of the calls, right of all that it waits for."""
+    out: list[Place] = []
     free = dict.fromkeys(tracks, float(LEFT + 10))
     column, start = -1, float(LEFT + 10)
     waits: dict[int, list[Edge]] = {}
@@ -210,53 +212,40 @@ def _place(
     return out
 
 
-def _edge(c: Canvas, one: tuple[float, float, float], other: tuple[float, float, float], why: str) -> None:
-    colour = {"launch": "grey", "event": "blue", "queue": "amber", "start": "amber", "join": "amber"}.get(
-        why, "ink"
-    )
-    extra = "dashed" if why == "default stream" else ""
-    down = other[1] >= one[1]
-    y1 = one[1] + (BOX / 2 if down else -BOX / 2)
-    y2 = other[1] + (-BOX / 2 if down else BOX / 2)
-    x1 = one[0] + one[2] / 2 if why == "launch" else one[0] + one[2] - 6
-    x2 = other[0] + (other[2] / 2 if why == "launch" else 6)
+def _heights(one: Place, other: Place) -> tuple[float, float]:
+    """Where an edge leaves the first box and arrives at the other: at the sides that face each other."""
+    half = BOX / 2 if other[1] >= one[1] else -BOX / 2
+    return one[1] + half, other[1] - half
+
+
+def _edge(c: Canvas, one: Place, other: Place, why: str) -> None:
     if one[1] == other[1]:
         return
+    y1, y2 = _heights(one, other)
+    x1 = one[0] + one[2] / 2 if why == "launch" else one[0] + one[2] - 6
+    x2 = other[0] + (other[2] / 2 if why == "launch" else 6)
+    colour, _, extra = EDGES[why][0].partition(" ")
     c.curve(x1, y1, x2, y2, colour, extra)
 
 
-def _missing(c: Canvas, one: tuple[float, float, float], other: tuple[float, float, float]) -> None:
+def _missing(c: Canvas, one: Place, other: Place) -> None:
     """The edge that is not there."""
-    down = other[1] >= one[1]
-    y1 = one[1] + (BOX / 2 if down else -BOX / 2)
-    y2 = other[1] + (-BOX / 2 if down else BOX / 2)
-    if one[1] == other[1]:
-        y1 = y2 = one[1] - BOX / 2
+    level = one[1] == other[1]
+    y1, y2 = (one[1] - BOX / 2,) * 2 if level else _heights(one, other)
     x1, x2 = one[0] + one[2] / 2, other[0] + other[2] / 2
-    c.curve(x1, y1, x2, y2, "red", "dashed thick", bend=0 if one[1] != other[1] else 0.1)
+    c.curve(x1, y1, x2, y2, "red", "dashed thick", bend=0.1 if level else 0)
     c.text((x1 + x2) / 2 + 8, (y1 + y2) / 2 + 4, "missing", "bad strong halo")
 
 
 def _legend(c: Canvas, y: float, kinds: set[str], race: bool) -> None:
-    words = {
-        "launch": ("grey", "call launches work"),
-        "event": ("blue", "record before wait"),
-        "queue": ("amber", "put before get"),
-        "synchronise": ("ink", "work before the call that waits for it"),
-        "default stream": ("ink dashed", "order with the default stream"),
-    }
     x = 14.0
-    shown = [(style, text) for kind, (style, text) in words.items() if kind in kinds]
+    shown = [(style, text) for kind, (style, text) in EDGES.items() if text and kind in kinds]
     if race:
         shown.append(("red dashed thick", "order that is missing"))
     for style, text in shown:
         c.line(x, y, x + 24, y, style)
         c.text(x + 30, y + 4, text, "faint small")
         x += 30 + len(text) * CHARACTER + 18
-
-
-def _wrapped(text: str, width: float) -> list[str]:
-    return textwrap.wrap(text, max(int(width) - 4, 60))
 
 
 def of_counterexample(example: Counterexample) -> str | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.core.identifiers import Names
 from kvfence.checker.engines.explicit.interpret import Interpreter, Values
-from kvfence.checker.report.diagrams.messages import Message, OrderSpeaker, Speaker
+from kvfence.checker.report.diagrams.messages import Message, speaker_of
 from kvfence.checker.report.text.verdicts import call
-from kvfence.spec import events as ev
-from kvfence.spec import order as od
 from kvfence.spec.language import Enum, Function, Machine, Sort, SpecError
 
 MOST_STATES = 3000
@@ -51,11 +50,8 @@ def moves(
 def _look(machine: Machine, sizes: Mapping[str, int], most: int, out: dict[str, Moves]) -> None:
     run = Interpreter(machine, sizes)
     layout = run.grounded.layout
-    cells = {
-        layout.fields[f.name].base + k: f
-        for f in labelled(machine)
-        for k in range(layout.fields[f.name].size)
-    }
+    fields = [(f, layout.fields[f.name]) for f in labelled(machine)]
+    cells = {field.base + k: f for f, field in fields for k in range(field.size)}
     seen: dict[Values, None] = {run.initial(): None}
     for state in (queue := [run.initial()]):  # grows
         for index, after, _ in run.successors(state):
@@ -101,11 +97,10 @@ def state_diagram(function: Function, found: Moves) -> str:
 
 def sequence_diagram(example: Counterexample) -> str:
     """A Mermaid sequence diagram of a counterexample; what breaks is a note at its end."""
-    header: object = example.header
-    speak = OrderSpeaker(header) if isinstance(header, od.Header) else Speaker(_trace_header(header))
+    speak: Any = speaker_of(example.header)
     rows: list[tuple[str, list[Message]]] = []
     for k, step in enumerate(example.steps):
-        said = [m for e in step.observed for m in speak(e)]  # type: ignore[arg-type]
+        said = [m for e in step.observed for m in speak(e)]
         again = "repeated forever: " if k == example.loop else ""
         rows.append((f"{again}{step.number}. {call(step.action, step.arguments)}", said))
     lanes = [lane for lane in speak.lanes if any(lane in (m.source, m.to) for _, said in rows for m in said)]
@@ -116,18 +111,11 @@ def sequence_diagram(example: Counterexample) -> str:
     for title, said in rows or [("the initial state", [])]:
         lines.append(f"    Note over {over}: {_plain(title)}")
         for m in said:
-            if m.source == m.to:
-                lines.append(f"    {names[m.source]}->>{names[m.to]}: {_plain(m.text)}")
-            else:
-                arrow = "-->>" if m.kind == "answer" else "->>"
-                lines.append(f"    {names[m.source]}{arrow}{names[m.to]}: {_plain(m.text)}")
+            arrow = "-->>" if m.kind == "answer" and m.source != m.to else "->>"
+            lines.append(f"    {names[m.source]}{arrow}{names[m.to]}: {_plain(m.text)}")
     why = example.diagnosis.conjunct or example.condition
     lines.append(f"    Note over {over}: {_plain(f'{example.invariant} is broken: {why}')}")
     return "\n".join(lines)
-
-
-def _trace_header(header: object) -> ev.Header:
-    return header if isinstance(header, ev.Header) else ev.Header(producer="", pools=())
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import Grounded, Instance, Machine, ground
 from kvfence.spec.language.nodes import Node
 
+_SIGNS = {"and": "&&", "or": "||", "eq": "==", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
 LONGEST = 4_000_000
 """Characters of a Promela text; Spin prints each of them into C several times over."""
 
@@ -30,9 +31,8 @@ def promela(machine: Machine, sizes: Mapping[str, int] | None = None) -> str:
     try:
         fits(g, roots(g), {}, (-(1 << 31), (1 << 31) - 1))
     except TooWide as why:
-        raise CannotRun(
-            f"Promela has numbers of 32 bits, and in {machine.name} {why}: narrow its ranges"
-        ) from None
+        bits = f"Promela has numbers of 32 bits, and in {machine.name} {why}: narrow its ranges"
+        raise CannotRun(bits) from None
     out = _Printer(g)
     given = ", ".join(f"{ascii_word(sort)} {size}" for sort, size in g.sizes.items())
     lines = [
@@ -48,9 +48,8 @@ def promela(machine: Machine, sizes: Mapping[str, int] | None = None) -> str:
     lines += ["  od", "}", ""]
     text = "\n".join(lines)
     if len(text) > LONGEST:
-        raise CannotRun(
-            f"{machine.name} at {given} is {len(text):,} characters of Promela: use smaller sizes"
-        )
+        size = f"{len(text):,} characters of Promela"
+        raise CannotRun(f"{machine.name} at {given} is {size}: use smaller sizes")
     return text
 
 
@@ -60,10 +59,7 @@ def _step(i: Instance, out: _Printer) -> list[str]:
     # back to zero, so that no state differs from another in them (Spin's breadth-first search hides none)
     put = [f"c{cell} = t{k}; t{k} = 0;" for k, cell in enumerate(i.updates)]
     checks = "".join(f" assert({out.text(c.holds)});" for c in i.checks if c.holds.op != "const")
-    return [
-        f"  /* {i} */",
-        f"  :: d_step {{ {guard} ->{checks} {' '.join([*new, *put])} assert(GOOD) }}",
-    ]
+    return [f"  /* {i} */", f"  :: d_step {{ {guard} ->{checks} {' '.join([*new, *put])} assert(GOOD) }}"]
 
 
 def _kind(lo: int | None, hi: int | None) -> str:
@@ -92,13 +88,6 @@ class _Printer:
             "const": lambda: str(n.value),
             "cell": lambda: f"c{n.value}",
             "not": lambda: f"!{a[0]}",
-            "and": lambda: f"({' && '.join(a)})",
-            "or": lambda: f"({' || '.join(a)})",
-            "eq": lambda: f"({a[0]} == {a[1]})",
-            "lt": lambda: f"({a[0]} < {a[1]})",
-            "le": lambda: f"({a[0]} <= {a[1]})",
-            "add": lambda: f"({a[0]} + {a[1]})",
-            "sub": lambda: f"({a[0]} - {a[1]})",
             "ite": lambda: f"({a[0]} -> {a[1]} : {a[2]})",
         }
-        return forms[n.op]()
+        return forms[n.op]() if n.op in forms else f"({f' {_SIGNS[n.op]} '.join(a)})"

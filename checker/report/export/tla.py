@@ -8,7 +8,7 @@ conjunct of every step.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvfence.checker.core.identifiers import Names, ascii_word
@@ -17,7 +17,8 @@ from kvfence.spec.language import Action, Bool, Enum, Expr, Function, Int, Leads
 from kvfence.spec.language.sizes import bound_at
 
 _TIMES = " \\X "
-_SIGNS = {"eq": "=", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
+_SIGNS = {"eq": "=", "lt": "<", "le": "<=", "add": "+", "sub": "-", "and": "/\\", "or": "\\/"}
+_ALL, _SOME = "\\A", "\\E"
 
 
 _WORDS = """
@@ -29,9 +30,8 @@ Cardinality FiniteSets Init InRange Int Integers IsFiniteSet Nat Naturals Next S
 ACTION_CONSTRAINT ACTION_CONSTRAINTS ALIAS CHECK_DEADLOCK CONSTRAINT CONSTRAINTS INIT INVARIANT INVARIANTS
 NEXT POSTCONDITION PROPERTIES PROPERTY SPECIFICATION SYMMETRY TYPE TYPE_CONSTRAINT VIEW
 """
-_RESERVED = frozenset(
-    _WORDS.split()
-)  # of the language, of what a module extends or defines, of configurations
+_RESERVED = frozenset(_WORDS.split())
+"""Words of the language, of what a module extends or defines, and of configurations."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Scope:
     taken: Collection[str]
     names: dict[int, str] = field(default_factory=dict)
 
-    def with_(self, variables: tuple[Expr, ...]) -> _Scope:
+    def with_(self, variables: Sequence[Expr]) -> _Scope:
         depth = len(self.names)
         return _Scope(
             self.taken, {**self.names, **{v.uid: self._name(v, depth + k) for k, v in enumerate(variables)}}
@@ -112,9 +112,8 @@ def module_name(machine: Machine) -> str:
 
 def _configuration(machine: Machine, sizes: Mapping[str, int], spelling: _Spelling) -> str:
     lines = ["SPECIFICATION Spec" if machine.liveness else "INIT Init\nNEXT Next"]
-    lines += (
-        ["CONSTANTS", *(f"  {spelling.size(sort)} = {size}" for sort, size in sizes.items())] if sizes else []
-    )
+    lines += ["CONSTANTS"] if sizes else []
+    lines += [f"  {spelling.size(sort)} = {size}" for sort, size in sizes.items()]
     lines += [f"INVARIANT {spelling.definition('invariants', name)}" for name in machine.invariants]
     lines += [f"PROPERTY {spelling.definition('liveness', name)}" for name in machine.liveness]
     lines.append("CHECK_DEADLOCK FALSE")
@@ -139,28 +138,21 @@ class _Module:
         if m.sorts:
             out += [f"CONSTANTS {', '.join(map(self.spelling.size, m.sorts))}", ""]
         out += [f"{self.sort(s)} == 0 .. {self.spelling.size(name)} - 1" for name, s in m.sorts.items()]
-        out += ["", f"VARIABLES {variables}", f"vars == <<{variables}>>", ""]
-        out += ["Init =="]
-        out += [
-            f"  /\\ {self.spelling.variable(f.name)} = {self.function(f, f.init, self.outside)}"
-            for f in m.functions.values()
-        ]
-        out += ["", "InRange =="]
-        out += [
-            f"  /\\ {self.spelling.variable(f.name)} \\in {self.range(f)}"
-            for f in m.functions.values()
-            if self.bounded(f)
-        ] or ["  TRUE"]
+        out += ["", f"VARIABLES {variables}", f"vars == <<{variables}>>", "", "Init =="]
+        fields = {self.spelling.variable(name): f for name, f in m.functions.items()}
+        out += [f"  /\\ {name} = {self.function(f, f.init, self.outside)}" for name, f in fields.items()]
+        ranges = [f"  /\\ {name} \\in {self.range(f)}" for name, f in fields.items() if self.bounded(f)]
+        out += ["", "InRange ==", *(ranges or ["  TRUE"])]
         for action in m.actions.values():
             out += ["", *self.action(action)]
-        out += ["", "Next ==", *(f"  \\/ {self.some(a)}" for a in m.actions.values()), ""]
-        out += [*self.fairness()]
+        some = (self.quantified(_SOME, a.params, self.call(a)) for a in m.actions.values())
+        out += ["", "Next ==", *(f"  \\/ {step}" for step in some), "", *self.fairness()]
         for kind, properties in (("invariants", m.invariants), ("goals", m.goals)):
             for p in properties.values():
                 out += ["", *_comment(f"{p.id or 'goal'}: {p.doc or p.name.replace('_', ' ')}")]
                 out.append(f"{self.spelling.definition(kind, p.name)} == {self.expr(p.expr, self.outside)}")
-        for promise in m.liveness.values():
-            out += ["", *_comment(f"{promise.id}: {promise.doc}"), *self.promise(promise)]
+        for one in m.liveness.values():
+            out += ["", *_comment(f"{one.id}: {one.doc}"), self.liveness_property(one)]
         return "\n".join([*out, "", "===="]) + "\n"
 
     def sort(self, s: Type) -> str:
@@ -174,9 +166,7 @@ class _Module:
         if isinstance(t, Enum):
             return "{" + ", ".join(f'"{self.spelling.label(t, k)}"' for k in range(len(t.labels))) + "}"
         ends = t.range(self.sizes) if isinstance(t, Int) else None
-        if ends is None:
-            return "Int"
-        return f"({ends[0]} .. {ends[1]})"
+        return "Int" if ends is None else f"({ends[0]} .. {ends[1]})"
 
     def range(self, f: Function) -> str:
         value = self.type(f.value)
@@ -190,14 +180,27 @@ class _Module:
         if not f.domain:
             return self.expr(e, scope)
         inner = scope.with_(f.formals)
-        over = ", ".join(f"{inner.names[v.uid]} \\in {self.type(v.type)}" for v in f.formals)
-        return f"[{over} |-> {self.expr(e, inner)}]"
+        return f"[{self.over(f.formals, inner)} |-> {self.expr(e, inner)}]"
+
+    def over(self, variables: Sequence[Expr], scope: _Scope) -> str:
+        """Variables of ``scope``, each with the set that it ranges over."""
+        return ", ".join(f"{scope.names[v.uid]} \\in {self.type(v.type)}" for v in variables)
+
+    def quantified(self, quantifier: str, params: Sequence[Expr], text: str) -> str:
+        """``text`` under a quantifier of the parameters, if there are any."""
+        over = self.over(params, self.outside.with_(params))
+        return f"{quantifier} {over} : {text}" if over else text
+
+    def call(self, a: Action) -> str:
+        """An action with its parameters."""
+        scope = self.outside.with_(a.params)
+        names = ", ".join(scope.names[p.uid] for p in a.params)
+        return f"{self.spelling.definition('actions', a.name)}{f'({names})' if names else ''}"
 
     def action(self, a: Action) -> Iterator[str]:
         scope = self.outside.with_(a.params)
         yield from _comment(a.doc)
-        names = ", ".join(scope.names[p.uid] for p in a.params)
-        yield f"{self.spelling.definition('actions', a.name)}{f'({names})' if names else ''} =="
+        yield f"{self.call(a)} =="
         for guard in a.guards:
             for e in guard.expr.args if guard.expr.op == "and" else (guard.expr,):
                 yield f"  /\\ {self.expr(e, scope)}"
@@ -209,36 +212,21 @@ class _Module:
         if any(self.bounded(f) for f in a.updates):
             yield "  /\\ InRange'"
 
-    def some(self, a: Action) -> str:
-        scope = self.outside.with_(a.params)
-        if not a.params:
-            return self.spelling.definition("actions", a.name)
-        over = ", ".join(f"{scope.names[p.uid]} \\in {self.type(p.type)}" for p in a.params)
-        given = ", ".join(scope.names[p.uid] for p in a.params)
-        return f"\\E {over} : {self.spelling.definition('actions', a.name)}({given})"
-
     def fairness(self) -> Iterator[str]:
         yield "Spec == Init /\\ [][Next]_vars"
         for a in self.m.actions.values():
             if a.fair is None:
                 continue
-            kind = "WF" if a.fair == "weak" else "SF"
-            scope = self.outside.with_(a.params)
-            names = ", ".join(scope.names[p.uid] for p in a.params)
-            over = ", ".join(f"{scope.names[p.uid]} \\in {self.type(p.type)}" for p in a.params)
-            name = self.spelling.definition("actions", a.name)
-            call = f"{name}({names})" if names else name
-            fair = f"{kind}_vars({call})"
+            fair = f"{'WF' if a.fair == 'weak' else 'SF'}_vars({self.call(a)})"
+            every = self.quantified(_ALL, a.params, fair)
             # in parentheses: a quantifier reaches as far as it can, over the conjuncts that follow
-            yield f"  /\\ (\\A {over} : {fair})" if over else f"  /\\ {fair}"
+            yield f"  /\\ ({every})" if a.params else f"  /\\ {fair}"
 
-    def promise(self, p: LeadsTo) -> Iterator[str]:
+    def liveness_property(self, p: LeadsTo) -> str:
         scope = self.outside.with_(p.params)
-        over = ", ".join(f"{scope.names[v.uid]} \\in {self.type(v.type)}" for v in p.params)
         then = self.expr(p.then, scope)
         body = f"<>({then})" if p.when is None else f"(({self.expr(p.when, scope)}) ~> ({then}))"
-        every = f"\\A {over} : " if over else ""
-        yield f"{self.spelling.definition('liveness', p.name)} == {every}{body}"
+        return f"{self.spelling.definition('liveness', p.name)} == {self.quantified(_ALL, p.params, body)}"
 
     def expr(self, e: Expr, scope: _Scope) -> str:
         a = e.args
@@ -257,9 +245,8 @@ class _Module:
             indices = ", ".join(self.expr(x, scope) for x in a)
             name = self.spelling.variable(e.value.name)
             return f"{name}[{indices}]" if a else name
-        if e.op in ("and", "or"):
-            sign = " /\\ " if e.op == "and" else " \\/ "
-            return f"({sign.join(self.expr(x, scope) for x in a)})"
+        if e.op in _SIGNS:
+            return f"({f' {_SIGNS[e.op]} '.join(self.expr(x, scope) for x in a)})"
         if e.op == "not":
             return f"~{self.expr(a[0], scope)}"
         if e.op == "ite":
@@ -267,9 +254,6 @@ class _Module:
             return f"(IF {c} THEN {x} ELSE {y})"
         if isinstance(e.value, tuple):
             return self._quantified(e, e.value, scope)
-        if e.op in _SIGNS:
-            x, y = (self.expr(x, scope) for x in a)
-            return f"({x} {_SIGNS[e.op]} {y})"
         raise CannotRun(f"TLA+ export does not know {e.op}")
 
     def constant(self, t: Type, value: int) -> str:
@@ -281,18 +265,14 @@ class _Module:
         inner = scope.with_(variables)
         body = self.expr(e.args[0], inner)
         names = [inner.names[v.uid] for v in variables]
-        over = ", ".join(f"{n} \\in {self.type(v.type)}" for n, v in zip(names, variables, strict=True))
+        over = self.over(variables, inner)
         if e.op in ("forall", "exists"):
-            quantifier = "\\A" if e.op == "forall" else "\\E"
-            return f"({quantifier} {over} : {body})"
+            return f"({_ALL if e.op == 'forall' else _SOME} {over} : {body})"
         if len(names) == 1:
             return f"Cardinality({{{over} : {body}}})"
         every = _TIMES.join(self.type(v.type) for v in variables)
-        return f"Cardinality({{all \\in {every} : LET {_parts(names)} IN {body}}})"
-
-
-def _parts(names: list[str]) -> str:
-    return " ".join(f"{name} == all[{k}]" for k, name in enumerate(names, 1))
+        parts = " ".join(f"{name} == all[{k}]" for k, name in enumerate(names, 1))
+        return f"Cardinality({{all \\in {every} : LET {parts} IN {body}}})"
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import copy
 from msgspec.structs import replace
 
 from kvfence.checker.analysis.recorded.explain import Explained, OrderStory, Story
-from kvfence.checker.core.text_tables import paragraph
+from kvfence.checker.core.text_tables import item
 from kvfence.checker.ledger.violation_text import event_text, holders_text, violation_text
 from kvfence.checker.report.diagrams import sequence, timeline
 from kvfence.checker.report.diagrams import slot_history as slots
@@ -28,7 +28,7 @@ def explained_text(found: Explained, *, width: int) -> str:
         parts = [violation_text(bare, width=width), _events(found.story, width)]
     elif isinstance(found.story, OrderStory):
         parts = [race_text(1, found.story.race, 1, None, width=width)]
-    parts += [paragraph(f"{note}.", width=width, hanging="    ") for note in found.notes]
+    parts += [item(f"{note}.", width) for note in found.notes]
     parts.append(f"{found.path}: {found.verdict}.")
     return "\n\n".join(parts)
 
@@ -41,11 +41,7 @@ def _events(story: Story, width: int) -> str:
     known: dict[object, object] = {}
     for number, event in story.events:
         holding(event)
-        lines.append(
-            paragraph(
-                f"{number}. {event_text(ev.listed(event))}", width=width, indent="    ", hanging=" " * 8
-            )
-        )
+        lines.append(item(f"{number}. {event_text(ev.listed(event))}", width, 4))
         held = {slot: by for slot, by in holding.held().items() if slot in story.slots}
         for slot, by in held.items():
             if known.get(slot) != by:
@@ -64,19 +60,14 @@ def pictures(found: Explained) -> Pictures:
     v = story.violation
     title = f"{v.invariant} is broken by event {v.number}"
     why = f"{v.invariant} is broken: it is not true that {v.condition}"
+    header, before, events, involved = story.header, story.before, story.events, story.slots
     diagram = sequence.of_events(
-        story.header,
-        copy.deepcopy(story.before),
-        story.events,
-        broken=v.number,
-        why=why,
-        title=title,
-        slots=story.slots,
+        header, copy.deepcopy(before), events, broken=v.number, why=why, title=title, slots=involved
     )
     drawn = {"sequence": ("Calls and answers, and the holders of the slots afterwards", diagram)}
     if story.slots:
         history = slots.of_events(
-            story.header, copy.deepcopy(story.before), story.events, story.slots, broken=v.number, title=title
+            header, copy.deepcopy(before), events, involved, broken=v.number, title=title
         )
         drawn["slots"] = ("The slots involved, after each event", history)
     return drawn

@@ -16,15 +16,7 @@ from kvfence.checker.report.diagrams import slot_history as slots
 from kvfence.checker.report.diagrams.action_coverage import coverage
 from kvfence.checker.report.diagrams.svg import palette, picture_style
 from kvfence.checker.report.html.policy import page_policy
-from kvfence.checker.report.text.review_proofs import claim, evidence, spoken
-from kvfence.checker.report.text.reviewed import (
-    about_nothing,
-    conclusion,
-    meaning,
-    remark,
-    told_behaviours,
-    verdict_shown,
-)
+from kvfence.checker.report.text import review_proofs, reviewed
 from kvfence.checker.report.text.verdicts import call, shown
 
 MOST_STORIES = 6
@@ -33,32 +25,17 @@ MOST_STORIES = 6
 
 def review_html(found: Review) -> str:
     """The page of a review."""
-    return page(
-        "review.html.j2",
-        found=found,
-        conclusion=conclusion(found),
-        machines=[_machine(m) for m in found.machines],
-        meaning=meaning,
-        remark=remark,
-        about_nothing=about_nothing,
-        told=told_behaviours,
-        claim=claim,
-        spoken=spoken,
-        verdict_shown=verdict_shown,
-    )
+    machines = [_machine(m) for m in found.machines]
+    return page("review.html.j2", found=found, machines=machines, proofs=review_proofs, text=reviewed)
 
 
 def _machine(m: MachineReview) -> dict[str, Any]:
-    told = [row for row in m.invariants if row.story is not None]
-    told.sort(key=lambda row: (not row.first, row.effect != "worse"))
-    stories = [
-        {"row": row, "story": row.story, "pictures": pictures(row.story)}
-        for row in told[:MOST_STORIES]
-        if row.story is not None
-    ]
+    stories = [(row, row.story) for row in m.invariants if row.story is not None]
+    stories.sort(key=lambda pair: (not pair[0].first, pair[0].effect != "worse"))
+    drawn = [{"row": row, "story": s, "pictures": pictures(s)} for row, s in stories[:MOST_STORIES]]
     base, change = (m.base.taken if m.base else {}), (m.change.taken if m.change else {})
     bars = coverage(base, change, title=f"Actions of {m.machine}, on a logarithmic scale") if base else ""
-    return {"review": m, "stories": stories, "coverage": bars, "evidence": list(evidence(m))}
+    return {"review": m, "stories": drawn, "coverage": bars, "evidence": list(review_proofs.evidence(m))}
 
 
 def pictures(example: Counterexample) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ def page_policy(styles: Sequence[str], scripts: Sequence[str] = (), *more: str) 
 
 
 def inline(page: str, element: str) -> list[str]:
-    """The texts of a page's elements of that name. Only for a page that nobody else writes into."""
+    """The texts of a page's elements of that name. Only for a page that no one else writes into."""
     return re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
 
 

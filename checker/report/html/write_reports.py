@@ -13,12 +13,7 @@ from kvfence.spec.files.outputs import files_of, write_text
 if TYPE_CHECKING:
     from kvfence.checker.analysis.review.facts import Review
 
-FORMATS: Final = {
-    "html": "html.page",
-    "markdown": "ci.markdown",
-    "junit": "ci.junit",
-    "sarif": "ci.sarif",
-}
+FORMATS: Final = {"html": "html.page", "markdown": "ci.markdown", "junit": "ci.junit", "sarif": "ci.sarif"}
 """The module of each format, which has a function ``review_FORMAT``; JSON needs none."""
 
 

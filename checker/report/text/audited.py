@@ -12,7 +12,7 @@ from kvfence.checker.audit.cases.case import Case, Setup
 from kvfence.checker.audit.cases.outcome import Outcome, Sighting
 from kvfence.checker.audit.findings import grounds_of, verdict_of
 from kvfence.checker.audit.release_table import rows
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import item, paragraph, table
 
 _EVIDENCE = {
     "rule": "a rule of the ledger",
@@ -44,10 +44,8 @@ def audit_text(campaign: Campaign, *, width: int, files: Mapping[str, Sequence[P
             parts += [paragraph(f"{f.key} ({f.times} cases)", width=width, indent="  ") for f in found]
     if campaign.unchecked:
         parts.append("Not examined:")
-        parts += [
-            paragraph(line, width=width, indent="  ", hanging="    ") for line in campaign.unchecked[:12]
-        ]
-    parts += [paragraph(line, width=width, hanging="    ") for line in _judged(campaign)]
+        parts += [item(line, width, 2, 4) for line in campaign.unchecked[:12]]
+    parts += [item(line, width) for line in _judged(campaign)]
     if campaign.broke:
         parts.append(paragraph(f"The audit stopped early: {campaign.broke}", width=width))
     return "\n\n".join([*parts, paragraph(summary(campaign), width=width)])
@@ -78,35 +76,34 @@ def summary(campaign: Campaign) -> str:
 
 def _finding_text(finding: Finding, campaign: Campaign, width: int, files: Sequence[Path]) -> str:
     seen = finding.sighting
-    lines = [paragraph(f"{seen.invariant}: {seen.cause}.", width=width, hanging="    ")]
-
-    def field(name: str, text: str) -> None:
-        lines.append(paragraph(f"{name}: {text}", width=width, indent="    ", hanging=" " * 8))
-
-    field("evidence", f"{_EVIDENCE[seen.evidence]}: {seen.detail}")
-    if later := [name for name in finding.harm if name != seen.evidence]:
-        field("later in that run", ", ".join(_EVIDENCE[name] for name in later))
-    if finding.report:
-        field("public report", finding.report)
     again = "" if finding.confirmed else "; it did not appear every time"
-    field(
-        "seen",
-        f"in {finding.times} of {campaign.cases} cases, first after {finding.first_after:.0f} s{again}",
-    )
-    if finding.earlier:
-        field("violated before it in that run", "; ".join(finding.earlier))
+    first = f"first after {finding.first_after:.0f} s{again}"
+    fields = {
+        "later in that run": ", ".join(_EVIDENCE[name] for name in finding.harm if name != seen.evidence),
+        "public report": finding.report,
+        "seen": f"in {finding.times} of {campaign.cases} cases, {first}",
+        "violated before it in that run": "; ".join(finding.earlier),
+    }
+    lines = [_head(seen, width), item(f"evidence: {_evidence(seen)}", width, 4)]
+    lines += [item(f"{name}: {text}", width, 4) for name, text in fields.items() if text]
     lines += ["    the shortest case:", *(f"        {line}" for line in case_lines(finding.case))]
-    lines += _story(seen, width)
-    if files:
-        field("files", ", ".join(str(path) for path in files))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_story(seen, width, files)])
 
 
-def _story(seen: Sighting, width: int) -> list[str]:
-    if not seen.story:
-        return []
-    told = [paragraph(line, width=width, indent=" " * 8, hanging=" " * 12) for line in seen.story]
-    return [f"    what happened, up to engine step {seen.step}:", *told]
+def _head(seen: Sighting, width: int) -> str:
+    return item(f"{seen.invariant}: {seen.cause}.", width)
+
+
+def _evidence(seen: Sighting) -> str:
+    return f"{_EVIDENCE[seen.evidence]}: {seen.detail}"
+
+
+def _story(seen: Sighting, width: int, files: Sequence[Path]) -> list[str]:
+    """What happened, and the files in which it is recorded."""
+    steps = [item(line, width, 8) for line in seen.story]
+    head = [f"    what happened, up to engine step {seen.step}:"] if steps else []
+    written = [item(f"files: {', '.join(map(str, files))}", width, 4)] if files else []
+    return [*head, *steps, *written]
 
 
 def case_lines(case: Case) -> list[str]:
@@ -139,16 +136,11 @@ def outcome_text(
     """One case that was run again."""
     parts = ["\n".join(case_lines(case))]
     for seen in outcome.sightings:
-        head = paragraph(f"{seen.invariant}: {seen.cause}.", width=width, hanging="    ")
-        told = paragraph(
-            f"{_EVIDENCE[seen.evidence]}: {seen.detail}", width=width, indent="    ", hanging=" " * 8
-        )
-        written = ", ".join(str(path) for path in (files or {}).get(seen.key, ()))
-        last = [paragraph(f"files: {written}", width=width, indent="    ", hanging=" " * 8)] * bool(written)
-        parts.append("\n".join([head, told, *_story(seen, width), *last]))
+        story = _story(seen, width, (files or {}).get(seen.key, ()))
+        parts.append("\n".join([_head(seen, width), item(_evidence(seen), width, 4), *story]))
     if outcome.refused:
         parts.append(paragraph(f"not run: {outcome.refused}", width=width))
-    parts += [paragraph(f"not examined: {line}", width=width, hanging="    ") for line in outcome.unchecked]
+    parts += [item(f"not examined: {line}", width) for line in outcome.unchecked]
     went = ", ".join(f"{count:,} {what}" for what, count in sorted(outcome.counts.items()) if count)
     end = f"{name}: {len(outcome.sightings)} sighting(s), {outcome.steps} steps, {outcome.events} events"
     end += f"; {went}." if went else "."

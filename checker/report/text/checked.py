@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import item, paragraph, table
 from kvfence.checker.ledger.check import CheckReport
 from kvfence.checker.ledger.violation_text import violation_text
 
@@ -12,7 +12,7 @@ def check_text(found: CheckReport, *, width: int) -> str:
     parts = [checks_table(found.checks, found.violation_counts, dict(found.verdicts), width=width)]
     parts += [violation_text(violation, width=width) for violation in found.violations]
     if found.notes:
-        parts.append("\n".join(paragraph(f"{note}.", width=width, hanging="    ") for note in found.notes))
+        parts.append("\n".join(item(f"{note}.", width) for note in found.notes))
     rate = found.events / found.seconds if found.seconds else 0.0
     work = f"{found.events:,} events, {found.slot_transitions:,} slots named in them"
     summary = f"{found.path}: {found.verdict}. {work}, {found.seconds:.1f} s, {rate:,.0f} events/s."

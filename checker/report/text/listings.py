@@ -16,10 +16,8 @@ def invariants_text(invariants: Iterable[Invariant], *, width: int) -> str:
     """Per invariant: machines that state it, whether traces are judged by it, reports, statement."""
     rows, texts = [], []
     for row in invariants:
-        machines = ", ".join(row.machines) or "not yet"
-        rows.append(
-            (row.id, machines, "yes" if row.monitored else "not yet", str(len(row.reports)), row.title)
-        )
+        machines, judged = ", ".join(row.machines) or "not yet", "yes" if row.monitored else "not yet"
+        rows.append((row.id, machines, judged, str(len(row.reports)), row.title))
         texts.append(row.statement + (f" So far: {row.limits}." if row.limits else ""))
     return _listing(("invariant", "machines", "on traces", "reports", "title"), rows, texts, width)
 
@@ -35,8 +33,5 @@ def designs_text(designs: Iterable[Design], *, width: int) -> str:
 
 def _listing(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str], width: int) -> str:
     headline, *lines = table(headers, rows, width=UNBROKEN).split("\n")
-    entries = [
-        f"{line}\n{paragraph(text, width=width, indent='    ')}"
-        for line, text in zip(lines, texts, strict=True)
-    ]
-    return "\n".join([headline, *entries])
+    entries = zip(lines, (paragraph(text, width=width, indent="    ") for text in texts), strict=True)
+    return "\n".join([headline, *("\n".join(entry) for entry in entries)])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kvfence.checker.analysis.mutation.matrix import Matrix, Row, Survivor
 from kvfence.checker.analysis.mutation.mutants import Kind
 from kvfence.checker.analysis.results import worst
-from kvfence.checker.core.text_tables import paragraph, sizes_text, table
+from kvfence.checker.core.text_tables import item, paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
 
 KINDS = tuple(Kind)
@@ -29,15 +29,15 @@ def mutated_text(found: Sequence[Matrix], *, width: int, accepted: bool = False)
 def _machine(m: Matrix, width: int, accepted: bool) -> Iterator[str]:
     tried, killed = sum(m.tried.values()), sum(m.killed.values())
     sizes = "; ".join(f"{sizes_text(s)}: {n:,} states" for s, n in m.states)
-    yield paragraph(f"Machine {m.machine}, {sizes}", width=width, hanging="    ")
+    yield item(f"Machine {m.machine}, {sizes}", width)
     yield table(COLUMNS, [*map(cells, m.rows), totals(m)], width=width, right=frozenset(COLUMNS[1:-1]))
     notes = [f"{name(r)} is implied: {implied(r)}" for r in m.rows if r.implied_by]
     notes += [f"{n.replace('_', ' ')} notices nothing: {why}" for n, why in m.accepted_idle.items()]
     unlike = [s for s in m.survivors if accepted or s in m.unexplained]
-    notes += [told(s) for s in (*unlike, *m.undetermined)]
+    notes += [described(s) for s in (*unlike, *m.undetermined)]
     notes += list(m.faults)
     if notes:
-        yield "\n".join(paragraph(n, width=width, hanging="    ") for n in notes)
+        yield "\n".join(item(n, width) for n in notes)
     stopped = f" Stopped, {m.missing} not tried: {m.stopped}." if m.stopped else ""
     lemmas = f" ({m.by_lemma} by lemmas only)" if m.by_lemma else ""
     explained = len(m.survivors) - len(m.unexplained)
@@ -72,7 +72,7 @@ def implied(row: Row) -> str:
     return f"each mutant that it notices is noticed as soon by {others}."
 
 
-def told(s: Survivor) -> str:
+def described(s: Survivor) -> str:
     """A survivor: what it does, and the reason it may."""
     why = f" {s.fate.capitalize()}: {s.why}" if s.why else ""
     return f"{s.name} ({s.kind}). New: {s.new or 'unknown'}.{why}"

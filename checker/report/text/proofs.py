@@ -40,11 +40,8 @@ def proof_remarks(machine: MachineFacts) -> Iterator[str]:
         return
     for why in dict.fromkeys(proof.open.values()):
         names = ", ".join(name for name, reason in proof.open.items() if reason == why)
-        yield (
-            f"{machine.machine}: not proved: {names}: {why}."
-            if "," in names
-            else (f"{machine.machine}: {names} is not proved: {why}.")
-        )
+        text = f"not proved: {names}" if "," in names else f"{names} is not proved"
+        yield f"{machine.machine}: {text}: {why}."
     if proof.second_open:
         names = ", ".join(proof.second_open[:SHOWN])
         more = f" and {len(proof.second_open) - SHOWN} more" if len(proof.second_open) > SHOWN else ""

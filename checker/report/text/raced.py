@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvfence.checker.core.text_tables import paragraph, table
+from kvfence.checker.core.text_tables import item, paragraph, table
 from kvfence.checker.order.happens_before import Explanation
 from kvfence.checker.order.race_check import Explained, RaceReport
 from kvfence.checker.order.races import Access, Race
@@ -20,7 +20,7 @@ def races_text(found: RaceReport, *, width: int) -> str:
         for index, (race, times) in enumerate(zip(found.races, found.times, strict=True))
     ]
     if found.notes:
-        parts.append("\n".join(paragraph(f"{note}.", width=width, hanging="    ") for note in found.notes))
+        parts.append("\n".join(item(f"{note}.", width) for note in found.notes))
     rate = found.events / found.seconds if found.seconds else 0.0
     count = f"{found.found:,} unordered pairs in {len(found.races):,} races, " if found.found else ""
     work = f"{found.events:,} events, {found.accesses:,} accesses"
@@ -50,40 +50,33 @@ def race_text(number: int, race: Race, times: int, why: Explained | None, *, wid
     breaks = f" {race.invariant}:" if race.invariant else ""
     often = "" if times == 1 else f", {times} times"
     lines = [paragraph(f"race {number}{often}:{breaks} nothing orders two accesses to {where}.", width=width)]
-    lines += [
-        _access_text(name, access, width=width)
-        for name, access in (("first", race.first), ("then", race.second))
-    ]
-    lines.append(paragraph(f"missing: {race.missing}.", width=width, indent="    ", hanging=" " * 13))
+    for name, access in (("first", race.first), ("then", race.second)):
+        lines += _access_lines(name, access, width)
+    lines.append(item(f"missing: {race.missing}.", width, 4, 13))
     if why is not None:
         lines += _explanation_text(why.explanation, width=width)
         lines += _witness_text(why, width=width)
     return "\n".join(lines)
 
 
-def _access_text(label: str, access: Access, *, width: int) -> str:
+def _access_lines(label: str, access: Access, width: int) -> list[str]:
     verb = "write" if access.write else "read"
     name = f" '{access.name}'" if access.name else ""
-    place = (
-        f"thread {access.thread}" if access.stream < 0 else f"stream {access.stream}, thread {access.thread}"
-    )
+    thread = f"thread {access.thread}"
+    place = thread if access.stream < 0 else f"stream {access.stream}, {thread}"
     what = "release" if access.what == "release" else f"{verb} of {access.what}{name}"
     order = "" if access.what != "copy" or access.write else f", source access order {access.order}"
     by = f", for {access.by}" if access.by else ""
     text = f"{label + ':':<8} event {access.number}: {what} ({place}{order}{by})"
-    lines = [paragraph(text, width=width, indent="    ", hanging=" " * 13)]
-    lines += [f"{' ' * 13}{frame}" for frame in access.stack]
-    return "\n".join(lines)
+    return [item(text, width, 4, 13), *(f"{' ' * 13}{frame}" for frame in access.stack)]
 
 
 def _explanation_text(why: Explanation, *, width: int) -> list[str]:
     begin = f"both come after {why.common}" if why.common else "nothing comes before both"
-    lines = [paragraph(f"{begin}.", width=width, indent="    ", hanging=" " * 13)]
+    lines = [item(f"{begin}.", width, 4, 13)]
     for label, path in (("first", why.to_first), ("then", why.to_second)):
         shown = path if len(path) <= LONGEST_PATH else (*path[: LONGEST_PATH - 1], "…", path[-1])
-        lines.append(
-            paragraph(f"path to {label}: {' -> '.join(shown)}", width=width, indent="    ", hanging=" " * 13)
-        )
+        lines.append(item(f"path to {label}: {' -> '.join(shown)}", width, 4, 13))
     return lines
 
 
@@ -92,6 +85,6 @@ def _witness_text(why: Explained, *, width: int) -> list[str]:
         return ["    witness: no schedule corrupts data; the program may never read the wrong data."]
     steps = " ".join(why.witness)
     return [
-        paragraph(f"witness: {steps}", width=width, indent="    ", hanging=" " * 13),
+        item(f"witness: {steps}", width, 4, 13),
         *(paragraph(f"then {what}.", width=width, indent=" " * 13) for what in why.corrupt),
     ]

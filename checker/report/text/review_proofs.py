@@ -8,7 +8,7 @@ from kvfence.checker.analysis.review.facts import Evidence, InvariantReview, Mac
 from kvfence.checker.core.text_tables import sizes_text
 
 MOST_NAMES = 6
-"""Names of lemmas or conditions that a line of text tells."""
+"""Names of lemmas or conditions that a line of text names."""
 
 
 def evidence(m: MachineReview) -> Iterator[tuple[InvariantReview, Evidence]]:
@@ -39,8 +39,8 @@ def brief(found: Evidence) -> str:
     return f"exhausted at {sizes_text(found.sizes) or 'its one size'}, not proved"
 
 
-def leans_on(found: Evidence, most: int = MOST_NAMES) -> str:
-    """What a proof leans on besides the conditions themselves; empty where it is nothing, or no proof."""
+def depends_on(found: Evidence, most: int = MOST_NAMES) -> str:
+    """What a proof depends on besides the conditions themselves; empty where it is nothing, or no proof."""
     if found.basis != "proved":
         return ""
     parts = [
@@ -92,5 +92,5 @@ def _fair(found: Evidence) -> str:
         kinds.setdefault(kind, []).append(action)
     if not kinds:
         return ""
-    told = (f"{kind}ly for {', '.join(actions)}" for kind, actions in kinds.items())
-    return f", assuming fairness {' and '.join(told)}"
+    assumed = (f"{kind}ly for {', '.join(actions)}" for kind, actions in kinds.items())
+    return f", assuming fairness {' and '.join(assumed)}"

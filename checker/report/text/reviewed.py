@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvfence.checker.analysis.review.facts import Behaviours, InvariantReview, MachineReview, Review
-from kvfence.checker.core.text_tables import paragraph, sizes_text, table
+from kvfence.checker.core.text_tables import item, paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict
-from kvfence.checker.report.text.review_proofs import claim, evidence, leans_on, spoken
+from kvfence.checker.report.text.review_proofs import claim, depends_on, evidence, spoken
 from kvfence.checker.report.text.verdicts import BUILT_IN, counterexample_text
 from kvfence.spec.catalog import INVARIANTS
 
@@ -20,7 +20,7 @@ EXIT_CODES = {"same": 0, "different": 0, "better": 0, "worse": 1, "mixed": 1, "u
 def review_text(found: Review, *, width: int) -> str:
     """The whole report."""
     parts = [
-        paragraph(f"{side} {name}{f': {about}' if about else '.'}", width=width, hanging="    ")
+        item(f"{side} {name}{f': {about}' if about else '.'}", width)
         for side, name, about in (
             ("Base", found.base, found.base_summary),
             ("Change", found.change, found.change_summary),
@@ -30,7 +30,7 @@ def review_text(found: Review, *, width: int) -> str:
         parts += _machine(found, machine, width)
     if found.unchanged:
         same = f"The same on both sides: {', '.join(found.unchanged)}."
-        parts.append(paragraph(same, width=width, hanging="    "))
+        parts.append(item(same, width))
     parts.append(_summary(found, width))
     return "\n\n".join(part for part in parts if part)
 
@@ -47,7 +47,7 @@ def conclusion(found: Review) -> str:
     }[found.verdict]
 
 
-def told_behaviours(these: Behaviours, side: str, *, gone: bool = False) -> str:
+def behaviours_sentence(these: Behaviours, side: str, *, gone: bool = False) -> str:
     """What the search for behaviours of one side alone found, in a sentence."""
     kind = "lost" if gone else "new"
     if these.found:
@@ -97,13 +97,11 @@ def _machine(found: Review, m: MachineReview, width: int) -> Iterator[str]:
         (i.invariant, verdict_shown(i.base), verdict_shown(i.change), remark(i), meaning(i))
         for i in m.invariants
     ]
-    counts = (
-        ("states", m.base.states, m.change.states),
-        ("transitions", m.base.transitions, m.change.transitions),
-    )
-    rows += [(name, f"{a:,}", f"{b:,}", "", _ratio(a, b)) for name, a, b in counts]
+    for name in ("states", "transitions"):
+        a, b = getattr(m.base, name), getattr(m.change, name)
+        rows.append((name, f"{a:,}", f"{b:,}", "", _ratio(a, b)))
     yield table(("invariant", "base", "change", "effect", "meaning"), rows, width=width)
-    yield "\n".join(paragraph(line, width=width, hanging="    ") for line in _remarks(m))
+    yield "\n".join(item(line, width) for line in _remarks(m))
     yield _holding(m, width)
     for row in m.invariants:
         if row.story is not None:
@@ -124,8 +122,8 @@ def _remarks(m: MachineReview) -> Iterator[str]:
     for actions, how in ((m.actions_lost, "no longer taken"), (m.actions_gained, "taken now")):
         if actions:
             yield f"Actions {how}: {', '.join(actions)}."
-    yield f"Behaviours {told_behaviours(m.new, 'the change')}."
-    yield f"Behaviours {told_behaviours(m.lost, 'the base', gone=True)}."
+    yield f"Behaviours {behaviours_sentence(m.new, 'the change')}."
+    yield f"Behaviours {behaviours_sentence(m.lost, 'the base', gone=True)}."
     yield from about_nothing(m)
     for note in m.notes:
         yield f"{note[:1].upper()}{note[1:]}."
@@ -136,9 +134,9 @@ def _holding(m: MachineReview, width: int) -> str:
     lines = []
     for row, found in evidence(m):
         sentence = f"{row.label} in the {found.side}: {claim(found)}."
-        leaning = leans_on(found)
+        leaning = depends_on(found)
         text = f"{sentence} The proof depends on {leaning}." if leaning else sentence
-        lines.append(paragraph(text, width=width, indent="  ", hanging="      "))
+        lines.append(item(text, width, 2))
     return "\n".join(["Why it holds:", *lines]) if lines else ""
 
 
@@ -156,48 +154,38 @@ def _story(found: Review, row: InvariantReview, width: int) -> str:
 
 def _behaviour(these: Behaviours, gone: bool, width: int) -> str:
     first = these.found[0]
-    head = "A shortest run that only the " + ("base" if gone else "change") + " has:"
-    lines = [head, ""]
+    side, other = ("base", "change") if gone else ("change", "base")
+    lines = [f"A shortest run that only the {side} has:", ""]
     for number, step in enumerate(first.steps, 1):
         lines.append(f"{number:3}. {step}")
         if step.doc:
             lines.append(paragraph(step.doc, width=width, indent=" " * 5))
-    other = "change" if gone else "base"
-    why = " and ".join(first.refused)
-    lines.append(
-        paragraph(
-            f"The {other} refuses event {len(first.steps)}: it requires {why}.", width=width, hanging="    "
-        )
-        if why
-        else f"The {other} cannot take event {len(first.steps)}."
-    )
+    event, why = f"event {len(first.steps)}", " and ".join(first.refused)
+    refusal = f"The {other} refuses {event}: it requires {why}."
+    lines.append(item(refusal, width) if why else f"The {other} cannot take {event}.")
     return "\n".join(lines)
 
 
 def _differences(m: MachineReview, width: int) -> str:
     out = ["What differs in the specification:"]
-    if m.lines:
-        file = ""
-        for line in m.lines[:MOST_LINES]:
-            if line.file != file:
-                file = line.file
-                out.append(f"  {file}")
-            out.append(f"  {'-' if line.side == 'base' else '+'}{line.line:5} {line.text}"[:width])
-        if len(m.lines) > MOST_LINES:
-            out.append(f"  and {len(m.lines) - MOST_LINES} more lines")
-        return "\n".join(out)
-    for d in m.differences:
+    file = ""
+    for line in m.lines[:MOST_LINES]:
+        if line.file != file:
+            file = line.file
+            out.append(f"  {file}")
+        out.append(f"  {'-' if line.side == 'base' else '+'}{line.line:5} {line.text}"[:width])
+    if len(m.lines) > MOST_LINES:
+        out.append(f"  and {len(m.lines) - MOST_LINES} more lines")
+    for d in () if m.lines else m.differences:
         text = f"{d.what}: {d.base or 'nothing'} -> {d.change or 'nothing'}"
-        out.append(
-            paragraph(f"{text} ({d.where})" if d.where else text, width=width, indent="  ", hanging="      ")
-        )
+        out.append(item(f"{text} ({d.where})" if d.where else text, width, 2))
     return "\n".join(out)
 
 
 def _summary(found: Review, width: int) -> str:
     out = [f"{found.base} -> {found.change}: {conclusion(found)}. {found.seconds:.1f} s."]
     for label, sentences in (("Worse", found.worse), ("Better", found.better), ("Open", found.open)):
-        out += [paragraph(f"{label}: {s}.", width=width, hanging="    ") for s in sentences]
+        out += [item(f"{label}: {s}.", width) for s in sentences]
     if found.only_change:
         out.append(f"New machines, not compared: {', '.join(found.only_change)}.")
     return "\n".join(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.checker.analysis.results import Counterexample, MachineFacts, Value, Verification, own_titles
-from kvfence.checker.core.text_tables import paragraph, sizes_text, table
+from kvfence.checker.core.text_tables import item, paragraph, sizes_text, table
 from kvfence.checker.engines.base import Verdict, only_because
 from kvfence.checker.report.text.proofs import proof_remarks, verdict_with_time, work_rows
 from kvfence.spec.catalog import INVARIANTS
@@ -59,23 +59,17 @@ def _side_by_side(machines: tuple[MachineFacts, ...], width: int) -> list[tuple[
 def _table_of(machines: tuple[MachineFacts, ...], not_yet: tuple[str, ...], width: int) -> str:
     titles = {row.id: row.title for row in INVARIANTS} | own_titles(machines) | BUILT_IN
     stated = {condition.invariant for machine in machines for condition in machine.conditions}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for id_, title in titles.items():
         if id_ in stated:
-            rows.append(
-                (id_, *(verdict_with_time(machine, id_) or NOT_STATED for machine in machines), title)
-            )
+            verdicts = (verdict_with_time(machine, id_) or NOT_STATED for machine in machines)
+            rows.append((id_, *verdicts, title))
         elif id_ in not_yet:
             rows.append((id_, *("not yet" for _ in machines), title))
     rows.append(("", *("" for _ in machines), ""))
-    if all(machine.proof for machine in machines):
-        rows += work_rows(machines)
-    else:
-        rows += _explored(machines)
-    rows += [
-        ("seconds", *(f"{machine.seconds:.1f}" for machine in machines), ""),
-        ("verdict", *(str(machine.verdict) for machine in machines), ""),
-    ]
+    rows += work_rows(machines) if all(machine.proof for machine in machines) else _explored(machines)
+    rows.append(("seconds", *(f"{machine.seconds:.1f}" for machine in machines), ""))
+    rows.append(("verdict", *(str(machine.verdict) for machine in machines), ""))
     return table(("invariant", *(machine.machine for machine in machines), "meaning"), rows, width=width)
 
 
@@ -105,9 +99,8 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         remarks += _liveness_remarks(machine)
         remarks += [f"{machine.machine}: {text}." for text in machine.undeclared.values()]
         if machine.states_nothing:
-            remarks.append(
-                f"{machine.machine} states no invariant, check or liveness property; nothing was judged."
-            )
+            stated = "no invariant, check or liveness property"
+            remarks.append(f"{machine.machine} states {stated}; nothing was judged.")
         if machine.judged_none:
             remarks.append(f"{machine.machine}: nothing that it states was judged here.")
         if not (machine.stopped and machine.verdict is Verdict.violated):
@@ -116,11 +109,11 @@ def _remarks(found: Verification, width: int) -> Iterator[str]:
         remarks.append(f"Interrupted before {', '.join(found.not_begun)}.")
     named = {condition.invariant for machine in found.machines for condition in machine.conditions}
     remarks += [f"{row.id} so far: {row.limits}." for row in INVARIANTS if row.limits and row.id in named]
-    yield "\n".join(paragraph(remark, width=width, hanging="    ") for remark in remarks)
+    yield "\n".join(item(remark, width) for remark in remarks)
 
 
 def unseen(machine: MachineFacts) -> Iterator[str]:
-    """What was never taken, reached, met or evaluated, in sentences; and who looked, if not the engine."""
+    """What was never taken, reached, met or evaluated, in sentences; and which other engine looked."""
     name, by = machine.machine, machine.searched
     cut = by.stopped if by else None
     if by:
@@ -161,43 +154,27 @@ def counterexample_text(example: Counterexample, design: str, *, width: int) -> 
     length = f"{example.length}{shorter if count else ''}."
     lines = [paragraph(f"{head}{length}", width=width), ""]
     if not count:
-        lines += _in_columns(
-            [f"{name} = {shown(value)}" for name, value in example.start.items()], width, "    "
-        )
+        lines += _in_columns(example.start, width, "    ")
     for step in example.steps:
         if step.number - 1 == example.loop:
             lines.append("     Repeated forever:")
         lines.append(f"{step.number:3}. {call(step.action, step.arguments)}")
         if step.doc:
             lines.append(paragraph(step.doc, width=width, indent=" " * 5))
-        changed = [
-            f"{change.name}: {shown(change.before)} -> {shown(change.after)}" for change in step.changes
-        ]
-        lines += list(_in_columns(changed, width, " " * 9))
+        changed = (f"{c.name}: {shown(c.before)} -> {shown(c.after)}" for c in step.changes)
+        lines += _in_columns(changed, width, " " * 9)
     if example.loop == count:
         lines.append("     Nothing more happens.")
-    lines += [
-        *([""] if lines[-1] else []),
-        paragraph(
-            f"Broken: {example.invariant}, {example.name.replace('_', ' ')}: {example.condition}",
-            width=width,
-            hanging="    ",
-        ),
-    ]
+    lines += [""] if lines[-1] else []
+    broken = f"Broken: {example.invariant}, {example.name.replace('_', ' ')}: {example.condition}"
+    lines.append(item(broken, width))
     if example.values:
-        lines.append(
-            "Values before the last event that make it false:"
-            if example.read_before_last_step
-            else "Values that make it false:"
-        )
-        lines += _in_columns(
-            [f"{name} = {shown(value)}" for name, value in example.values.items()], width, "    "
-        )
+        when = " before the last event" if example.read_before_last_step else ""
+        lines.append(f"Values{when} that make it false:")
+        lines += _in_columns(example.values, width, "    ")
     lines += _diagnosed(example, width)
     if example.untold:
-        lines.append(
-            paragraph(f"Cannot be written as a trace: {example.untold}.", width=width, hanging="    ")
-        )
+        lines.append(item(f"Cannot be written as a trace: {example.untold}.", width))
     return "\n".join(lines).rstrip()
 
 
@@ -205,7 +182,7 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
     """What is false and why, the step that made it so, and what a sound design does instead."""
     found, names = example.diagnosis, {step.number: step.action for step in example.steps}
     if found.conjunct:
-        yield paragraph(f"False: {found.conjunct}", width=width, hanging="    ")
+        yield item(f"False: {found.conjunct}", width)
         yield from _in_columns([f"{p.text} = {shown(p.value)}" for p in found.parts], width, "    ")
     if found.made_by is not None:
         yield f"Became false with event {found.made_by}, {names[found.made_by]}."
@@ -218,10 +195,10 @@ def _diagnosed(example: Counterexample, width: int) -> Iterator[str]:
         else:
             updates = ", ".join(f"{d.name} is {shown(d.sound)}, here {shown(d.here)}" for d in p.updates)
             text = f"In the sound design, after event {p.step}, {p.action}: {updates}."
-        yield paragraph(text, width=width, hanging="    ")
+        yield item(text, width)
     if found.due:
         text = f"The sound design continues from there: it eventually takes {' or '.join(found.due)}."
-        yield paragraph(text, width=width, hanging="    ")
+        yield item(text, width)
 
 
 def call(action: str, arguments: Mapping[str, Value]) -> str:
@@ -234,13 +211,15 @@ def shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _in_columns(items: Iterable[str], width: int, indent: str) -> Iterator[str]:
+def _in_columns(values: Mapping[str, Value] | Iterable[str], width: int, indent: str) -> Iterator[str]:
+    """Texts, or names with their values, as many to a line as fit."""
+    texts = (f"{name} = {shown(v)}" for name, v in values.items()) if isinstance(values, Mapping) else values
     line = ""
-    for item in items:
-        if line and len(indent) + len(line) + 2 + len(item) > width:
+    for text in texts:
+        if line and len(indent) + len(line) + 2 + len(text) > width:
             yield indent + line
             line = ""
-        line = f"{line}  {item}" if line else item
+        line = f"{line}  {text}" if line else text
     if line:
         yield indent + line
 
@@ -250,11 +229,11 @@ def _broken(found: Verification, machine: str) -> set[str]:
 
 
 def _also(example: Counterexample, width: int) -> str:
-    """A violation besides the one that the design is known for; JSON tells its events too."""
+    """A violation besides the one that the design is known for; JSON has its events too."""
     after = f"after {example.length}" if example.steps else example.length
     where = f"Also violated in machine {example.machine}, {after}"
     text = f"{where}: {example.invariant}, {example.name.replace('_', ' ')}."
-    return paragraph(text, width=width, hanging="    ")
+    return item(text, width)
 
 
 def _summary(found: Verification, width: int) -> str:
@@ -287,8 +266,5 @@ def _meaning(found: Verification) -> str:
         Verdict.violated: f"It breaks {', '.join(broken)}.",
         Verdict.undetermined: "The question is open: the remarks above say what is missing.",
     }[found.verdict]
-    return (
-        f"{meaning} {found.expected}, which it is known to break, was not violated."
-        if found.expected
-        else meaning
-    )
+    missed = f" {found.expected}, which it is known to break, was not violated." if found.expected else ""
+    return f"{meaning}{missed}"

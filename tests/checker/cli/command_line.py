@@ -46,8 +46,13 @@ class CommandLine:
         assert ended.code == code, ended
         return json.loads(ended.out)
 
+    def fails(self, code: int, *arguments: object) -> str:
+        """The line on stderr, all that a command prints; asserts its exit code."""
+        ended = self(*arguments)
+        assert (ended.code, ended.out, ended.err.count("\n")) == (code, "", 1), ended
+        assert ended.err[:-1].isprintable()
+        return ended.err
+
     def refuses(self, *arguments: object) -> str:
         """The line on stderr of a command that cannot run; asserts that it prints nothing else."""
-        code, out, err = self(*arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
-        return err
+        return self.fails(2, *arguments)

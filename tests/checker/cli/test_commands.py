@@ -16,18 +16,14 @@ from kvfence.spec.designs import DESIGNS
         (["designs", "surplus"], "surplus"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_cannot_run(
-    arguments: list[str], names: str, kvfence: CommandLine
-) -> None:
+def test_a_wrong_command_line_is_one_line(arguments: list[str], names: str, kvfence: CommandLine) -> None:
     line = kvfence.refuses(*arguments)
     assert line.startswith("kvfence: ")
     assert names in line
 
 
 def test_no_command_prints_the_help_and_cannot_run(kvfence: CommandLine) -> None:
-    assert "Exit codes" in kvfence.prints(
-        2,
-    )
+    assert "Exit codes" in kvfence.prints(2)
 
 
 def test_the_version_is_that_of_the_package(kvfence: CommandLine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -11,16 +10,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from kvfence.checker.cli import app as cli
-from kvfence.checker.cli.app import run
 from kvfence.checker.core import exit_codes
 from kvfence.checker.core.exit_codes import CANNOT_RUN, FAILED, READER_LEFT, worst_code
 
 ROOT = Path(__file__).parents[3]
+MAIN = "kvfence.checker.cli.main"
+FAULT = ZeroDivisionError("a fault of ours")
 ENDINGS = {
     "raise SystemExit(0)": FAILED,
     "raise SystemExit(1)": FAILED,
@@ -45,32 +47,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """The installed command in a process of its own."""
-    command = [sys.executable, "-m", "kvfence.checker.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+@pytest.fixture
+def check_raises(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Lets the check of a trace raise an error."""
+
+    def let(error: BaseException) -> None:
+        def check_trace(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", check_trace)
+
+    return let
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The line on stderr; nothing else was printed."""
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.isprintable() or err[:-1].isprintable()
-    return err
+def start(*arguments: str, python: str = "-q", **options: object) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own; ``python``: an option of Python."""
+    command = [sys.executable, python, "-m", MAIN, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run(command, text=True, check=False, **pipes)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.parametrize(
     "closed", [(0,), (1,), (2,), (0, 1, 2)], ids=["input", "output", "errors", "all of them"]
 )
-def test_standard_streams_that_are_closed_change_no_exit_code(
-    closed: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_closed_standard_streams_change_no_exit_code(closed: tuple[int, ...], tmp_path: Path) -> None:
     empty = "-"  # standard input: closed it is as good as empty
     for arguments, code in ((["verify", "--machine", "lookup"], 0), (["check", empty], CANNOT_RUN)):
         redirections = [f"{number}{'<' if number == 0 else '>'}&-" for number in closed]
         given = [] if 0 in closed else ["<", os.devnull]
-        line = shlex.join([sys.executable, "-m", "kvfence.checker.cli.main", *arguments])
+        line = shlex.join([sys.executable, "-m", MAIN, *arguments])
         shell = ["sh", "-c", " ".join([line, *given, *redirections])]
         ended = subprocess.run(shell, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
         assert ended.returncode == code
@@ -80,38 +85,29 @@ def test_standard_streams_that_are_closed_change_no_exit_code(
 @pytest.mark.parametrize("inside", [False, True], ids=["while it is loaded", "while it builds"])
 @pytest.mark.parametrize(("text", "code"), ENDINGS.items())
 def test_a_machine_file_cannot_choose_the_exit_code(
-    text: str, code: int, inside: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+    text: str, code: int, inside: bool, folder: Path, kvfence: CommandLine
 ) -> None:
     if inside:
         text = "def build():\n" + "\n".join(f"    {line}" for line in text.splitlines())
     file = folder / "mine.py"
     file.write_text(text)
-    assert run(["verify", "--machine", f"{file}:build", "--format", "json"]) == code
-    assert ("kvfence-failure-" in one_line(capsys)) == (code == FAILED)
+    line = kvfence.fails(code, "verify", "--machine", f"{file}:build", "--format", "json")
+    assert ("kvfence-failure-" in line) == (code == FAILED)
 
 
-def test_what_a_machine_file_prints_is_not_the_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_machine_file_prints_is_not_the_report(folder: Path, kvfence: CommandLine) -> None:
     sample = Path(cli.__file__).parent / "skeleton" / "two_tier.py.txt"
     (folder / "mine.py").write_text(f"print('hello')\n{sample.read_text()}")
-    assert run(["verify", "--machine", f"{folder}/mine.py:build", "--format", "json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["verdict"] == "holds"
-    assert err == "hello\n"
-
-
-def broken(*_: object, **__: object) -> None:
-    """A part of kvfence that fails."""
-    raise ZeroDivisionError("a fault of ours")
+    asked = ("verify", "--machine", f"{folder}/mine.py:build")
+    assert kvfence.json(0, *asked)["verdict"] == "holds"
+    assert kvfence(*asked).err == "hello\n"
 
 
 def test_a_failure_is_one_line_and_a_private_file_with_all_that_a_report_needs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, check_raises: Callable[[BaseException], None], kvfence: CommandLine
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", broken)
-    assert run(["check", "some trace.jsonl", "--format", "json"]) == FAILED
-    line = one_line(capsys)
+    check_raises(FAULT)
+    line = kvfence.fails(FAILED, "check", "some trace.jsonl", "--format", "json")
     (file,) = folder.glob("kvfence-failure-*")
     assert str(file) in line
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -119,70 +115,80 @@ def test_a_failure_is_one_line_and_a_private_file_with_all_that_a_report_needs(
     assert "command: kvfence check 'some trace.jsonl' --format json" in text
     assert re.search(r"kvfence \d+\.\d+.* Python 3", text)
     assert "ZeroDivisionError: a fault of ours" in text
-    assert "in broken" in text
+    assert "in check_trace" in text
 
 
 def test_where_no_file_can_be_written_the_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, check_raises: Callable[[BaseException], None], kvfence: CommandLine
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", broken)
+    check_raises(FAULT)
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
-    assert run(["check", "trace.jsonl"]) == FAILED
-    assert "could not be written" in one_line(capsys)
+    assert "could not be written" in kvfence.fails(FAILED, "check", "trace.jsonl")
+
+
+MISSING = ModuleNotFoundError("No module named 'networkx'", name="networkx.algorithms")
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(0), SystemExit(None), RecursionError(), MemoryError(), GeneratorExit()]
+    ("error", "code", "says"),
+    [
+        *((error(), FAILED, error.__name__) for error in (RecursionError, MemoryError, GeneratorExit)),
+        *((SystemExit(code), FAILED, "SystemExit") for code in (0, None)),
+        pytest.param(MISSING, CANNOT_RUN, "pip install 'kvfence[order]'", id="a package that is missing"),
+    ],
 )
 def test_no_exception_passes_for_a_verdict(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    says: str,
+    check_raises: Callable[[BaseException], None],
+    kvfence: CommandLine,
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", fails)
-    assert run(["check", "trace.jsonl"]) == FAILED
-    assert type(error).__name__ in one_line(capsys)
+    check_raises(error)
+    assert says in kvfence.fails(code, "check", "trace.jsonl")
 
 
-def test_a_thread_that_dies_takes_the_verdict_with_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def text(*_: object, **__: object) -> str:
-        thread = threading.Thread(target=broken)
-        thread.start()
-        thread.join()
-        return "all is well"
-
-    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", text)
-    assert run(["designs"]) == FAILED
-    assert "a fault of ours" in capsys.readouterr().err
+def broken() -> None:
+    """A part of kvfence that fails."""
+    raise FAULT
 
 
-def test_an_error_that_python_ignores_takes_the_verdict_with_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def in_a_thread() -> None:
+    """The failure ends a thread."""
+    thread = threading.Thread(target=broken)
+    thread.start()
+    thread.join()
+
+
+def in_a_destructor() -> None:
+    """The failure is one that Python ignores."""
+
     class Dies:
         def __del__(self) -> None:
             broken()
 
+    Dies()
+
+
+@pytest.mark.parametrize("fail", [in_a_thread, in_a_destructor])
+def test_a_failure_beside_the_command_takes_the_verdict_with_it(
+    fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch, kvfence: CommandLine
+) -> None:
     def text(*_: object, **__: object) -> str:
-        Dies()
+        fail()
         return "all is well"
 
     monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", text)
-    assert run(["designs"]) == FAILED
-    assert "a fault of ours" in capsys.readouterr().err
+    ended = kvfence("designs")
+    assert ended.code == FAILED
+    assert "a fault of ours" in ended.err
 
 
 def test_a_full_disk_at_standard_output_hides_the_verdict(folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    command = [sys.executable, "-m", "kvfence.checker.cli.main", "designs"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env={"TMPDIR": str(folder)}
-        )
+        done = start("designs", stdout=full, env={"TMPDIR": str(folder)})
     assert done.returncode == FAILED
     assert done.stderr.count("\n") == 1
     assert "cannot write to standard output" in done.stderr
@@ -190,7 +196,7 @@ def test_a_full_disk_at_standard_output_hides_the_verdict(folder: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["designs", "--format", "json"], ["--version"]])
 def test_a_reader_that_leaves_early_is_no_violation(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "kvfence.checker.cli.main", *arguments]
+    command = [sys.executable, "-m", MAIN, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -204,37 +210,23 @@ def test_a_locale_without_the_characters_of_a_report_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_package_that_is_missing_is_named_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("No module named 'networkx'", name="networkx.algorithms")
-
-    monkeypatch.setattr("kvfence.checker.ledger.check.check_trace", fails)
-    assert run(["check", "trace.jsonl"]) == CANNOT_RUN
-    assert "pip install 'kvfence[order]'" in one_line(capsys)
-
-
 @pytest.mark.parametrize(("module", "code"), [("None", CANNOT_RUN), ("object()", FAILED)])
 def test_an_installation_that_cannot_be_imported_is_one_line(module: str, code: int) -> None:
-    text = f"import sys; from kvfence.checker.cli.main import main; sys.modules['typer'] = {module}; main()"
+    text = f"import sys; from {MAIN} import main; sys.modules['typer'] = {module}; main()"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_without_assert_statements_verdicts_are_the_same() -> None:
-    command = [sys.executable, "-O", "-m", "kvfence.checker.cli.main", "verify", "--engine", "explore"]
-    for design, code in (("sound", 0), ("unpinned_lookup", 1)):
-        done = subprocess.run(
-            [*command, "--machine", "lookup", "--design", design], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (code, "")
+@pytest.mark.parametrize(("design", "code"), [("sound", 0), ("unpinned_lookup", 1)])
+def test_without_assert_statements_verdicts_are_the_same(design: str, code: int) -> None:
+    asked = ("verify", "--engine", "explore", "--machine", "lookup", "--design", design)
+    done = start(*asked, python="-O")
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_without_docstrings_nothing_is_judged() -> None:
-    command = [sys.executable, "-OO", "-m", "kvfence.checker.cli.main", "verify", "--machine", "lookup"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = start("verify", "--machine", "lookup", python="-OO")
     assert (done.returncode, done.stdout) == (CANNOT_RUN, "")
     assert "-OO" in done.stderr
 
@@ -245,11 +237,10 @@ def test_one_violated_outweighs_what_is_undetermined() -> None:
     assert worst_code([]) == 0
 
 
-def test_every_page_names_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_page_names_every_code(kvfence: CommandLine) -> None:
     codes = {*exit_codes.EXIT_CODES.values(), CANNOT_RUN, FAILED, exit_codes.INTERRUPTED, READER_LEFT}
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes
     readme = (ROOT / "README.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", readme, re.MULTILINE)} == codes - {READER_LEFT}
-    assert run(["--help"]) == 0
-    assert exit_codes.SUMMARY.split()[-1] in capsys.readouterr().out
+    assert exit_codes.SUMMARY.split()[-1] in kvfence.prints(0, "--help")

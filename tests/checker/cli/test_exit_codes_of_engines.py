@@ -104,9 +104,7 @@ def test_engine_liveness_claims_nothing_but_its_properties(kvfence: CommandLine)
     assert "Every condition" not in text
 
 
-def test_a_proof_beside_a_liveness_property_that_it_does_not_judge_claims_no_more(
-    kvfence: CommandLine,
-) -> None:
+def test_a_proof_that_judges_no_liveness_property_says_so(kvfence: CommandLine) -> None:
     text = kvfence.prints(HOLDS, *asked("kept", "native"))
     assert "Every condition of these machines holds" in text
     text = kvfence.prints(HOLDS, *asked("kept", "smt"))

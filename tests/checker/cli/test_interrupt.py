@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from kvfence.checker.cli import app as cli
 from kvfence.checker.core import interrupts
@@ -44,47 +45,46 @@ interrupts.watch()
 os.write(1, b"\\n")
 main()
 """
-"""The command, which first tells that Python has loaded it: before that, Ctrl-C is Python's own."""
+"""The command, which first prints that Python has loaded it: before that, Ctrl-C is Python's own."""
 
 
 @contextmanager
-def somebody_interrupts(*_: object) -> Iterator[object]:
+def interrupting(*_: object) -> Iterator[object]:
     """Progress at which Ctrl-C is pressed, once there is something to lose."""
 
-    def press(*told: object) -> None:
-        if getattr(told[-1], "states", 1000) > 100 and not interrupts.pressed():
+    def press(*done: object) -> None:
+        if getattr(done[-1], "states", 1000) > 100 and not interrupts.pressed():
             signal.raise_signal(signal.SIGINT)
 
     yield press
 
 
 def test_an_interrupted_verification_keeps_what_was_explored(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, kvfence: CommandLine
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.cli.commands.verify.machine_progress", somebody_interrupts)
-    assert cli.run(["verify", *BIG, "--format", "json"]) == INTERRUPTED
-    out, err = capsys.readouterr()
-    found = json.loads(out)
+    monkeypatch.setattr("kvfence.checker.cli.commands.verify.machine_progress", interrupting)
+    ended = kvfence("verify", *BIG, "--format", "json")
+    found = json.loads(ended.out)
     assert found["verdict"] == "undetermined"
     assert found["machines"][0]["stopped"] == "interrupted"
     assert found["machines"][0]["states"] > 100
     assert found["not_begun"] == list(MACHINES)[1:]
-    assert err == "kvfence: interrupted: the report covers what was found until then (exit code 130)\n"
+    report = "kvfence: interrupted: the report covers what was found until then (exit code 130)\n"
+    assert (ended.code, ended.err) == (INTERRUPTED, report)
 
 
 def test_an_interrupted_replay_keeps_its_figures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, kvfence: CommandLine
 ) -> None:
-    monkeypatch.setattr("kvfence.checker.cli.commands.replay.count_progress", somebody_interrupts)
-    assert cli.run(["replay", str(SAMPLE), "--format", "json"]) == INTERRUPTED
-    found = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr("kvfence.checker.cli.commands.replay.count_progress", interrupting)
+    found = kvfence.json(INTERRUPTED, "replay", SAMPLE)
     assert found["verdict"] == "undetermined"
     assert found["run"]["stats"]["steps"] > 0
     assert found["events"] > 0
 
 
-def test_machines_that_were_explored_are_told_though_the_next_one_was_still_being_compiled(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_machines_that_were_explored_are_reported_though_the_next_one_was_still_being_compiled(
+    monkeypatch: pytest.MonkeyPatch, kvfence: CommandLine
 ) -> None:
     from kvfence.checker.engines.explicit.numpy_search import Explore
 
@@ -96,56 +96,49 @@ def test_machines_that_were_explored_are_told_though_the_next_one_was_still_bein
         return explored(self, machine, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Explore, "run", run)
-    assert cli.run(["verify", "--engine", "explore", "--format", "json"]) == INTERRUPTED
-    found = json.loads(capsys.readouterr().out)
+    found = kvfence.json(INTERRUPTED, "verify", "--engine", "explore")
     assert [machine["verdict"] for machine in found["machines"]] == ["holds"]
     assert found["not_begun"] == list(MACHINES)[1:]
     assert found["verdict"] == "undetermined"
 
 
-def test_a_swallowed_interrupt_ends_the_command_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def swallowed() -> None:
     """Python only prints what is raised in ``__del__``, and in functions that C code calls."""
 
     class Swallows:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    def slow(*_: object, **__: object) -> str:
-        Swallows()
-        time.sleep(20)
+    Swallows()
+    time.sleep(20)
+
+
+def half_imported() -> None:
+    """An import that fails by the interrupt, and is no missing package."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("cannot import name 'x' from partially initialized module") from None
+
+
+@pytest.mark.parametrize("interrupted", [swallowed, half_imported])
+def test_an_interrupt_that_becomes_something_else_ends_the_command_all_the_same(
+    interrupted: Callable[[], None], monkeypatch: pytest.MonkeyPatch, kvfence: CommandLine
+) -> None:
+    def text(*_: object, **__: object) -> str:
+        interrupted()
         return "not interrupted"
 
-    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", slow)
-    assert cli.run(["designs"]) == INTERRUPTED
-    assert capsys.readouterr() == ("", f"kvfence: {interrupts.AT_ONCE}\n")
+    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", text)
+    assert kvfence.fails(INTERRUPTED, "designs") == f"kvfence: {interrupts.AT_ONCE}\n"
 
 
-def test_an_import_that_fails_by_an_interrupt_is_no_missing_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def half_imported(*_: object, **__: object) -> str:
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise ImportError("cannot import name 'x' from partially initialized module") from None
-        return ""
-
-    monkeypatch.setattr("kvfence.checker.report.text.listings.designs_text", half_imported)
-    assert cli.run(["designs"]) == INTERRUPTED
-    assert capsys.readouterr().err == f"kvfence: {interrupts.AT_ONCE}\n"
-
-
-def test_the_handler_of_a_program_that_calls_the_command_line_is_kept(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_handler_of_a_program_that_calls_the_command_line_is_kept(kvfence: CommandLine) -> None:
     before = signal.getsignal(signal.SIGINT)
-    assert cli.run(["--version"]) == 0
+    assert kvfence("--version")[::2] == (0, "")
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    assert capsys.readouterr().err == ""
 
 
 def pressed_after(seconds: float, arguments: list[str], folder: Path, whole_group: bool) -> str:

@@ -43,9 +43,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_a_violation_is_told_where_its_events_cannot_be(
-    case: str, tmp_path: Path, kvfence: CommandLine
-) -> None:
+def test_a_violation_is_printed_without_its_events(case: str, tmp_path: Path, kvfence: CommandLine) -> None:
     header, event, why = FAILING[case]
     path = tmp_path / "own.py"
     path.write_text(FILE.format(header=header, event=event), encoding="utf-8")

@@ -9,9 +9,7 @@ from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES, lookup
 
 
-def test_some_mutants_of_a_machine_are_noticed_alike_in_text_and_json(
-    kvfence: CommandLine,
-) -> None:
+def test_text_and_json_have_the_same_mutants_of_a_machine(kvfence: CommandLine) -> None:
     question = ["--machine", "lookup", "--only", "evict*", "--size", "Block=2", "--accepted"]
     text = kvfence.prints(0, "mutate", *question)
     (found,) = kvfence.json(0, "mutate", *question)

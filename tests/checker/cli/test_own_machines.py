@@ -20,9 +20,7 @@ def test_nothing_that_is_there_is_overwritten(begun: Path, kvfence: CommandLine)
     assert not (begun / "two_tier.py").exists()
 
 
-def test_a_machine_in_a_file_is_verified_with_and_without_its_fault(
-    begun: Path, kvfence: CommandLine
-) -> None:
+def test_a_machine_in_a_file_is_verified_with_and_without_fault(begun: Path, kvfence: CommandLine) -> None:
     machine = f"{begun / 'two_tier.py'}:build"
     assert "holds" in kvfence.prints(0, "verify", "--machine", machine, "--engine", "explore")
     text = kvfence.prints(1, "verify", "--machine", f"{machine}+pin_late", "--engine", "explore")

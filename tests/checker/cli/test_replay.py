@@ -62,9 +62,7 @@ def test_a_run_without_assertions_is_not_judged(design: str, kvfence: CommandLin
     assert (found["verdict"], found["why"], found["checks"]) == ("undetermined", "not judged", {})
 
 
-def test_a_run_that_breaks_down_is_a_violation_without_assertions_too(
-    kvfence: CommandLine,
-) -> None:
+def test_a_run_that_fails_is_a_violation_without_assertions_too(kvfence: CommandLine) -> None:
     asked = ["--no-assert", "--design", "over_pop", "--requests", "100", "--gpu-blocks", "1000"]
     text = kvfence.prints(1, "replay", SAMPLE, *asked)
     assert "over_pop: violated. The run failed on this traffic." in text
@@ -113,9 +111,7 @@ def test_an_option_that_cannot_work_is_one_line(
     assert hint in kvfence.refuses("replay", SAMPLE, *arguments)
 
 
-def test_a_run_in_which_no_request_fits_says_nothing_of_the_design(
-    kvfence: CommandLine,
-) -> None:
+def test_a_run_in_which_no_request_fits_is_undetermined(kvfence: CommandLine) -> None:
     code, out, err = kvfence("replay", SAMPLE, "--requests", "3", "--gpu-blocks", "3")
     assert (code, err) == (3, "")
     assert "sound: undetermined. No request fits into these pools: no step was taken." in out

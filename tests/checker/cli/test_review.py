@@ -1,6 +1,7 @@
 """`kvfence review` and `kvfence explain`: exit codes, files, and bad input in one line."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,25 @@ def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, kvfence: Comma
     )
 
 
+Recorded = Callable[[str], Path]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, kvfence: CommandLine) -> Recorded:
+    """Records the counterexample of a design."""
+
+    def record(design: str) -> Path:
+        kvfence("verify", "--design", design, "--record", tmp_path / "t.jsonl")
+        return tmp_path / "t.jsonl"
+
+    return record
+
+
 @pytest.mark.parametrize("design", ["free_on_abort", "barrier_with_any"])
-def test_a_recorded_violation_is_explained(design: str, tmp_path: Path, kvfence: CommandLine) -> None:
-    trace, page, folder = tmp_path / "t.jsonl", tmp_path / "page.html", tmp_path / "pictures"
-    kvfence("verify", "--design", design, "--record", trace)
+def test_a_recorded_violation_is_explained(
+    design: str, recorded: Recorded, tmp_path: Path, kvfence: CommandLine
+) -> None:
+    trace, page, folder = recorded(design), tmp_path / "page.html", tmp_path / "pictures"
     assert "violated" in kvfence.prints(1, "explain", trace, "--html", page, "--svg", folder)
     drawn = {path.name for path in folder.iterdir()}
     assert drawn == (
@@ -44,22 +60,20 @@ def test_a_recorded_violation_is_explained(design: str, tmp_path: Path, kvfence:
     assert page.read_text().count("<svg") == 2
 
 
-def test_a_trace_without_violation_has_nothing_to_explain(tmp_path: Path, kvfence: CommandLine) -> None:
-    trace = tmp_path / "t.jsonl"
-    kvfence("verify", "--design", "free_on_abort", "--record", trace)
+def test_a_trace_without_violation_has_nothing_to_explain(recorded: Recorded, kvfence: CommandLine) -> None:
+    trace = recorded("free_on_abort")
     lines = trace.read_text().splitlines(keepends=True)
     trace.write_text("".join(lines[:5]))
     assert "holds" in kvfence.prints(0, "explain", trace)
 
 
-def test_the_events_told_are_those_of_the_slots_involved(tmp_path: Path, kvfence: CommandLine) -> None:
-    trace = tmp_path / "t.jsonl"
-    kvfence("verify", "--design", "free_on_abort", "--record", trace)
+def test_the_events_printed_are_those_of_the_slots_involved(recorded: Recorded, kvfence: CommandLine) -> None:
+    trace = recorded("free_on_abort")
     out = kvfence("explain", trace).out.partition("The events that led to it")[2]
     assert "gpu 0: nobody" in out
-    told = [line.split()[1] for line in out.splitlines() if line.strip()[:1].isdigit()]
-    assert told[-1] == "free"
-    assert "dispatch" not in told
+    names = [line.split()[1] for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert names[-1] == "free"
+    assert "dispatch" not in names
 
 
 @pytest.mark.parametrize(
@@ -75,16 +89,13 @@ def test_bad_input_is_one_line(arguments: list[str], part: str, kvfence: Command
     assert part in kvfence.refuses(*arguments)
 
 
-def test_a_violation_that_is_not_there_is_named(tmp_path: Path, kvfence: CommandLine) -> None:
-    trace = tmp_path / "t.jsonl"
-    kvfence("verify", "--design", "barrier_with_any", "--record", trace)
+def test_a_violation_that_is_not_there_is_named(recorded: Recorded, kvfence: CommandLine) -> None:
+    trace = recorded("barrier_with_any")
     assert "has no race 9: there is 1 race" in kvfence.refuses("explain", trace, "--which", "9")
 
 
-def test_an_invariant_that_the_change_drops_is_not_called_violated(
-    kvfence: CommandLine,
-) -> None:
+def test_an_invariant_that_the_change_drops_is_not_called_violated(kvfence: CommandLine) -> None:
     file = Path(__file__).parents[2] / "machines" / "verdicts.py"
-    told = kvfence.prints(1, "review", f"{file}:kept", f"{file}:promised")
-    assert "PIN is no longer stated in promised." in told
-    assert "PIN is violated" not in told
+    text = kvfence.prints(1, "review", f"{file}:kept", f"{file}:promised")
+    assert "PIN is no longer stated in promised." in text
+    assert "PIN is violated" not in text

@@ -19,9 +19,7 @@ def counts(kvfence: CommandLine, *arguments: object) -> dict[str, object]:
     return {key: machine[key] for key in ("engine", "states", "transitions", "depth", "symmetry")}
 
 
-def test_the_native_engine_is_the_default_and_counts_what_numpy_counts(
-    kvfence: CommandLine,
-) -> None:
+def test_the_native_engine_is_the_default_and_counts_as_numpy_does(kvfence: CommandLine) -> None:
     native = counts(kvfence, *POOL, "--threads", "2")
     assert native["engine"] == "native"
     assert counts(kvfence, *POOL, "--engine", "explore") == native | {"engine": "explore"}
@@ -47,9 +45,7 @@ def test_a_checkpoint_is_kept_for_each_machine_and_gone_on_from(kvfence: Command
 
 
 @pytest.mark.parametrize("option", [["--symmetry"], ["--checkpoint", "somewhere"]])
-def test_options_of_the_native_engine_are_refused_with_another(
-    option: list[str], kvfence: CommandLine
-) -> None:
+def test_options_of_the_native_engine_need_it(option: list[str], kvfence: CommandLine) -> None:
     line = kvfence.refuses(*POOL, "--engine", "explore", *option)
     assert line == f"kvfence: engine explore has no {option[0]}: use --engine native or gpu\n"
 
@@ -64,7 +60,7 @@ def test_without_a_compiler_one_line_says_so(kvfence: CommandLine, monkeypatch: 
     assert err == "kvfence: no C compiler was found (cc, gcc, clang): exploring in numpy\n"
 
 
-def test_a_promise_that_holds_is_told_like_an_invariant(kvfence: CommandLine) -> None:
+def test_a_liveness_property_that_holds_has_its_row(kvfence: CommandLine) -> None:
     code, text, _ = kvfence(*TRANSFER, "--engine", "liveness", *SMALL)
     assert code == 0
     assert "engine liveness" in text
@@ -73,7 +69,7 @@ def test_a_promise_that_holds_is_told_like_an_invariant(kvfence: CommandLine) ->
     assert "DEADLOCK" not in lines
 
 
-def test_a_broken_promise_is_told_with_what_happens_for_ever(
+def test_a_violated_liveness_property_has_its_loop(
     kvfence: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unfair(faults: frozenset[str]) -> object:
@@ -91,7 +87,7 @@ def test_a_broken_promise_is_told_with_what_happens_for_ever(
     assert example["loop"] == len(example["steps"])
 
 
-def test_a_machine_without_promises_is_refused(kvfence: CommandLine) -> None:
-    assert "machine block_pool promises nothing about whole runs" in kvfence.refuses(
+def test_a_machine_without_liveness_properties_is_refused(kvfence: CommandLine) -> None:
+    assert "machine block_pool states no liveness property: use another engine" in kvfence.refuses(
         *POOL, "--engine", "liveness"
     )

@@ -10,9 +10,7 @@ from kvfence.spec.catalog import INVARIANTS
 from kvfence.spec.designs import DESIGNS
 
 
-def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
-    kvfence: CommandLine,
-) -> None:
+def test_a_sound_machine_holds_and_the_table_has_what_was_explored(kvfence: CommandLine) -> None:
     question = ["verify", "--machine", "block_pool"]
     code, text, _ = kvfence(*question)
     assert code == 0
@@ -25,17 +23,15 @@ def test_a_sound_machine_holds_and_the_table_says_how_much_was_explored(
     assert machine["states"] > 1000
 
 
-def test_a_faulty_design_is_violated_with_numbered_events_alike_in_text_and_json(
-    kvfence: CommandLine,
-) -> None:
+def test_a_faulty_design_has_the_same_events_in_text_and_json(kvfence: CommandLine) -> None:
     question = ["verify", "--design", "unpinned_lookup"]
     code, text, _ = kvfence(*question)
     assert code == 1
     found = kvfence.json(1, *question)
     example = found["counterexamples"][0]
     assert (found["verdict"], example["invariant"]) == ("violated", "PIN")
-    told = re.findall(r"^ *(\d+)\. (\w+)\(", text, re.MULTILINE)
-    assert told == [(str(step["number"]), step["action"]) for step in example["steps"]]
+    steps = re.findall(r"^ *(\d+)\. (\w+)\(", text, re.MULTILINE)
+    assert steps == [(str(step["number"]), step["action"]) for step in example["steps"]]
     changes = [change for step in example["steps"] for change in step["changes"]]
     assert changes
     assert all(f"{change['name']}: " in text for change in changes)
@@ -43,7 +39,7 @@ def test_a_faulty_design_is_violated_with_numbered_events_alike_in_text_and_json
     assert all(f"{name} = {str(value).lower()}" in text for name, value in example["values"].items())
 
 
-def test_the_values_told_are_those_that_make_the_condition_false(kvfence: CommandLine) -> None:
+def test_the_values_printed_are_those_that_make_the_condition_false(kvfence: CommandLine) -> None:
     values = kvfence.json(1, "verify", "--design", "unpinned_lookup")["counterexamples"][0]["values"]
     assert [name for name, value in values.items() if value is True] == ["promise[0, 0]"]
     assert values["pin[0, 0]"] is False

@@ -9,20 +9,17 @@ from command_line import CommandLine
 pytest.importorskip("z3", reason="needs the extra smt")
 
 
-def test_a_sound_machine_holds_for_any_size_with_the_seconds_of_each_invariant(
-    kvfence: CommandLine,
-) -> None:
+def test_a_sound_machine_holds_for_any_size_with_seconds_by_invariant(kvfence: CommandLine) -> None:
     code, text, _ = kvfence("verify", "--engine", "smt", "--machine", "block_pool")
     assert code == 0
     assert re.search(r"^CONSERVE +holds \d+\.\d s ", text, re.MULTILINE)
     assert re.search(r"^DEADLOCK +holds \d+\.\d s ", text, re.MULTILINE)
     assert "block_pool: any sizes; engine smt." in text
     assert "proved for sorts of any size and runs of any length" in " ".join(text.split())
-    questions = re.search(r"^questions +(\d+) ", text, re.MULTILINE)
-    rechecked = re.search(r"^rechecked +(\d+) ", text, re.MULTILINE)
-    assert questions is not None
-    assert rechecked is not None
-    assert questions[1] == rechecked[1]
+    (questions,), (rechecked,) = (
+        re.findall(rf"(?m)^{row} +(\d+) ", text) for row in ("questions", "rechecked")
+    )
+    assert questions == rechecked
 
 
 def test_a_faulty_design_is_violated_with_its_counterexample(kvfence: CommandLine) -> None:

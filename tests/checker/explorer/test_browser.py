@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from kvfence.checker.cli.explorer.server import ExplorerServer
-from kvfence.checker.cli.explorer.walk import explorer_of
 from kvfence.spec.machines import MACHINES
 
 websocket = pytest.importorskip("websocket")
@@ -23,6 +21,7 @@ CHROMIUM = next(
     (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
 )
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: none is installed")
+Serve = Callable[[str], AbstractContextManager[ExplorerServer]]
 KEYS = {"Enter": 13, "Backspace": 8, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36}
 
 
@@ -69,11 +68,6 @@ class Tab:
         self.send("Page.navigate", url=url)
         self.at(ready)
 
-    def picture(self, file: Path) -> None:
-        import base64
-
-        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
-
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
@@ -88,18 +82,17 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        told = folder / "DevToolsActivePort"
+        port_file = folder / "DevToolsActivePort"
         end = time.monotonic() + 60
-        while not (told.exists() and told.read_text().count("\n")):
+        while not (port_file.exists() and port_file.read_text().count("\n")):
             assert browser.poll() is None, "Chromium has ended"
             assert time.monotonic() < end, "Chromium does not answer"
             time.sleep(0.05)
-        port = told.read_text().splitlines()[0]
+        port = port_file.read_text().splitlines()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
-            pages = [one for one in json.load(answer) if one["type"] == "page"]
-        socket = websocket.create_connection(
-            pages[0]["webSocketDebuggerUrl"], suppress_origin=True, timeout=60
-        )
+            page = next(one for one in json.load(answer) if one["type"] == "page")
+        url = page["webSocketDebuggerUrl"]
+        socket = websocket.create_connection(url, suppress_origin=True, timeout=60)
         yield Tab(socket)
         socket.close()
     finally:
@@ -108,13 +101,9 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def served(request: pytest.FixtureRequest) -> Iterator[ExplorerServer]:
-    server = ExplorerServer(explorer_of(request.param, None, {}))
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield server
-    server.close()
-    thread.join()
+def served(request: pytest.FixtureRequest, serve: Serve) -> Iterator[ExplorerServer]:
+    with serve(request.param) as server:
+        yield server
 
 
 @pytest.mark.parametrize("served", MACHINES, indirect=True)

@@ -1,4 +1,4 @@
-"""The explorer answers on this computer only, to whoever has the token, and every fault is a message."""
+"""The explorer answers on this computer only, to who has the token, and every fault is a message."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
 from kvfence.checker.cli.explorer.server import ExplorerServer
-from kvfence.checker.cli.explorer.walk import explorer_of
 from kvfence.spec.errors import CannotRun
+
+Serve = Callable[[str], AbstractContextManager[ExplorerServer]]
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ExplorerServer]:
-    server = ExplorerServer(explorer_of("lookup", None, {}))
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield server
-    server.close()
-    thread.join()
+def server(serve: Serve) -> Iterator[ExplorerServer]:
+    with serve("lookup") as server:
+        yield server
 
 
 def get(url: str) -> tuple[int, str]:
@@ -79,9 +82,8 @@ def test_what_cannot_be_answered_is_told(server: ExplorerServer, asked: str, sta
 
 
 def test_a_taken_port_is_told(server: ExplorerServer) -> None:
-    port = int(server.url.split(":")[2].split("/")[0])
-    with pytest.raises(CannotRun, match=f"port {port}"):
-        ExplorerServer(server.explorer, port)
+    with pytest.raises(CannotRun, match=f"port {port_of(server)}"):
+        ExplorerServer(server.explorer, port_of(server))
 
 
 def asked(
@@ -90,8 +92,7 @@ def asked(
     """The answer to a request with headers of one's own; ``Host`` left out where it is empty."""
     connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=20)
     connection.putrequest(method, f"/{server.token}/{what}", skip_host=True)
-    headers = {"Host": f"127.0.0.1:{port_of(server)}"} | headers
-    for name, value in headers.items():
+    for name, value in ({"Host": f"127.0.0.1:{port_of(server)}"} | headers).items():
         if value:
             connection.putheader(name, value)
     connection.endheaders()
@@ -135,9 +136,8 @@ def test_every_answer_says_what_a_browser_may_do_with_it(
 ) -> None:
     answer = asked(server, what, method)
     assert answer.status == status
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.headers["Referrer-Policy"] == "no-referrer"
-    assert answer.headers["Cache-Control"] == "no-store"
+    for name, value in SAFE.items():
+        assert answer.headers[name] == value
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
@@ -155,7 +155,7 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page(server: Explorer
     assert " onclick=" not in page
 
 
-def test_idle_connections_take_few_threads_and_hold_nobody_up(server: ExplorerServer) -> None:
+def test_idle_connections_take_few_threads_and_delay_no_one(server: ExplorerServer) -> None:
     before = threading.active_count()
     idle = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(200)]
     for one in idle[::2]:
@@ -169,7 +169,9 @@ def test_idle_connections_take_few_threads_and_hold_nobody_up(server: ExplorerSe
         one.close()
 
 
-def test_who_asks_a_byte_at_a_time_is_let_go(server: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_byte_by_byte_is_let_go(
+    server: ExplorerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kvfence.checker.cli.explorer.server.PATIENCE", 0.5)
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as slow:
         started = time.monotonic()

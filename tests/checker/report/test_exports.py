@@ -35,13 +35,13 @@ def sizes_of(name: str, machine: Machine) -> dict[str, int]:
 
 def spin(machine: Machine, sizes: dict[str, int], folder: Path, *flags: str) -> str:
     (folder / "m.pml").write_text(promela(machine, sizes), encoding="utf-8")
-    subprocess.run(["spin", "-a", "m.pml"], cwd=folder, check=True, capture_output=True)
-    define = ["-DBFS", "-DSAFETY", "-DNOREDUCE"]
-    subprocess.run(["cc", "-w", *define, "-o", "pan", "pan.c"], cwd=folder, check=True, capture_output=True)
-    done = subprocess.run(
-        ["./pan", "-m100000", *flags], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return done.stdout
+
+    def done(*command: str, check: bool = True) -> str:
+        return subprocess.run(command, cwd=folder, check=check, capture_output=True, text=True).stdout
+
+    done("spin", "-a", "m.pml")
+    done("cc", "-w", "-DBFS", "-DSAFETY", "-DNOREDUCE", "-o", "pan", "pan.c")
+    return done("./pan", "-m100000", *flags, check=False)
 
 
 needs_spin = pytest.mark.skipif(

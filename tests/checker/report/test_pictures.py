@@ -1,8 +1,9 @@
 """Pictures: well-formed, complete in themselves, and right about who holds what and what has no order."""
 
+import inspect
 import re
-from inspect import get_annotations
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -66,22 +67,14 @@ def test_what_is_held_is_what_the_machine_says(examples: dict[str, Counterexampl
             holding(event)
         view = run.view(state)
         held = {slot: set(by) for slot, by in holding.held().items() if by}
-        expected: dict[tuple[str, int], set[str]] = {}
-        for (r, b), yes in view.table.items():
-            if yes:
-                expected.setdefault(("gpu", b), set()).add(f"req:{r}.{view.gen[r]}")
-        for (o, b), yes in view.op_pin.items():
-            if yes:
-                expected.setdefault(("gpu", b), set()).add(f"op:{o}.{view.uses[o] - 1}")
-        for (o, h), yes in view.host_pin.items():
-            if yes:
-                expected.setdefault(("cpu", h), set()).add(f"op:{o}.{view.uses[o] - 1}")
-        assert held == expected
+        pins = [("gpu", b, f"req:{r}.{view.gen[r]}") for (r, b), yes in view.table.items() if yes]
+        for pool, pinned in (("gpu", view.op_pin), ("cpu", view.host_pin)):
+            pins += [(pool, slot, f"op:{o}.{view.uses[o] - 1}") for (o, slot), yes in pinned.items() if yes]
+        slots_held = {(pool, slot) for pool, slot, _ in pins}
+        assert held == {place: {by for *at, by in pins if tuple(at) == place} for place in slots_held}
 
 
-def test_a_timeline_draws_the_missing_edge_between_the_two_accesses(
-    examples: dict[str, Counterexample],
-) -> None:
+def test_a_timeline_draws_the_missing_edge_between_two_accesses(examples: dict[str, Counterexample]) -> None:
     for name in ("store_without_barrier", "flush_misses_queued"):
         picture = timeline.of_counterexample(examples[name])
         assert picture is not None
@@ -145,58 +138,38 @@ def test_coverage_shows_what_is_never_taken() -> None:
     assert "no such action / 1" in shown
 
 
-def written(kind: type) -> dict[str, object]:
-    """The annotations of an event's fields as they are written, its base classes' included."""
-    return {name: text for base in reversed(kind.__mro__) for name, text in get_annotations(base).items()}
+def built(kind: type[Any], by_name: dict[str, object], by_annotation: dict[str, object]) -> Any:
+    """An event with values by the name of a field, or by what its annotation contains; 0 for the others."""
+    written = {k: str(v) for base in kind.__mro__ for k, v in inspect.get_annotations(base).items()}
+
+    def value(name: str) -> object:
+        found = (value for part, value in by_annotation.items() if part in written[name])
+        return by_name[name] if name in by_name else next(found, 0)
+
+    return kind(**{name: value(name) for name in kind.__struct_fields__})
 
 
-def test_every_event_of_the_trace_format_says_something() -> None:
-    header = ev.Header(
-        producer="t", pools=(ev.Pool("gpu", 4), ev.Pool("cpu", 4)), groups=(ev.Group("gpu", 1),)
+@pytest.mark.parametrize("kind", ev.Event.__args__)
+def test_every_event_of_the_trace_format_says_something(kind: type[Any]) -> None:
+    pools = (ev.Pool("gpu", 4), ev.Pool("cpu", 4))
+    texts = dict.fromkeys(("req", "holder", "why", "what", "kind"), "x")
+    names = dict.fromkeys(("pool", "src_pool", "dst_pool"), "gpu")
+    event = built(
+        kind, {**texts, **names, "reqs": ["0"], "pools": ["gpu"]}, {"Numbers": [0], "Sequence": [0]}
     )
-    for kind in ev.Event.__args__:
-        values = {}
-        for f in kind.__struct_fields__:
-            text = str(written(kind)[f])
-            values[f] = [0] if "Numbers" in text or "Sequence" in text else "gpu" if "pool" in f else 0
-        for name in ("req", "holder", "why", "what", "kind"):
-            if name in values:
-                values[name] = "x"
-        if "reqs" in values:
-            values["reqs"] = ["0"]
-        if "pools" in values:
-            values["pools"] = ["gpu"]
-        event = kind(**values)
-        speak = Speaker(header)
-        said = speak(event)
-        assert said, kind
-        assert all(m.source in speak.lanes and m.to in speak.lanes for m in said), kind
+    speak = Speaker(ev.Header(producer="t", pools=pools, groups=(ev.Group("gpu", 1),)))
+    said = speak(event)
+    assert said
+    assert all(m.source in speak.lanes and m.to in speak.lanes for m in said)
 
 
-def test_every_order_event_is_drawn() -> None:
-    header = od.Header(
-        producer="t",
-        threads=(0, 1),
-        streams=(od.Stream(0),),
-        regions=(od.Region(0, at=0, bytes=64, name="m"),),
-    )
-    quiet = {od.Declare, od.Own}
-    for kind in od.OrderEvent.__args__:
-        values: dict[str, object] = {}
-        for f in kind.__struct_fields__:
-            text = str(written(kind)[f])
-            if "Range" in text:
-                values[f] = [(0, 0, 8)]
-            elif "Sequence" in text:
-                values[f] = []
-            elif text in ("str", "SourceOrder"):
-                values[f] = "stream" if f == "order" else "x"
-            else:
-                values[f] = 1 if f == "child" else 0
-        event = kind(**values)
-        said = OrderSpeaker(header)(event)
-        assert bool(said) == (kind not in quiet), kind
-        ElementTree.fromstring(timeline.timeline(header, [event]))
+@pytest.mark.parametrize("kind", od.OrderEvent.__args__)
+def test_every_order_event_is_drawn(kind: type[Any]) -> None:
+    regions = (od.Region(0, at=0, bytes=64, name="m"),)
+    header = od.Header(producer="t", threads=(0, 1), streams=(od.Stream(0),), regions=regions)
+    event = built(kind, {"order": "stream", "child": 1}, {"Range": [(0, 0, 8)], "Sequence": [], "str": "x"})
+    assert bool(OrderSpeaker(header)(event)) == (kind not in {od.Declare, od.Own})
+    ElementTree.fromstring(timeline.timeline(header, [event]))
 
 
 def test_shapes_stay_inside_the_picture() -> None:

@@ -1,7 +1,5 @@
 """The connector's worker side: starts the transfers of each step, and reports their ends."""
 
-from __future__ import annotations
-
 from kvfence.reference.connector.host_memory import DescriptorBuffers
 from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.stores import ConnectorMetadata

@@ -1,7 +1,5 @@
 """A block pool: ref counts, named holders, the free queue and the prefix index of one memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NoReturn, TypeAlias

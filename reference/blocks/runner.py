@@ -1,7 +1,5 @@
 """The model runner: computing writes KV, attention reads it and compares. Here on memory of the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The third tier: blocks of CPU memory go to files before they are evicted, and come back when asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile

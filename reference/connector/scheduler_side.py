@@ -3,8 +3,6 @@
 The methods that the engine calls have the names of vLLM's ``KVConnectorBase_V1``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

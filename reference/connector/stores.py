@@ -2,8 +2,6 @@
 a reason.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar

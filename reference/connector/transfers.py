@@ -1,7 +1,5 @@
 """Transfers between the tiers, from the decision to the last rank's report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batched DMA: one driver call starts the copies of a transfer on the GPU's copy engines."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import ClassVar, Final
 

@@ -1,7 +1,5 @@
 """Which classes make up an engine: the sound ones, or some of them replaced by a faulty variant."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from kvfence.reference.blocks.kv_cache_manager import KVCacheManager

@@ -3,8 +3,6 @@
 Each replaces a few small methods of the sound classes and leaves those as they are.
 """
 
-from __future__ import annotations
-
 from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.designs import blocks as faults_blocks
 from kvfence.reference.designs import geometry as faults_geometry

@@ -1,7 +1,5 @@
 """Faulty designs of loads that fail, and of what is remembered of a tier. Nothing here is right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

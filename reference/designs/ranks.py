@@ -1,7 +1,5 @@
 """Faulty designs of what several ranks do together. Nothing here is right."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Faulty designs of stores, loads, their ends, and resets. Nothing here is right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kvfence.reference.blocks.free_queue import Slots

@@ -1,7 +1,5 @@
 """The background thread that launches copies, so that the engine's thread never waits for the driver."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque

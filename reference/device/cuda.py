@@ -1,7 +1,5 @@
 """The CUDA device: blocks in GPU memory and in registered host memory, copied beside the compute."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
 from functools import partial

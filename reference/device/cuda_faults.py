@@ -4,8 +4,6 @@ Compute is held up by a kernel that only waits, so that a copy without its edge 
 rule whose faulty way leaves content as it should be shows nothing, and is undetermined.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

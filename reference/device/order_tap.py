@@ -1,7 +1,5 @@
 """Order events of the CUDA device: emitted to an observer in the order of the calls, from all its threads."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat

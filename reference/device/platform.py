@@ -1,7 +1,5 @@
 """The device that a replay runs on, and the model runner that computes there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kvfence.reference.blocks.errors import OptionsError

@@ -1,7 +1,5 @@
 """A device without hardware: copies land late, out of order, or fail, all of it decided by a seed."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ happens, so each one in flight is on a stream of its own; the engine knows that 
 has reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import count, repeat
 from typing import Final

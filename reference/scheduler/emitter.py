@@ -1,7 +1,5 @@
 """The scheduler's events that need counting: rounds without a step, admissions, blocks of each group."""
 
-from __future__ import annotations
-
 from collections.abc import Sized
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The engine's scheduler: waiting, parked and running requests, chunked prefill, preemption, ends."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """The block pool keeps its counts, its holders and its prefix index together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Three public reports with their own numbers: faulty designs fail as reported, the sound one does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

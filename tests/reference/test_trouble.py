@@ -1,7 +1,5 @@
 """Three tiers, ranks that are late or refuse, files that get lost: all is served to the end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Workload files are read line by line and refused in one clear line; keys mean equal prefixes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which engine moves a transfer: by measured crossover, from the cache, or as told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

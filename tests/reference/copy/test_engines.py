@@ -1,7 +1,5 @@
 """Every engine moves every block to its place and nothing else, whatever order the streams run in."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The race checker judges every stream operation of every engine: lanes, staging and descriptors included."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

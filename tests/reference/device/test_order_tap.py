@@ -1,7 +1,5 @@
 """How accesses to places become ranges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Without a usable GPU there is one clear message, and the virtual device is the way out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -5,6 +5,7 @@ oracle too.
 from typing import Any
 
 import pytest
+from small_traffic import FAILING, SLIDING_AHEAD, SMALL, TIGHT
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation
@@ -23,19 +24,7 @@ from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec.designs import DESIGNS
 
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "gpu_blocks": 200,
-    "cpu_blocks": 150,
-    "window": 24,
-    "token_budget": 64,
-    "max_running": 8,
-    "store_batch": 3,
-}
-TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
-FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
 IMPATIENT = {"gpu_blocks": 135, "cpu_blocks": 600, "abort_rate": 0.8, "max_delay": 20, "token_budget": 16}
-SLIDING_AHEAD = {"groups": "full+sliding", "async_depth": 2}
 CROWDED = {"gpu_blocks": 80, "cpu_blocks": 400, "max_delay": 20}
 FILES = {"gpu_blocks": 80, "cpu_blocks": 100, "disk_blocks": 1000, "tiers": 3, "max_delay": 20}
 RANKS = {**TIGHT, "ranks": 3, "fail_rate": 0.1, "repeat_rate": 0.3}
@@ -196,21 +185,21 @@ OUTCOMES: dict[str, tuple[dict[str, Any], type[OffloadError]]] = {
     "register_before_landing": (TIGHT, GarbledBlock),
     "lost_completion": ({}, Stalled),
 }
-"""Design -> traffic, and what becomes of it when nobody asserts the invariants."""
+"""Design -> traffic, and what becomes of it when the invariants are not asserted."""
 
 
 @pytest.mark.parametrize("design", OUTCOMES)
 def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(design: str) -> None:
     extra, outcome = OUTCOMES[design]
-    seen: list[type[OffloadError]] = []
+    outcomes: list[type[OffloadError]] = []
     for seed in SEEDS:
         try:
             serve(design, extra, seed, judged=False)
         except (GarbledBlock, OverPopped, OutOfBlocks, Stalled) as caught:
-            seen.append(type(caught))
-            if outcome in seen:
+            outcomes.append(type(caught))
+            if outcome in outcomes:
                 break
-    assert outcome in seen
+    assert outcome in outcomes
 
 
 def test_an_unknown_design_is_refused_with_the_names_to_choose_from() -> None:

@@ -4,13 +4,12 @@ compared.
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_traffic import SAMPLE
 
-import kvfence.reference
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.reference.blocks.errors import GarbledBlock, OptionsError
 from kvfence.reference.blocks.workload import conversations, synthetic
@@ -19,7 +18,6 @@ from kvfence.reference.replay import ReplayReport, replay, run
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec import events as ev
 
-SAMPLE = Path(str(kvfence.reference.__file__)).parent / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
     block_size=4, gpu_blocks=135, cpu_blocks=400, window=24, token_budget=64, max_running=8, store_batch=3
 )

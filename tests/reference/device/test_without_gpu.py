@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from small_traffic import SAMPLE
 
-from kvfence.checker.cli import app as cli
 from kvfence.checker.cli.app import run as main
 from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.blocks.workload import conversations
@@ -15,7 +14,6 @@ from kvfence.reference.driver.driver import NoDevice, open_driver
 from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
 
-SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 

@@ -83,7 +83,7 @@ class BlockPool:
         return slots
 
     def refuse(self, holder: str, asked: int) -> NoReturn:
-        """Tell that ``asked`` slots are not to be had, and raise OutOfBlocks."""
+        """Emit that ``asked`` slots are not to be had, and raise OutOfBlocks."""
         if self.observer is not None:
             self.observer(ev.Deny(pool=self.name, holder=holder, asked=asked, free=self.num_free))
         raise OutOfBlocks(self.name, asked, self.num_free, self.holders)

@@ -245,5 +245,5 @@ class StorePlanner:
         pools = (self.gpu.name, self.tier.name) if kind == "store" else (self.tier.name, self.gpu.name)
         rgen = 0 if request is None else request.generation
         return Transfer(
-            op, generation, kind, pools[0], src, pools[1], dst, keys, group, at, request, rgen, self.epoch
+            op, generation, kind, pools[0], src, pools[1], dst, keys, group, self.epoch, at, request, rgen
         )

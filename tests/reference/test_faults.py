@@ -9,14 +9,7 @@ from small_traffic import FAILING, SLIDING_AHEAD, SMALL, TIGHT
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation
-from kvfence.reference.blocks.errors import (
-    GarbledBlock,
-    OffloadError,
-    OptionsError,
-    OutOfBlocks,
-    OverPopped,
-    Stalled,
-)
+from kvfence.reference.blocks import errors
 from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.designs.faulty import FAULTS, design_named
 from kvfence.reference.engine import header
@@ -170,20 +163,20 @@ def test_the_sound_design_passes_on_the_same_traffic(extra: dict[str, Any]) -> N
     assert first_violation("sound", extra) is None
 
 
-OUTCOMES: dict[str, tuple[dict[str, Any], type[OffloadError]]] = {
-    "over_pop": ({}, OverPopped),
-    "duplicate_in_store_list": ({}, OverPopped),
-    "allocate_unchecked": ({"groups": "full+sliding"}, GarbledBlock),
-    "count_promised": (TIGHT, GarbledBlock),
-    "free_before_processed": (SLIDING_AHEAD, GarbledBlock),
-    "late_flush": ({**SLIDING_AHEAD, "gpu_blocks": 160, "token_budget": 128}, GarbledBlock),
-    "free_on_preempt": (TIGHT, GarbledBlock),
-    "free_on_abort": ({**IMPATIENT, "max_delay": 60}, GarbledBlock),
-    "unpinned_destination": ({"gpu_blocks": 135, "cpu_blocks": 60}, GarbledBlock),
-    "ignore_generation": (FAILING, GarbledBlock),
-    "complete_on_first_rank": (FAILING, GarbledBlock),
-    "register_before_landing": (TIGHT, GarbledBlock),
-    "lost_completion": ({}, Stalled),
+OUTCOMES: dict[str, tuple[dict[str, Any], type[errors.OffloadError]]] = {
+    "over_pop": ({}, errors.OverPopped),
+    "duplicate_in_store_list": ({}, errors.OverPopped),
+    "allocate_unchecked": ({"groups": "full+sliding"}, errors.GarbledBlock),
+    "count_promised": (TIGHT, errors.GarbledBlock),
+    "free_before_processed": (SLIDING_AHEAD, errors.GarbledBlock),
+    "late_flush": ({**SLIDING_AHEAD, "gpu_blocks": 160, "token_budget": 128}, errors.GarbledBlock),
+    "free_on_preempt": (TIGHT, errors.GarbledBlock),
+    "free_on_abort": ({**IMPATIENT, "max_delay": 60}, errors.GarbledBlock),
+    "unpinned_destination": ({"gpu_blocks": 135, "cpu_blocks": 60}, errors.GarbledBlock),
+    "ignore_generation": (FAILING, errors.GarbledBlock),
+    "complete_on_first_rank": (FAILING, errors.GarbledBlock),
+    "register_before_landing": (TIGHT, errors.GarbledBlock),
+    "lost_completion": ({}, errors.Stalled),
 }
 """Design -> traffic, and what becomes of it when the invariants are not asserted."""
 
@@ -191,11 +184,11 @@ OUTCOMES: dict[str, tuple[dict[str, Any], type[OffloadError]]] = {
 @pytest.mark.parametrize("design", OUTCOMES)
 def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(design: str) -> None:
     extra, outcome = OUTCOMES[design]
-    outcomes: list[type[OffloadError]] = []
+    outcomes: list[type[errors.OffloadError]] = []
     for seed in SEEDS:
         try:
             serve(design, extra, seed, judged=False)
-        except (GarbledBlock, OverPopped, OutOfBlocks, Stalled) as caught:
+        except (errors.GarbledBlock, errors.OverPopped, errors.OutOfBlocks, errors.Stalled) as caught:
             outcomes.append(type(caught))
             if outcome in outcomes:
                 break
@@ -203,5 +196,5 @@ def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(
 
 
 def test_an_unknown_design_is_refused_with_the_names_to_choose_from() -> None:
-    with pytest.raises(OptionsError, match=r"'soundish'; choose from sound, aligned_window_bound"):
+    with pytest.raises(errors.OptionsError, match=r"'soundish'; choose from sound, aligned_window_bound"):
         design_named("soundish")

@@ -135,7 +135,7 @@ class CopyThread:
         return over
 
     def recycle(self, copy: Copy) -> None:
-        """Nobody needs the events of ``copy`` any more."""
+        """Nothing needs the events of ``copy`` any more."""
         self._ready.give_back(copy.ready)
         self._timed.give_back(copy.begin)
         self._timed.give_back(copy.end)

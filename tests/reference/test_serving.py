@@ -126,11 +126,11 @@ def test_a_request_that_can_never_fit_ends_with_an_error_and_the_others_are_serv
 
 def test_production_requests_replay_with_every_invariant_asserted() -> None:
     options = Options(gpu_blocks=8192, cpu_blocks=8192, limit=60)
-    told: list[int] = []
-    report = replay(SAMPLE, options, Ledger(header(options)), lambda done, _seconds: told.append(done))
+    reported: list[int] = []
+    report = replay(SAMPLE, options, Ledger(header(options)), lambda done, _seconds: reported.append(done))
     assert report.complete
     assert report.stats.finished.total() == 60
-    assert told
+    assert reported
     assert report.as_dict()["hit_rates"] == report.hit_rates
 
 

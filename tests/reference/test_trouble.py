@@ -103,7 +103,7 @@ def test_ranks_that_cannot_register_make_all_ranks_go_without_pinned_memory() ->
     assert pinned(1) == [False] * 4
 
 
-def test_what_goes_to_files_and_comes_back_is_told_as_transfers_between_pools() -> None:
+def test_what_goes_to_files_and_comes_back_is_emitted_as_transfers_between_pools() -> None:
     moves = {
         (event.kind, event.src_pool, event.dst_pool)
         for event in events_of(SMALL)

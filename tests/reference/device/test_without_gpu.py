@@ -32,10 +32,10 @@ def test_a_replay_on_a_missing_device_says_the_same():
 @without_gpu
 def test_the_command_line_says_it_in_one_line(capsys):
     assert main(["replay", str(SAMPLE), "--device", "cuda", "--requests", "2"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err.splitlines()) == 1
-    assert "no CUDA device" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert "no CUDA device" in printed.err
 
 
 @pytest.mark.parametrize("unsupported", [{"ranks": 2}, {"fail_rate": 0.1}, {"repeat_rate": 0.5}])

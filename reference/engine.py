@@ -1,7 +1,5 @@
 """The serving loop: requests arrive, steps are scheduled, executed and processed, copies land in between."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import deque

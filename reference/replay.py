@@ -1,7 +1,5 @@
 """Replays a production trace through the engine and reports what happened."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The connector's worker side: starts the transfers of each step, and reports their ends."""
 
-from __future__ import annotations
-
 from kvfence.reference.connector.host_memory import DescriptorBuffers
 from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.stores import ConnectorMetadata
@@ -18,13 +16,11 @@ class OffloadWorker:
     is decided.
     """
 
-    def __init__(
-        self, device: Device, descriptors: DescriptorBuffers | None = None, votes: RankVotes | None = None
-    ) -> None:
+    def __init__(self, device: Device, descriptors: DescriptorBuffers, votes: RankVotes) -> None:
         self.device = device
-        self.votes = votes if votes is not None else RankVotes(1)
+        self.votes = votes
         self._aborted: list[TransferReport] = []
-        self.descriptors = descriptors if descriptors is not None else DescriptorBuffers()
+        self.descriptors = descriptors
         self._metadata = ConnectorMetadata()
 
     def bind_connector_metadata(self, metadata: ConnectorMetadata) -> None:
@@ -55,14 +51,6 @@ class OffloadWorker:
             self._aborted += [TransferReport(transfer.op, transfer.generation, rank, False) for rank in ranks]
             return
         self.descriptors.take(transfer.op, transfer.generation)
-        self.device.submit(
-            CopyJob(
-                transfer.op,
-                transfer.generation,
-                transfer.src_pool,
-                transfer.src,
-                transfer.dst_pool,
-                transfer.dst,
-                transfer.kind == "load",
-            )
-        )
+        src, dst = (transfer.src_pool, transfer.src), (transfer.dst_pool, transfer.dst)
+        job = CopyJob(transfer.op, transfer.generation, *src, *dst, load=transfer.kind == "load")
+        self.device.submit(job)

@@ -1,7 +1,5 @@
 """Changes of block tables since the last step, for the model runner."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeAlias
 
 from kvfence.reference.blocks.free_queue import Slots

@@ -1,7 +1,5 @@
 """The content oracle: what each token's KV must be, as a 64-bit identity of its prefix."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

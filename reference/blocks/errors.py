@@ -2,8 +2,6 @@
 
 # ruff: noqa: N818 - the names say what happened
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sized
 
 

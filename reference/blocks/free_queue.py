@@ -1,7 +1,5 @@
 """The free slots of a pool, least recently freed first, in batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

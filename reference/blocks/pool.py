@@ -1,7 +1,5 @@
 """A block pool: ref counts, named holders, the free queue and the prefix index of one memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NoReturn, TypeAlias
@@ -85,7 +83,7 @@ class BlockPool:
         return slots
 
     def refuse(self, holder: str, asked: int) -> NoReturn:
-        """Tell that ``asked`` slots are not to be had, and raise OutOfBlocks."""
+        """Emit that ``asked`` slots are not to be had, and raise OutOfBlocks."""
         if self.observer is not None:
             self.observer(ev.Deny(pool=self.name, holder=holder, asked=asked, free=self.num_free))
         raise OutOfBlocks(self.name, asked, self.num_free, self.holders)

@@ -1,7 +1,5 @@
 """The model runner: computing writes KV, attention reads it and compares. Here on memory of the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,9 +207,9 @@ class ModelRunner:
         spec = self.groups[group]
         size = spec.block_size
         current = at // size
-        behind = self._unread[group, rows] < current
-        if behind.any():
-            for i in np.flatnonzero(behind).tolist():
+        unread = self._unread[group, rows] < current
+        if unread.any():
+            for i in np.flatnonzero(unread).tolist():
                 self._attend(int(rows[i]), int(at[i]), int(current[i]) * size, group)
         start = spec.first_tokens(at) if spec.forgets else None
         low = 0 if start is None else start // size

@@ -1,7 +1,5 @@
 """Counters that every part of the engine adds to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Block tables and progress of the requests that hold blocks: one row a request, one array a quantity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import lcm
 

@@ -1,7 +1,5 @@
 """Requests and where they come from: Mooncake's production traces, and the content keys of their blocks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The third tier: blocks of CPU memory go to files before they are evicted, and come back when asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -102,7 +100,7 @@ class DiskTier:
             keys = np.array(list(fresh)[: self.pool.num_free], np.int64)
             if keys.size:
                 src = np.array(list(fresh.values())[: keys.size], np.int64)
-                transfer = self._transfer(owner, "store", self.tier, src, self.pool, keys, group)
+                transfer = self._transfer(owner, "store", src, keys, group)
                 moving.update(keys.tolist())
                 owner.to_issue.stores.append(transfer)
                 self.stats.disk_stored_blocks += keys.size
@@ -141,7 +139,7 @@ class DiskTier:
         self.tries[request.holder] = self.tries.get(request.holder, 0) + 1
         self.fetching[request.holder] = len(wanted)
         for group, src, keys in wanted:
-            transfer = self._transfer(owner, "load", self.pool, src, self.tier, keys, group)
+            transfer = self._transfer(owner, "load", src, keys, group)
             self._for[transfer.holder] = request.holder
             owner.storing[group].update(keys.tolist())
             owner.to_issue.loads.append(transfer)
@@ -223,7 +221,7 @@ class DiskTier:
             self.pool.uncache(lost[same], "file lost")
 
     def _release(self, transfer: Transfer) -> None:
-        src, dst = (self.tier, self.pool) if transfer.kind == "store" else (self.pool, self.tier)
+        src, dst = self._ends(transfer.kind)
         dst.free_blocks(transfer.holder, transfer.dst[::-1])
         src.free_blocks(transfer.holder, transfer.src[::-1])
 
@@ -232,31 +230,16 @@ class DiskTier:
         self.pool.reset_prefix_cache()
         self._scanned = (-1, 0)
 
-    def _transfer(
-        self,
-        owner: Owner,
-        kind: ev.Kind,
-        src_pool: BlockPool,
-        src: Slots,
-        dst_pool: BlockPool,
-        keys: Keys,
-        group: int,
-    ) -> Transfer:
+    def _ends(self, kind: ev.Kind) -> tuple[BlockPool, BlockPool]:
+        """From which pool to which one transfers of this kind go."""
+        return (self.tier, self.pool) if kind == "store" else (self.pool, self.tier)
+
+    def _transfer(self, owner: Owner, kind: ev.Kind, src: Slots, keys: Keys, group: int) -> Transfer:
+        src_pool, dst_pool = self._ends(kind)
         op, generation = owner.transfers.next_id()
+        names = src_pool.name, dst_pool.name
         transfer = Transfer(
-            op,
-            generation,
-            kind,
-            src_pool.name,
-            src,
-            dst_pool.name,
-            src,
-            keys,
-            group,
-            src[:0],
-            None,
-            0,
-            owner.epoch,
+            op, generation, kind, names[0], src, names[1], src, keys, group, owner.epoch, src[:0]
         )
         src_pool.touch(transfer.holder, src)
         transfer.dst = dst_pool.get_new_blocks(transfer.holder, src.size)

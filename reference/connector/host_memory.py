@@ -1,7 +1,5 @@
 """Host memory that the ranks pin, all of them or none; and the buffers for copy descriptors in it."""
 
-from __future__ import annotations
-
 from kvfence.reference.blocks.pool import Observer
 from kvfence.spec import events as ev
 

@@ -1,7 +1,5 @@
 """How the ranks agree to carry a transfer out: each sets aside what it needs, then all do it, or none."""
 
-from __future__ import annotations
-
 import random
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The methods that the engine calls have the names of vLLM's ``KVConnectorBase_V1``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -244,7 +242,7 @@ class OffloadScheduler(StorePlanner):
         self.gpu.cache_full_blocks(load.dst, load.keys, load.group, load.op, load.generation)
 
     def _distrust(self, load: Transfer) -> None:
-        """The tier's copy could not be read: it becomes a miss, for everybody."""
+        """The tier's copy could not be read: it becomes a miss, for all requests."""
         places = load.failed_blocks()
         src = load.src[places]
         same = self.tier.key[src] == load.keys[places]
@@ -318,7 +316,7 @@ class OffloadScheduler(StorePlanner):
             self.observer(ev.Rollback(req=request.id, gen=request.generation, computed=valid, ahead=0))
 
     def take_failure(self, request: Request) -> bool:
-        """Whether the load of the request, which is over, failed. Told once."""
+        """Whether the load of the request, which is over, failed. True once for each failure."""
         failed = request.holder in self.failed
         self.failed.discard(request.holder)
         return failed
@@ -345,9 +343,7 @@ class OffloadScheduler(StorePlanner):
         if self.disk is not None:
             self.disk.save_before_eviction(self)
         meta, self.to_issue = self.to_issue, ConnectorMetadata()
-        for transfer in meta.loads:
-            self.transfers.issue(transfer)
-        for transfer in meta.stores:
+        for transfer in (*meta.loads, *meta.stores):
             self.transfers.issue(transfer)
         return meta
 

@@ -1,7 +1,5 @@
 """Blocks that loads are filling, shared before they have landed: who shares waits as the owner does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile

@@ -2,8 +2,6 @@
 a reason.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar
@@ -247,5 +245,5 @@ class StorePlanner:
         pools = (self.gpu.name, self.tier.name) if kind == "store" else (self.tier.name, self.gpu.name)
         rgen = 0 if request is None else request.generation
         return Transfer(
-            op, generation, kind, pools[0], src, pools[1], dst, keys, group, at, request, rgen, self.epoch
+            op, generation, kind, pools[0], src, pools[1], dst, keys, group, self.epoch, at, request, rgen
         )

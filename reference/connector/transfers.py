@@ -1,7 +1,5 @@
 """Transfers between the tiers, from the decision to the last rank's report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,12 +25,12 @@ class Transfer:
     dst: Slots
     keys: Keys
     group: int
-    at: Slots
-    """Which blocks of the request's table these are; empty for a lazy store."""
-    request: Request | None
-    request_generation: int
     epoch: int
     """The reset epoch in which it was decided."""
+    at: Slots
+    """Which blocks of the request's table these are; empty for a lazy store."""
+    request: Request | None = None
+    request_generation: int = 0
     reported: set[int] = field(default_factory=set)
     ok: bool = True
     issued: bool = False

@@ -2,8 +2,6 @@
 blocks.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar

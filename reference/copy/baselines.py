@@ -1,7 +1,5 @@
 """What the engines are measured against: a loop of single copies, and torch's indexing."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Batched DMA: one driver call starts the copies of a transfer on the GPU's copy engines."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import ClassVar, Final
 
@@ -44,7 +42,7 @@ class BatchedDMA(CopyEngine):
         self._ended = [driver.new_event() for _ in self._streams]
 
     def source_order(self, work: Plan) -> od.SourceOrder:
-        """ANY for loads unless told otherwise."""
+        """ANY for loads unless the engine was made with ``any_for_loads`` false."""
         return "any" if work.kind == "load" and self.any_for_loads else "stream"
 
     def launch(self, work: Plan, stream: torch.cuda.Stream) -> None:

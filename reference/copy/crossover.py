@@ -1,7 +1,5 @@
 """Which engine for which blocks: measured on the device at start-up, kept in the user's cache folder."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Mapping, Sequence

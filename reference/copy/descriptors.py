@@ -1,7 +1,5 @@
 """Descriptor buffers: page-locked arrays of addresses for kernels, used again when their reader is done."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 

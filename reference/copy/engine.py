@@ -1,7 +1,5 @@
 """What every copy engine is: it plans a transfer on the host, then launches it on a stream."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial

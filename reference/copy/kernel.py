@@ -3,8 +3,6 @@
 For blocks too small for DMA, whose cost for each piece then exceeds that of its bytes.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Pays where the host side is contiguous and the device side is not: a tier that was just filled, for instance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Faulty designs of block pools, block tables and the two-phase lookup. Nothing here is right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kvfence.reference.blocks.errors import HitVanished

@@ -1,7 +1,5 @@
 """Which classes make up an engine: the sound ones, or some of them replaced by a faulty variant."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
@@ -10,6 +8,7 @@ from kvfence.reference.connector.disk_tier import DiskTier
 from kvfence.reference.connector.host_memory import DescriptorBuffers, HostMemory
 from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
+from kvfence.reference.connector.transfers import TransferTable
 from kvfence.reference.scheduler.emitter import Emitter
 from kvfence.reference.scheduler.scheduler import Scheduler
 
@@ -29,6 +28,11 @@ class Design:
     host_memory: type[HostMemory] = HostMemory
     descriptors: type[DescriptorBuffers] = DescriptorBuffers
     votes: type[RankVotes] = RankVotes
+
+
+def with_table(table: type[TransferTable]) -> type[OffloadScheduler]:
+    """A connector that keeps its open transfers in such a table."""
+    return type(table.__name__, (OffloadScheduler,), {"table_type": table})
 
 
 SOUND = Design()

@@ -1,7 +1,5 @@
 """Faulty designs of how blocks are counted, group by group. Nothing here is right."""
 
-from __future__ import annotations
-
 from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.request import Request
 from kvfence.reference.blocks.tables import GroupSpec

@@ -1,7 +1,5 @@
 """Faulty designs of loads that fail, and of what is remembered of a tier. Nothing here is right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -12,12 +10,12 @@ from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.connector.scheduler_side import Loading as LoadsOfRequest
 from kvfence.reference.connector.shared_loads import Sharing
 from kvfence.reference.connector.transfers import Transfer, TransferReport, TransferTable
-from kvfence.reference.designs.design import Design
+from kvfence.reference.designs.design import Design, with_table
 from kvfence.spec import events as ev
 
 
 class _NamesBlocksWithoutGroup(TransferTable):
-    """Tells of a failed block by its number, as if there were only one group."""
+    """Reports a failed block by its number, as if there were only one group."""
 
     def _reported_group(self, transfer: Transfer) -> int:
         del transfer
@@ -101,7 +99,7 @@ class _ForgetsWhoAsked(OffloadScheduler):
 
 
 class _AnswersByKey(DiskTier):
-    """Gives an answer to whoever waits for one."""
+    """Gives an answer to any request that waits for one."""
 
     def _addressee(self, question: Question) -> Question:
         others = [other for other in self.questions.values() if other.request is not question.request]
@@ -115,17 +113,9 @@ class _AnswersWhatWasAsked(DiskTier):
         return len(question.keys)
 
 
-class _NamingConnector(OffloadScheduler):
-    table_type = _NamesBlocksWithoutGroup
-
-
-class _WholeConnector(OffloadScheduler):
-    table_type = _TakesPartForWhole
-
-
 FAULTS: dict[str, Design] = {
-    "block_ids_unique_only_in_group": Design(connector=_NamingConnector),
-    "partial_load_counted_whole": Design(connector=_WholeConnector),
+    "block_ids_unique_only_in_group": Design(connector=with_table(_NamesBlocksWithoutGroup)),
+    "partial_load_counted_whole": Design(connector=with_table(_TakesPartForWhole)),
     "invalid_in_one_group_only": Design(connector=_ContentWithOneGroup),
     "count_not_rolled_back": Design(connector=_KeepsCountAhead),
     "sharer_not_rolled_back": Design(connector=_LeavesSharersAlone),

@@ -1,7 +1,5 @@
 """Faulty designs of what several ranks do together. Nothing here is right."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 
@@ -9,7 +7,7 @@ from kvfence.reference.blocks.request import Request
 from kvfence.reference.connector.rank_votes import RankVotes
 from kvfence.reference.connector.scheduler_side import OffloadScheduler
 from kvfence.reference.connector.transfers import Transfer, TransferReport, TransferTable
-from kvfence.reference.designs.design import Design
+from kvfence.reference.designs.design import Design, with_table
 from kvfence.spec import events as ev
 
 
@@ -28,7 +26,7 @@ class _BelievesLeader(TransferTable):
 
 
 class _CountsReports(TransferTable):
-    """Counts reports, whoever sent them."""
+    """Counts reports, whichever rank sent them."""
 
     def report(self, report: TransferReport) -> Transfer | None:
         """Count it."""
@@ -46,7 +44,7 @@ class _CountsReports(TransferTable):
         return bool(self.__dict__["_counts"][transfer.holder] >= self.ranks)
 
 
-class _TellsFailureLater(TransferTable):
+class _ReportsFailureLater(TransferTable):
     """The end of a copy and its failure come in two messages, the failure last."""
 
     def report(self, report: TransferReport) -> Transfer | None:
@@ -100,23 +98,11 @@ class _DropsLeadersRecord(OffloadScheduler):
         return delay
 
 
-class _LeaderConnector(OffloadScheduler):
-    table_type = _BelievesLeader
-
-
-class _CountingConnector(OffloadScheduler):
-    table_type = _CountsReports
-
-
-class _TwoMessagesConnector(OffloadScheduler):
-    table_type = _TellsFailureLater
-
-
 FAULTS: dict[str, Design] = {
-    "one_rank_enough": Design(connector=_LeaderConnector),
+    "one_rank_enough": Design(connector=with_table(_BelievesLeader)),
     "decide_alone": Design(votes=_DecidesAlone),
-    "repeat_counts": Design(connector=_CountingConnector),
-    "failure_after_completion": Design(connector=_TwoMessagesConnector),
+    "repeat_counts": Design(connector=with_table(_CountsReports)),
+    "failure_after_completion": Design(connector=with_table(_ReportsFailureLater)),
     "noop_flush_on_one_rank": Design(connector=_ContentWithoutOneRank),
     "dropped_leader_slot": Design(connector=_DropsLeadersRecord),
 }

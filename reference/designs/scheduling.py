@@ -1,7 +1,5 @@
 """Faulty designs of the scheduler: some stop where they could go on, one goes on at once. None is right."""
 
-from __future__ import annotations
-
 from kvfence.reference.blocks.kv_cache_manager import KVCacheManager
 from kvfence.reference.blocks.request import Request, State
 from kvfence.reference.connector.transfers import TransferReport

@@ -1,7 +1,5 @@
 """Faulty designs of several tiers: resets, lost files, published keys, host memory. Nothing here is right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kvfence.reference.blocks.pool import BlockPool

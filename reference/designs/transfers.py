@@ -1,7 +1,5 @@
 """Faulty designs of stores, loads, their ends, and resets. Nothing here is right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kvfence.reference.blocks.free_queue import Slots
@@ -12,7 +10,7 @@ from kvfence.reference.connector.scheduler_side import Hit, OffloadScheduler
 from kvfence.reference.connector.stores import ConnectorMetadata
 from kvfence.reference.connector.transfers import Transfer, TransferReport, TransferTable
 from kvfence.reference.designs.blocks import ForgivesDoubleFree
-from kvfence.reference.designs.design import Design
+from kvfence.reference.designs.design import Design, with_table
 from kvfence.reference.scheduler.scheduler import Scheduler
 
 # What is stored, and when.
@@ -164,18 +162,6 @@ class _ContentWithOneRank(TransferTable):
         return bool(transfer.reported)
 
 
-class _IgnoresGeneration(OffloadScheduler):
-    """Matches reports by id alone."""
-
-    table_type = _MatchesIdAlone
-
-
-class _CompletesOnFirstRank(OffloadScheduler):
-    """Completes a transfer on the first report."""
-
-    table_type = _ContentWithOneRank
-
-
 class _DropsRecordOnFinish(OffloadScheduler):
     """Forgets a request's stores when the request is over; their reports then mean nothing to it."""
 
@@ -241,8 +227,8 @@ FAULTS: dict[str, Design] = {
     "free_on_preempt": Design(connector=_LetsGoOnPreempt),
     "free_on_abort": Design(connector=_LeavesDestinationToTable),
     "unpinned_destination": Design(connector=_DoesNotHoldDestination),
-    "ignore_generation": Design(connector=_IgnoresGeneration),
-    "complete_on_first_rank": Design(connector=_CompletesOnFirstRank),
+    "ignore_generation": Design(connector=with_table(_MatchesIdAlone)),
+    "complete_on_first_rank": Design(connector=with_table(_ContentWithOneRank)),
     "lost_completion": Design(connector=_DropsRecordOnFinish),
     "register_before_landing": Design(connector=_RegistersEarly),
     "keep_label_on_failure": Design(connector=_KeepsFailedBlocks),

@@ -1,7 +1,5 @@
 """The background thread that launches copies, so that the engine's thread never waits for the driver."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque
@@ -14,16 +12,8 @@ import torch
 
 from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.plan import Segment
+from kvfence.reference.device import order_tap as taps
 from kvfence.reference.device.events import EventPool
-from kvfence.reference.device.order_tap import (
-    COMPUTE,
-    COPY_THREAD,
-    ENGINE_THREAD,
-    JOBS,
-    LAUNCHED,
-    STREAMS,
-    OrderTap,
-)
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.spec import events as ev
 from kvfence.spec import order
@@ -62,7 +52,7 @@ class CopyThread:
         engine: CopyEngine,
         segment: Callable[[CopyJob], Segment],
         device: torch.device,
-        tap: OrderTap | None = None,
+        tap: taps.OrderTap | None = None,
     ) -> None:
         self._engine = engine
         self._tap = tap
@@ -78,7 +68,7 @@ class CopyThread:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvfence-copy", daemon=True)
         if tap is not None:
-            tap.emit(order.Spawn(ENGINE_THREAD, COPY_THREAD))
+            tap.emit(order.Spawn(taps.ENGINE_THREAD, taps.COPY_THREAD))
         self._thread.start()
 
     @property
@@ -91,8 +81,8 @@ class CopyThread:
         kind: ev.Kind = "load" if job.load else "store"
         copy = Copy(job, kind, self._ready.take(), self._timed.take(), self._timed.take())
         if self._tap is not None:
-            self._tap.emit(order.Record(ENGINE_THREAD, COMPUTE, self._ready.number(copy.ready)))
-            self._tap.emit(order.Put(ENGINE_THREAD, JOBS, id(copy)))
+            self._tap.emit(order.Record(taps.ENGINE_THREAD, taps.COMPUTE, self._ready.number(copy.ready)))
+            self._tap.emit(order.Put(taps.ENGINE_THREAD, taps.JOBS, id(copy)))
         copy.ready.record(compute)
         self._queue.put(copy)
 
@@ -113,10 +103,10 @@ class CopyThread:
     def _launch(self, copy: Copy) -> None:
         work = self._engine.plan(copy.kind, [self._segment(copy.job)])
         copy.nbytes = work.total
-        stream, number = self._streams[copy.kind], STREAMS[copy.kind]
+        stream, number = self._streams[copy.kind], taps.STREAMS[copy.kind]
         if self._tap is not None:
-            self._tap.emit(order.Get(COPY_THREAD, JOBS, id(copy)))
-            self._tap.emit(order.Wait(COPY_THREAD, number, self._ready.number(copy.ready)))
+            self._tap.emit(order.Get(taps.COPY_THREAD, taps.JOBS, id(copy)))
+            self._tap.emit(order.Wait(taps.COPY_THREAD, number, self._ready.number(copy.ready)))
             self._tap.copy(copy.job, copy.kind, self._engine.source_order(work))
         launch = self._engine.stage(work, stream)
         stream.wait_event(copy.ready)
@@ -124,8 +114,8 @@ class CopyThread:
         launch()
         copy.end.record(stream)
         if self._tap is not None:
-            self._tap.emit(order.Record(COPY_THREAD, number, self._timed.number(copy.end)))
-            self._tap.emit(order.Put(COPY_THREAD, LAUNCHED, id(copy)))
+            self._tap.emit(order.Record(taps.COPY_THREAD, number, self._timed.number(copy.end)))
+            self._tap.emit(order.Put(taps.COPY_THREAD, taps.LAUNCHED, id(copy)))
         self._launched[copy.kind].append(copy)
 
     def finished(self) -> list[Copy]:
@@ -140,12 +130,12 @@ class CopyThread:
                 copy = launched.popleft()
                 over.append(copy)
                 if self._tap is not None:
-                    self._tap.emit(order.Get(ENGINE_THREAD, LAUNCHED, id(copy)))
-                    self._tap.emit(order.Query(ENGINE_THREAD, self._timed.number(copy.end), True))
+                    self._tap.emit(order.Get(taps.ENGINE_THREAD, taps.LAUNCHED, id(copy)))
+                    self._tap.emit(order.Query(taps.ENGINE_THREAD, self._timed.number(copy.end), True))
         return over
 
     def recycle(self, copy: Copy) -> None:
-        """Nobody needs the events of ``copy`` any more."""
+        """Nothing needs the events of ``copy`` any more."""
         self._ready.give_back(copy.ready)
         self._timed.give_back(copy.begin)
         self._timed.give_back(copy.end)
@@ -156,7 +146,7 @@ class CopyThread:
         for kind, stream in self._streams.items():
             stream.synchronize()
             if self._tap is not None:
-                self._tap.emit(order.SyncStream(ENGINE_THREAD, STREAMS[kind]))
+                self._tap.emit(order.SyncStream(taps.ENGINE_THREAD, taps.STREAMS[kind]))
         self._raise_error()
 
     def _raise_error(self) -> None:

@@ -1,7 +1,5 @@
 """The CUDA device: blocks in GPU memory and in registered host memory, copied beside the compute."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -23,22 +21,15 @@ from kvfence.reference.driver.host_pool import HostPool
 class CudaDevice:
     """One GPU, which stands for the only rank. ``compute`` is the stream of the model; copies give way to it.
 
-    Pool ``on_device`` lies in GPU memory, every other pool in registered host memory. Raises NoDevice,
-    HostMemoryRefused, and OptionsError for an ``engine`` that there is not (see :func:`open_auto`).
+    Pool ``gpu`` lies in GPU memory, every other pool in registered host memory. Raises NoDevice,
+    HostMemoryRefused, and OptionsError where the environment names an engine that there is not (see
+    :func:`open_auto`).
 
     ``order`` receives the order events, from both threads, one at a time.
     """
 
-    def __init__(
-        self,
-        pools: Mapping[str, int],
-        block_size: int,
-        on_device: str = "gpu",
-        engine: str | None = None,
-        ordinal: int = 0,
-        order: OrderObserver | None = None,
-    ) -> None:
-        driver = open_driver(ordinal)
+    def __init__(self, pools: Mapping[str, int], block_size: int, order: OrderObserver | None = None) -> None:
+        driver = open_driver()
         self.card = driver.card
         self.metrics = TransferMetrics()
         self.memory: dict[str, torch.Tensor] = {}
@@ -46,11 +37,11 @@ class CudaDevice:
         self._host: list[HostPool] = []
         self._written: dict[str, list[Slots]] = {name: [] for name in pools}
         self._reports: list[TransferReport] = []
-        device = torch.device("cuda", ordinal)
+        device = torch.device("cuda", driver.ordinal)
         self.compute = torch.cuda.Stream(device, -1)
         try:
             for name, slots in pools.items():
-                if name == on_device:
+                if name == "gpu":
                     self.memory[name] = torch.zeros((slots, block_size), dtype=torch.int64, device=device)
                     self._views[name] = View.of(self.memory[name])
                 else:
@@ -63,7 +54,7 @@ class CudaDevice:
             self.tap = OrderTap(order, self.memory) if order is not None else None
             # The thread must not keep the device: one that is dropped ends its thread.
             segment = partial(_segment, self._views)
-            self._copies = CopyThread(open_auto(driver, engine), segment, device, self.tap)
+            self._copies = CopyThread(open_auto(driver), segment, device, self.tap)
             weakref.finalize(self, self._copies.end)
         except BaseException:
             self._free()

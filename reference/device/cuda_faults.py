@@ -4,8 +4,6 @@ Compute is held up by a kernel that only waits, so that a copy without its edge 
 rule whose faulty way leaves content as it should be shows nothing, and is undetermined.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable
@@ -71,6 +69,27 @@ class Arena:
         self.host[self.on_host] = host
         torch.cuda.synchronize(self.blocks.device)
 
+    def follow_compute(self) -> None:
+        """Let copies wait for what is on the compute stream now."""
+        self.ready.record(self.compute)
+        self.copies.wait_event(self.ready)
+
+    def settle_and_compute(self) -> int:
+        """Compute is about to write, after a while, the value that is returned."""
+        old, new = self.fresh(), self.fresh()
+        self.settle(old, 0)
+        self.hold(self.compute)
+        self.fill(new)
+        return new
+
+    def settle_and_store(self) -> int:
+        """A store is about to read, after a while, the value that is returned."""
+        mine = self.fresh()
+        self.settle(mine, 0)
+        self.hold(self.copies)
+        self.copy("store")
+        return mine
+
     def hold(self, stream: torch.cuda.Stream) -> None:
         """Hold up what follows on ``stream``."""
         with torch.cuda.stream(stream):
@@ -98,23 +117,20 @@ class Arena:
         torch.cuda.synchronize(self.blocks.device)
         return bool((self.host[self.on_host] == value).all())
 
-    def loaded(self, value: int) -> bool:
-        """Whether the device's blocks all have ``value`` once everything is over."""
+    def loaded(self, value: int, blocks: torch.Tensor | None = None) -> bool:
+        """Whether the blocks of the device, or a copy of them, all have ``value`` once everything is over."""
         torch.cuda.synchronize(self.blocks.device)
-        return bool((self.blocks.index_select(0, self._index) == value).all().item())
+        blocks = self.blocks if blocks is None else blocks
+        return bool((blocks.index_select(0, self._index) == value).all().item())
 
 
-# Each rule: a trial, told whether to break it, that says whether the content is right.
+# Each rule: a trial that breaks or obeys it, and returns whether the content is right.
 
 
 def _store_after_compute(arena: Arena, faulty: bool) -> bool:
-    old, new = arena.fresh(), arena.fresh()
-    arena.settle(old, 0)
-    arena.hold(arena.compute)
-    arena.fill(new)
+    new = arena.settle_and_compute()
     if not faulty:
-        arena.ready.record(arena.compute)
-        arena.copies.wait_event(arena.ready)
+        arena.follow_compute()
     arena.copy("store")
     return arena.stored(new)
 
@@ -155,8 +171,7 @@ def _load_after_previous_owner(arena: Arena, faulty: bool) -> bool:
     arena.hold(arena.compute)
     arena.fill(previous)
     if not faulty:
-        arena.ready.record(arena.compute)
-        arena.copies.wait_event(arena.ready)
+        arena.follow_compute()
     arena.copy("load")
     return arena.loaded(wanted)
 
@@ -168,8 +183,7 @@ def _zero_before_load(arena: Arena, faulty: bool) -> bool:
     with torch.cuda.stream(arena.compute):
         arena.blocks.zero_()
     if not faulty:
-        arena.ready.record(arena.compute)
-        arena.copies.wait_event(arena.ready)
+        arena.follow_compute()
     arena.copy("load")
     return arena.loaded(wanted)
 
@@ -182,39 +196,32 @@ def _use_after_load(arena: Arena, faulty: bool) -> bool:
     if not faulty:
         arena.compute.wait_event(arena.end)
     with torch.cuda.stream(arena.compute):
-        seen = arena.blocks.clone()
-    torch.cuda.synchronize(arena.blocks.device)
-    return bool((seen[torch.from_numpy(arena.on_device).to(seen.device)] == wanted).all().item())
+        found = arena.blocks.clone()
+    return arena.loaded(wanted, found)
 
 
 def _reuse_after_store(arena: Arena, faulty: bool) -> bool:
-    mine, next_owner = arena.fresh(), arena.fresh()
-    arena.settle(mine, 0)
-    arena.hold(arena.copies)
-    arena.copy("store")
+    mine = arena.settle_and_store()
     if not faulty:
         arena.end.synchronize()
-    arena.fill(next_owner)
+    arena.fill(arena.fresh())
     return arena.stored(mine)
 
 
 def _end_polled_on_its_stream(arena: Arena, faulty: bool) -> bool:
-    mine, next_owner = arena.fresh(), arena.fresh()
-    arena.settle(mine, 0)
-    arena.hold(arena.copies)
-    arena.copy("store")
+    mine = arena.settle_and_store()
     polled = arena.end
     if faulty:
         polled = arena.ready
         polled.record(arena.compute)
     while not polled.query():
         pass
-    arena.fill(next_owner)
+    arena.fill(arena.fresh())
     return arena.stored(mine)
 
 
 def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
-    mine, next_owner = arena.fresh(), arena.fresh()
+    mine = arena.fresh()
     arena.settle(mine, 0)
     jobs: queue.Queue[ev.Kind] = queue.Queue()
     reused = threading.Event()
@@ -233,7 +240,7 @@ def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
     if not faulty:
         jobs.join()
     arena.copies.synchronize()
-    arena.fill(next_owner)
+    arena.fill(arena.fresh())
     arena.compute.synchronize()
     reused.set()
     thread.join()
@@ -241,12 +248,8 @@ def _flush_waits_for_queued(arena: Arena, faulty: bool) -> bool:
 
 
 def _stream_order_of_source(arena: Arena, faulty: bool) -> bool:
-    old, new = arena.fresh(), arena.fresh()
-    arena.settle(old, 0)
-    arena.hold(arena.compute)
-    arena.fill(new)
-    arena.ready.record(arena.compute)
-    arena.copies.wait_event(arena.ready)
+    new = arena.settle_and_compute()
+    arena.follow_compute()
     if faulty:
         work = arena.engine.plan("store", [arena.segment("store")])
         arena.driver.copy_batch(work.dst, work.src, work.nbytes, SRC_ANY, arena.copies.cuda_stream)
@@ -257,8 +260,9 @@ def _stream_order_of_source(arena: Arena, faulty: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OrderRule:
-    """An ordering rule that a trial breaks (when told to) or obeys; ``trial`` says whether the content is
-    right.
+    """An ordering rule; ``trial`` breaks it, if its argument is true, or obeys it.
+
+    The trial returns whether the content is right.
 
     ``certain``: breaking it corrupts at any time. Otherwise a device may happen to get it right.
     """

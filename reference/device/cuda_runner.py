@@ -1,7 +1,5 @@
 """The model runner on a GPU: steps are launched on the compute stream and judged when they are over."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final

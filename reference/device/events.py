@@ -1,7 +1,5 @@
 """CUDA events, used again instead of made anew."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The disk tier's memory: blocks in real files of a temporary folder, some of which get lost."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from pathlib import Path

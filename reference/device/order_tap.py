@@ -1,7 +1,5 @@
 """Order events of the CUDA device: emitted to an observer in the order of the calls, from all its threads."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
@@ -58,8 +56,8 @@ class OrderTap:
         """The engine's thread launches a step that writes tokens and reads slots of ``pool``."""
         region, slot = self._regions[pool], self._slot[pool]
         cells, slots = np.unique(written), np.unique(read)
-        reads = _runs(region, slots, slot)
-        writes = _runs(region, cells, CELL)
+        reads = runs_of(region, slots, slot)
+        writes = runs_of(region, cells, CELL)
         self.emit(od.Kernel(ENGINE_THREAD, COMPUTE, reads, writes, "step"))
 
     def _ranges(self, pool: str, slots: Slots, lengths: Slots) -> list[od.Range]:
@@ -67,7 +65,7 @@ class OrderTap:
         return list(zip(repeat(region), (slots * slot).tolist(), (lengths * slot).tolist(), strict=False))
 
 
-def _runs(region: int, sorted_places: Slots, nbytes: int) -> list[od.Range]:
+def runs_of(region: int, sorted_places: Slots, nbytes: int) -> list[od.Range]:
     """Ranges of neighbouring places of ``nbytes`` each."""
     if not sorted_places.size:
         return []

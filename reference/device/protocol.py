@@ -1,7 +1,5 @@
 """What the worker side needs from a device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,10 +1,7 @@
 """A device without hardware: copies land late, out of order, or fail, all of it decided by a seed."""
 
-from __future__ import annotations
-
 import heapq
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,68 +12,56 @@ from kvfence.reference.connector.transfers import TransferReport
 from kvfence.reference.device.files import FileStore
 from kvfence.reference.device.metrics import TransferMetrics
 from kvfence.reference.device.protocol import CopyJob
+from kvfence.reference.scheduler.options import Options
 
 DISK = "disk"
 """Name of the pool that is kept in files."""
 
 
 class VirtualDevice:
-    """Each rank ends a copy after 1 .. ``max_delay`` calls of :meth:`advance`, independently of the other
-    ranks.
+    """The pools ``gpu`` and ``cpu``, and copies that land as ``options`` say.
+
+    Each rank ends a copy after 1 .. ``max_delay`` calls of :meth:`advance`, independently of the other ranks.
 
     The memory stands for the shard of the rank that ends last: bytes move when the last rank ends. A failing
     load moves only half of its blocks. ``repeat_rate`` of the reports are given a second time, much later.
-    The last rank ends ``late`` calls later than it would. With ``files``, the pool ``disk`` is there.
+    The last rank ends ``late_rank`` steps, of two calls each, later than it would. With ``files``, the pool
+    ``disk`` is there.
     """
 
-    def __init__(
-        self,
-        pools: Mapping[str, int],
-        block_size: int,
-        ranks: int = 1,
-        seed: int = 0,
-        max_delay: int = 6,
-        fail_rate: float = 0.0,
-        fail_stores: bool = False,
-        repeat_rate: float = 0.0,
-        late: int = 0,
-        files: FileStore | None = None,
-    ) -> None:
+    def __init__(self, options: Options, files: FileStore | None = None) -> None:
+        self.options = options
         self.memory = {
-            name: torch.zeros((slots, block_size), dtype=torch.int64) for name, slots in pools.items()
+            name: torch.zeros((slots, options.slot_tokens), dtype=torch.int64)
+            for name, slots in options.two_pools.items()
         }
         # numpy moves small scattered rows several times faster than torch does on a CPU.
         self._arrays = {name: tensor.numpy() for name, tensor in self.memory.items()}
         self.metrics = TransferMetrics()
-        self.ranks = ranks
-        self.max_delay = max_delay
-        self.fail_rate = fail_rate
-        self.fail_stores = fail_stores
-        self.repeat_rate = repeat_rate
-        self.late = late
         self.files = files
-        self._width = 8 * block_size
-        self._random = random.Random(seed)
+        self._width = 8 * options.slot_tokens
+        self._random = random.Random(options.seed)
         self._now = 0
         self._landings: list[tuple[int, float, int, CopyJob | None, TransferReport]] = []
         self._serial = 0
         self._reports: list[TransferReport] = []
-        self._written: dict[str, list[Slots]] = {name: [] for name in pools}
+        self._written: dict[str, list[Slots]] = {name: [] for name in self.memory}
 
     def submit(self, job: CopyJob) -> None:
         """Start ``job`` on all ranks."""
-        may_fail = job.load or self.fail_stores
-        due = sorted(self._now + self._random.randint(1, self.max_delay) for _ in range(self.ranks))
-        order = list(range(self.ranks))
+        options, last = self.options, self.options.ranks - 1
+        fail_rate = options.fail_rate if job.load or options.fail_stores else 0.0
+        due = sorted(self._now + self._random.randint(1, options.max_delay) for _ in range(options.ranks))
+        order = list(range(options.ranks))
         self._random.shuffle(order)
         ends = list(zip(due, order, strict=True))
-        if self.late:
-            ends = sorted((when + self.late * (rank == self.ranks - 1), rank) for when, rank in ends)
+        if options.late_rank:
+            ends = sorted((when + 2 * options.late_rank * (rank == last), rank) for when, rank in ends)
         for place, (when, rank) in enumerate(ends):
-            ok = not (may_fail and self.fail_rate and self._random.random() < self.fail_rate)
+            ok = not (fail_rate and self._random.random() < fail_rate)
             failed = None if ok else np.arange(job.src.size // 2, job.src.size)
             report = TransferReport(job.op, job.generation, rank, ok, failed)
-            self._land_at(when, job if place == self.ranks - 1 else None, report)
+            self._land_at(when, job if place == last else None, report)
 
     def _land_at(self, when: int, job: CopyJob | None, report: TransferReport) -> None:
         self._serial += 1
@@ -92,8 +77,8 @@ class VirtualDevice:
             if job is not None:
                 report = self._move(job, report)
             self._reports.append(report)
-            if self.repeat_rate and self._random.random() < self.repeat_rate:
-                self._land_at(self._now + self._random.randint(1, 4 * self.max_delay), None, report)
+            if self.options.repeat_rate and self._random.random() < self.options.repeat_rate:
+                self._land_at(self._now + self._random.randint(1, 4 * self.options.max_delay), None, report)
 
     def _move(self, job: CopyJob, report: TransferReport) -> TransferReport:
         """Move the bytes. Returns the report, which may have become worse."""
@@ -112,8 +97,7 @@ class VirtualDevice:
         else:
             self._arrays[job.dst_pool][dst] = self._arrays[job.src_pool][src]
             self._written[job.dst_pool].append(dst)
-        nbytes = src.size * self._width
-        self.metrics.transfer("load" if job.load else "store", nbytes, 0.0)
+        self.metrics.transfer("load" if job.load else "store", src.size * self._width, 0.0)
         return report
 
     def poll(self) -> list[TransferReport]:

@@ -5,9 +5,6 @@ happens, so each one in flight is on a stream of its own; the engine knows that 
 has reported.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 from itertools import count, repeat
 from typing import Final
 
@@ -20,41 +17,31 @@ from kvfence.reference.blocks.free_queue import Slots
 from kvfence.reference.blocks.runner import Cells, ModelRunner, Read
 from kvfence.reference.blocks.tables import GroupSpec, Rows
 from kvfence.reference.connector.transfers import TransferReport
+from kvfence.reference.device.order_tap import CELL, COMPUTE, OrderObserver, runs_of
+from kvfence.reference.device.order_tap import ENGINE_THREAD as ENGINE
 from kvfence.reference.device.protocol import CopyJob
 from kvfence.reference.device.virtual import VirtualDevice
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec import order as od
 
-OrderObserver = Callable[[od.OrderEvent], None]
-
-ENGINE: Final = 0
-COMPUTE: Final = 0
 STEP: Final = 0
 """The event of the last step. Those of copies follow, one for each stream."""
 FIRST_COPY_STREAM: Final = 3
-CELL: Final = 8
-"""Bytes of a token."""
-POOLS: Final = ("gpu", "cpu")
-"""Regions by number."""
+MEMORY: Final[dict[str, od.RegionKind]] = {"gpu": "device", "cpu": "pinned"}
+"""Pool -> the kind of its region."""
 
 
 def replay_header(options: Options) -> od.Header:
     """First line of the order trace of a replay with ``options``, on any device. Addresses are made up."""
     slot = options.slot_tokens * CELL
-    slots = {"gpu": options.gpu_blocks, "cpu": options.cpu_blocks}
     return od.Header(
         producer="kvfence.reference",
         streams=(od.Stream(COMPUTE, name="compute"), od.Stream(1, name="store"), od.Stream(2, name="load")),
         regions=tuple(
-            od.Region(
-                number,
-                number << 48,
-                slots[pool] * slot,
-                "device" if pool == "gpu" else "pinned",
-                name=pool,
-                slot=slot,
+            od.Region(number, number << 48, slots * slot, MEMORY[pool], name=pool, slot=slot)
+            for number, (where, (pool, slots)) in enumerate(
+                zip(MEMORY, options.two_pools.items(), strict=True)
             )
-            for number, pool in enumerate(POOLS)
         ),
         meta={"design": options.design, "device": options.device, "mode": options.mode},
     )
@@ -63,22 +50,10 @@ def replay_header(options: Options) -> od.Header:
 class OrderedVirtualDevice(VirtualDevice):
     """A virtual device that emits its order events to ``order``."""
 
-    def __init__(
-        self,
-        order: OrderObserver,
-        pools: Mapping[str, int],
-        block_size: int,
-        ranks: int = 1,
-        seed: int = 0,
-        max_delay: int = 6,
-        fail_rate: float = 0.0,
-        fail_stores: bool = False,
-        repeat_rate: float = 0.0,
-        late: int = 0,
-    ) -> None:
-        super().__init__(pools, block_size, ranks, seed, max_delay, fail_rate, fail_stores, repeat_rate, late)
+    def __init__(self, options: Options, order: OrderObserver) -> None:
+        super().__init__(options)
         self._order = order
-        self._slot = block_size * CELL
+        self._regions = {pool: number for number, pool in enumerate(self.memory)}
         self._streams = count(FIRST_COPY_STREAM)
         self._idle: list[int] = []
         self._flying: dict[tuple[int, int], tuple[int, set[int]]] = {}
@@ -104,7 +79,7 @@ class OrderedVirtualDevice(VirtualDevice):
                 continue
             stream, ranks = flying
             ranks.add(report.rank)
-            if len(ranks) == self.ranks:
+            if len(ranks) == self.options.ranks:
                 del self._flying[operation]
                 self._idle.append(stream)
                 self._order(od.Query(ENGINE, stream, done=True))
@@ -116,8 +91,8 @@ class OrderedVirtualDevice(VirtualDevice):
         return stream
 
     def _ranges(self, pool: str, slots: Slots) -> list[od.Range]:
-        size = self._slot
-        return list(zip(repeat(POOLS.index(pool)), (slots * size).tolist(), repeat(size), strict=False))
+        starts = (slots * self._width).tolist()
+        return list(zip(repeat(self._regions[pool]), starts, repeat(self._width), strict=False))
 
 
 class OrderedModelRunner(ModelRunner):
@@ -165,9 +140,4 @@ class OrderedModelRunner(ModelRunner):
 
 def _runs(parts: list[Slots], nbytes: int) -> list[od.Range]:
     """Ranges of the GPU pool: the places of ``nbytes`` each that ``parts`` count, neighbours as one."""
-    if not parts:
-        return []
-    places = np.unique(np.concatenate(parts))
-    gaps = (np.flatnonzero(places[1:] - places[:-1] != 1) + 1).tolist()
-    runs = zip([0, *gaps], [*gaps, places.size], strict=True)
-    return [(0, int(places[begin]) * nbytes, (end - begin) * nbytes) for begin, end in runs if end > begin]
+    return runs_of(0, np.unique(np.concatenate(parts)), nbytes) if parts else []

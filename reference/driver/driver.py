@@ -4,8 +4,6 @@ Nothing of CUDA is imported before :func:`open_driver`. Without a GPU, its drive
 it, this raises NoDevice, which names the way out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import weakref

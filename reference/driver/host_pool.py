@@ -4,8 +4,6 @@ Torch's pinned allocator rounds each allocation up to a power of two. Here plain
 registered in chunks; when a chunk is refused, everything is given back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -3,8 +3,6 @@
 Memory of any size costs only as much as was written into it.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 

@@ -5,8 +5,6 @@ They are what the virtual device and the race checker are tried on. One block of
 serves; thread 1 copies in the background.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -93,26 +91,36 @@ class Twins:
 
 FILL = od.Host(0, (), (cpu(0),), "fill")
 """Something to load."""
+RECORD = od.Record(0, COMPUTE, READY)
+STORE_WAITS = od.Wait(0, STORE, READY)
+SYNC_COMPUTE = od.SyncStream(0, COMPUTE)
+PUT = od.Put(0, JOBS, 0)
+GET = od.Get(1, JOBS, 0)
+ZERO = od.Kernel(0, COMPUTE, (), (gpu(1),), "zero")
+RECORD_LOAD = od.Record(0, LOAD, DONE)
+VIEWED = od.Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view")
+REUSE = compute(1, by="req:2.0")
+LATE_STORE = store(1, 0, thread=1)
 
 RULES: Final = [
     Twins(
         "a store waits for the compute",
         [compute(1), store(1, 0)],
-        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
+        [compute(1), RECORD, STORE_WAITS, store(1, 0)],
         "STORE-READY",
         "record an event on stream 0 (compute) after it and make stream 1 (store) wait",
     ),
     Twins(
         "the barrier is recorded after the compute",
-        [od.Record(0, COMPUTE, READY), compute(1), od.Wait(0, STORE, READY), store(1, 0)],
-        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
+        [RECORD, compute(1), STORE_WAITS, store(1, 0)],
+        [compute(1), RECORD, STORE_WAITS, store(1, 0)],
         "STORE-READY",
         "ends with event 0, before the former",
     ),
     Twins(
         "a wait does not order the source of a copy in order ANY",
-        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0, order="any")],
-        [compute(1), od.Record(0, COMPUTE, READY), od.SyncEvent(0, READY), store(1, 0, order="any")],
+        [compute(1), RECORD, STORE_WAITS, store(1, 0, order="any")],
+        [compute(1), RECORD, od.SyncEvent(0, READY), store(1, 0, order="any")],
         "STORE-READY",
         "source access order ANY takes the read out of stream order",
     ),
@@ -125,8 +133,8 @@ RULES: Final = [
     ),
     Twins(
         "a copy that reads during its call does not wait for its stream",
-        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0, order="call")],
-        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0, order="call")],
+        [compute(1), RECORD, STORE_WAITS, store(1, 0, order="call")],
+        [compute(1), SYNC_COMPUTE, store(1, 0, order="call")],
         "STORE-READY",
         "DURING_API_CALL",
     ),
@@ -139,100 +147,64 @@ RULES: Final = [
     ),
     Twins(
         "a wait is for the last record when it is called",
-        [
-            od.Record(0, COMPUTE, READY),
-            od.Wait(0, STORE, READY),
-            compute(1),
-            od.Record(0, COMPUTE, READY),
-            store(1, 0),
-        ],
-        [
-            od.Record(0, COMPUTE, READY),
-            compute(1),
-            od.Record(0, COMPUTE, READY),
-            od.Wait(0, STORE, READY),
-            store(1, 0),
-        ],
+        [RECORD, STORE_WAITS, compute(1), RECORD, store(1, 0)],
+        [RECORD, compute(1), RECORD, STORE_WAITS, store(1, 0)],
         "STORE-READY",
         "record an event on stream 0",
     ),
     Twins(
         "a wait for an event that was never recorded waits for nothing",
-        [compute(1), od.Wait(0, STORE, READY), od.Record(0, COMPUTE, READY), store(1, 0)],
-        [compute(1), od.Record(0, COMPUTE, READY), od.Wait(0, STORE, READY), store(1, 0)],
+        [compute(1), STORE_WAITS, RECORD, store(1, 0)],
+        [compute(1), RECORD, STORE_WAITS, store(1, 0)],
         "STORE-READY",
         "record an event on stream 0",
     ),
     Twins(
         "an event used again on another stream no longer stands for the first record",
-        [
-            compute(1),
-            od.Record(0, COMPUTE, READY),
-            od.Record(0, LOAD, READY),
-            od.Wait(0, STORE, READY),
-            store(1, 0),
-        ],
-        [
-            compute(1),
-            od.Record(0, COMPUTE, READY),
-            od.Record(0, LOAD, DONE),
-            od.Wait(0, STORE, READY),
-            store(1, 0),
-        ],
+        [compute(1), RECORD, od.Record(0, LOAD, READY), STORE_WAITS, store(1, 0)],
+        [compute(1), RECORD, RECORD_LOAD, STORE_WAITS, store(1, 0)],
         "STORE-READY",
         "record an event on stream 0",
     ),
     Twins(
         "a load waits for the kernels of the previous owner",
         [FILL, attend(1), load(0, 1)],
-        [FILL, attend(1), od.Record(0, COMPUTE, READY), od.Wait(0, LOAD, READY), load(0, 1)],
+        [FILL, attend(1), RECORD, od.Wait(0, LOAD, READY), load(0, 1)],
         "LOAD-ORDER",
         "make stream 2 (load) wait",
     ),
     Twins(
         "zero-fill lands before a load",
-        [FILL, od.Kernel(0, COMPUTE, (), (gpu(1),), "zero"), load(0, 1)],
-        [
-            FILL,
-            od.Kernel(0, COMPUTE, (), (gpu(1),), "zero"),
-            od.Record(0, COMPUTE, READY),
-            od.Wait(0, LOAD, READY),
-            load(0, 1),
-        ],
+        [FILL, ZERO, load(0, 1)],
+        [FILL, ZERO, RECORD, od.Wait(0, LOAD, READY), load(0, 1)],
         "LOAD-ORDER",
         "make stream 2 (load) wait",
     ),
     Twins(
         "a kernel reads a block when its load has landed",
         [FILL, load(0, 1), attend(1)],
-        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Wait(0, COMPUTE, DONE), attend(1)],
+        [FILL, load(0, 1), RECORD_LOAD, od.Wait(0, COMPUTE, DONE), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load) after it and make stream 0 (compute) wait",
     ),
     Twins(
         "completion is polled on the stream that copies",
         [FILL, load(0, 1), od.Record(0, COMPUTE, DONE), od.Query(0, DONE, True), attend(1)],
-        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, True), attend(1)],
+        [FILL, load(0, 1), RECORD_LOAD, od.Query(0, DONE, True), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load)",
     ),
     Twins(
         "a query that is not answered yes orders nothing",
-        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, False), attend(1)],
-        [FILL, load(0, 1), od.Record(0, LOAD, DONE), od.Query(0, DONE, True), attend(1)],
+        [FILL, load(0, 1), RECORD_LOAD, od.Query(0, DONE, False), attend(1)],
+        [FILL, load(0, 1), RECORD_LOAD, od.Query(0, DONE, True), attend(1)],
         "USE-READY",
         "record an event on stream 2 (load)",
     ),
     Twins(
         "a slot is not used again while a store reads it",
-        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0), compute(1, by="req:2.0")],
-        [
-            compute(1),
-            od.SyncStream(0, COMPUTE),
-            store(1, 0),
-            od.SyncStream(0, STORE),
-            compute(1, by="req:2.0"),
-        ],
+        [compute(1), SYNC_COMPUTE, store(1, 0), REUSE],
+        [compute(1), SYNC_COMPUTE, store(1, 0), od.SyncStream(0, STORE), REUSE],
         "FREEZE",
         "make stream 0 (compute) wait",
     ),
@@ -245,25 +217,16 @@ RULES: Final = [
     ),
     Twins(
         "a flush waits for copies that are still queued",
+        [compute(1), SYNC_COMPUTE, PUT, od.SyncStream(0, STORE), REUSE, GET, LATE_STORE, od.Put(1, BACK, 0)],
         [
             compute(1),
-            od.SyncStream(0, COMPUTE),
-            od.Put(0, JOBS, 0),
-            od.SyncStream(0, STORE),
-            compute(1, by="req:2.0"),
-            od.Get(1, JOBS, 0),
-            store(1, 0, thread=1),
-            od.Put(1, BACK, 0),
-        ],
-        [
-            compute(1),
-            od.SyncStream(0, COMPUTE),
-            od.Put(0, JOBS, 0),
+            SYNC_COMPUTE,
+            PUT,
             od.Get(0, BACK, 0),
             od.SyncStream(0, STORE),
-            compute(1, by="req:2.0"),
-            od.Get(1, JOBS, 0),
-            store(1, 0, thread=1),
+            REUSE,
+            GET,
+            LATE_STORE,
             od.Put(1, BACK, 0),
         ],
         "STORE-READY",
@@ -272,38 +235,24 @@ RULES: Final = [
     ),
     Twins(
         "an event is recorded before the copy thread waits for it",
-        [
-            compute(1),
-            od.Put(0, JOBS, 0),
-            od.Record(0, COMPUTE, READY),
-            od.Get(1, JOBS, 0),
-            od.Wait(1, STORE, READY),
-            store(1, 0, thread=1),
-        ],
-        [
-            compute(1),
-            od.Record(0, COMPUTE, READY),
-            od.Put(0, JOBS, 0),
-            od.Get(1, JOBS, 0),
-            od.Wait(1, STORE, READY),
-            store(1, 0, thread=1),
-        ],
+        [compute(1), PUT, RECORD, GET, od.Wait(1, STORE, READY), LATE_STORE],
+        [compute(1), RECORD, PUT, GET, od.Wait(1, STORE, READY), LATE_STORE],
         "STORE-READY",
         "record an event on stream 0 (compute)",
         header(threads=(0, 1)),
     ),
     Twins(
         "two threads that share a stream do not share an order",
-        [compute(1, stream=STORE), store(1, 0, thread=1)],
-        [compute(1, stream=STORE), od.Put(0, JOBS, 0), od.Get(1, JOBS, 0), store(1, 0, thread=1)],
+        [compute(1, stream=STORE), LATE_STORE],
+        [compute(1, stream=STORE), PUT, GET, LATE_STORE],
         "STORE-READY",
         "the stream keeps the order of the launches",
         header(threads=(0, 1)),
     ),
     Twins(
         "what a thread wrote is handed over with its queue item",
-        [od.Put(0, JOBS, 0), FILL, od.Get(1, JOBS, 0), load(0, 1, thread=1)],
-        [FILL, od.Put(0, JOBS, 0), od.Get(1, JOBS, 0), load(0, 1, thread=1)],
+        [PUT, FILL, GET, load(0, 1, thread=1)],
+        [FILL, PUT, GET, load(0, 1, thread=1)],
         "USE-READY",
         "hand something over to thread 1",
         header(threads=(0, 1)),
@@ -342,23 +291,15 @@ RULES: Final = [
     ),
     Twins(
         "the parts of one copy have no order",
-        [
-            compute(1),
-            od.SyncStream(0, COMPUTE),
-            od.Copy(0, STORE, (gpu(1), cpu(0)), (cpu(0), gpu(2)), "stream", "batch"),
-        ],
-        [compute(1), od.SyncStream(0, COMPUTE), store(1, 0), load(0, 2, stream=STORE)],
+        [compute(1), SYNC_COMPUTE, od.Copy(0, STORE, (gpu(1), cpu(0)), (cpu(0), gpu(2)), "stream", "batch")],
+        [compute(1), SYNC_COMPUTE, store(1, 0), load(0, 2, stream=STORE)],
         "FREEZE",
         "the parts of one copy have no order",
     ),
     Twins(
         "a view is the memory that it is a view of",
-        [od.Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"), store(2, 0)],
-        [
-            od.Kernel(0, COMPUTE, (), ((2, 0, SLOT),), "through the view"),
-            od.SyncStream(0, COMPUTE),
-            store(2, 0),
-        ],
+        [VIEWED, store(2, 0)],
+        [VIEWED, SYNC_COMPUTE, store(2, 0)],
         "STORE-READY",
         "record an event",
     ),

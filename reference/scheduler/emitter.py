@@ -1,7 +1,5 @@
 """The scheduler's events that need counting: rounds without a step, admissions, blocks of each group."""
 
-from __future__ import annotations
-
 from collections.abc import Sized
 
 import numpy as np
@@ -21,20 +19,13 @@ class Emitter:
         self.manager = manager
         self.observer = observer
 
-    def emit_idle_round(
-        self, *, running: Sized, ready: Sized, parked: Sized, waiting: Sized, needed: int
-    ) -> None:
-        """Nothing was scheduled: counts the requests. ``needed``: free slots that the first one waits for."""
-        self.observer(
-            ev.Round(
-                running=len(running),
-                ready=len(ready),
-                parked=len(parked),
-                waiting=len(waiting),
-                needed=needed or -1,
-                pool=self.manager.pool.name,
-            )
-        )
+    def emit_idle_round(self, needed: int, **requests: Sized) -> None:
+        """Nothing was scheduled: counts the requests in each state.
+
+        ``needed``: free slots that the first one waits for.
+        """
+        counts = {state: len(those) for state, those in requests.items()}
+        self.observer(ev.Round(needed=needed or -1, pool=self.manager.pool.name, **counts))
 
     def emit_admission(self, request: Request, local: int, external: int, promised: int) -> None:
         """``request`` was admitted with ``local`` GPU tokens and ``external`` of those ``promised``."""

@@ -188,6 +188,11 @@ class Options:
         )
 
     @property
+    def two_pools(self) -> dict[str, int]:
+        """Slots of the GPU pool and of the CPU tier, by pool name."""
+        return {"gpu": self.gpu_blocks, "cpu": self.cpu_blocks}
+
+    @property
     def slot_tokens(self) -> int:
         """Tokens that a slot has room for: a block of any group."""
         return max(self.block_sizes, default=self.block_size)

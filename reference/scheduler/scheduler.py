@@ -1,7 +1,5 @@
 """The engine's scheduler: waiting, parked and running requests, chunked prefill, preemption, ends."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -136,11 +134,7 @@ class Scheduler:
             if needed and (self.running or self.parked or self.ready):
                 needed += self.watermark
             self.emitter.emit_idle_round(
-                running=self.running,
-                ready=self.ready,
-                parked=self.parked,
-                waiting=self.waiting,
-                needed=needed,
+                needed, running=self.running, ready=self.ready, parked=self.parked, waiting=self.waiting
             )
         return output
 
@@ -449,14 +443,8 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a request is left, a table is behind the fence, or a transfer is in flight."""
-        return bool(
-            self.waiting
-            or self.running
-            or self.parked
-            or self.ready
-            or self._retiring
-            or self.connector.has_pending_transfers()
-        )
+        held = self.waiting, self.running, self.parked, self.ready, self._retiring
+        return any(held) or self.connector.has_pending_transfers()
 
     def quiesce(self) -> None:
         """Emit that nothing is left."""

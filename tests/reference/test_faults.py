@@ -2,22 +2,14 @@
 oracle too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+from small_traffic import FAILING, SLIDING_AHEAD, SMALL, TIGHT
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.state.violation import InvariantViolation
-from kvfence.reference.blocks.errors import (
-    GarbledBlock,
-    OffloadError,
-    OptionsError,
-    OutOfBlocks,
-    OverPopped,
-    Stalled,
-)
+from kvfence.reference.blocks import errors
 from kvfence.reference.blocks.workload import conversations
 from kvfence.reference.designs.faulty import FAULTS, design_named
 from kvfence.reference.engine import header
@@ -25,19 +17,7 @@ from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec.designs import DESIGNS
 
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "gpu_blocks": 200,
-    "cpu_blocks": 150,
-    "window": 24,
-    "token_budget": 64,
-    "max_running": 8,
-    "store_batch": 3,
-}
-TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
-FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
 IMPATIENT = {"gpu_blocks": 135, "cpu_blocks": 600, "abort_rate": 0.8, "max_delay": 20, "token_budget": 16}
-SLIDING_AHEAD = {"groups": "full+sliding", "async_depth": 2}
 CROWDED = {"gpu_blocks": 80, "cpu_blocks": 400, "max_delay": 20}
 FILES = {"gpu_blocks": 80, "cpu_blocks": 100, "disk_blocks": 1000, "tiers": 3, "max_delay": 20}
 RANKS = {**TIGHT, "ranks": 3, "fail_rate": 0.1, "repeat_rate": 0.3}
@@ -183,38 +163,38 @@ def test_the_sound_design_passes_on_the_same_traffic(extra: dict[str, Any]) -> N
     assert first_violation("sound", extra) is None
 
 
-OUTCOMES: dict[str, tuple[dict[str, Any], type[OffloadError]]] = {
-    "over_pop": ({}, OverPopped),
-    "duplicate_in_store_list": ({}, OverPopped),
-    "allocate_unchecked": ({"groups": "full+sliding"}, GarbledBlock),
-    "count_promised": (TIGHT, GarbledBlock),
-    "free_before_processed": (SLIDING_AHEAD, GarbledBlock),
-    "late_flush": ({**SLIDING_AHEAD, "gpu_blocks": 160, "token_budget": 128}, GarbledBlock),
-    "free_on_preempt": (TIGHT, GarbledBlock),
-    "free_on_abort": ({**IMPATIENT, "max_delay": 60}, GarbledBlock),
-    "unpinned_destination": ({"gpu_blocks": 135, "cpu_blocks": 60}, GarbledBlock),
-    "ignore_generation": (FAILING, GarbledBlock),
-    "complete_on_first_rank": (FAILING, GarbledBlock),
-    "register_before_landing": (TIGHT, GarbledBlock),
-    "lost_completion": ({}, Stalled),
+OUTCOMES: dict[str, tuple[dict[str, Any], type[errors.OffloadError]]] = {
+    "over_pop": ({}, errors.OverPopped),
+    "duplicate_in_store_list": ({}, errors.OverPopped),
+    "allocate_unchecked": ({"groups": "full+sliding"}, errors.GarbledBlock),
+    "count_promised": (TIGHT, errors.GarbledBlock),
+    "free_before_processed": (SLIDING_AHEAD, errors.GarbledBlock),
+    "late_flush": ({**SLIDING_AHEAD, "gpu_blocks": 160, "token_budget": 128}, errors.GarbledBlock),
+    "free_on_preempt": (TIGHT, errors.GarbledBlock),
+    "free_on_abort": ({**IMPATIENT, "max_delay": 60}, errors.GarbledBlock),
+    "unpinned_destination": ({"gpu_blocks": 135, "cpu_blocks": 60}, errors.GarbledBlock),
+    "ignore_generation": (FAILING, errors.GarbledBlock),
+    "complete_on_first_rank": (FAILING, errors.GarbledBlock),
+    "register_before_landing": (TIGHT, errors.GarbledBlock),
+    "lost_completion": ({}, errors.Stalled),
 }
-"""Design -> traffic, and what becomes of it when nobody asserts the invariants."""
+"""Design -> traffic, and what becomes of it when the invariants are not asserted."""
 
 
 @pytest.mark.parametrize("design", OUTCOMES)
 def test_without_the_ledger_the_fault_ends_in_garbled_output_a_crash_or_a_stall(design: str) -> None:
     extra, outcome = OUTCOMES[design]
-    seen: list[type[OffloadError]] = []
+    outcomes: list[type[errors.OffloadError]] = []
     for seed in SEEDS:
         try:
             serve(design, extra, seed, judged=False)
-        except (GarbledBlock, OverPopped, OutOfBlocks, Stalled) as caught:
-            seen.append(type(caught))
-            if outcome in seen:
+        except (errors.GarbledBlock, errors.OverPopped, errors.OutOfBlocks, errors.Stalled) as caught:
+            outcomes.append(type(caught))
+            if outcome in outcomes:
                 break
-    assert outcome in seen
+    assert outcome in outcomes
 
 
 def test_an_unknown_design_is_refused_with_the_names_to_choose_from() -> None:
-    with pytest.raises(OptionsError, match=r"'soundish'; choose from sound, aligned_window_bound"):
+    with pytest.raises(errors.OptionsError, match=r"'soundish'; choose from sound, aligned_window_bound"):
         design_named("soundish")

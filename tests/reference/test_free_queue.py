@@ -1,7 +1,5 @@
 """The free queue against a plain list."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Groups of every kind and of different block sizes over one pool: served to the end, contents compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Transfer metrics: totals per direction, and the same under vLLM's names for Prometheus."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The block pool keeps its counts, its holders and its prefix index together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -17,17 +15,20 @@ def pool(slots: int = 6, groups: int = 1) -> BlockPool:
     )
 
 
+@pytest.fixture
+def gpu() -> BlockPool:
+    return pool()
+
+
 def keys(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(numbers, np.int64)
 
 
-def test_the_null_slot_is_never_given_away() -> None:
-    gpu = pool()
+def test_the_null_slot_is_never_given_away(gpu: BlockPool) -> None:
     assert sorted(gpu.get_new_blocks("req:1.0", 5).tolist()) == [1, 2, 3, 4, 5]
 
 
-def test_a_refusal_says_who_holds_what_and_changes_nothing() -> None:
-    gpu = pool()
+def test_a_refusal_says_who_holds_what_and_changes_nothing(gpu: BlockPool) -> None:
     gpu.get_new_blocks("req:1.0", 3)
     gpu.get_new_blocks("op:2.0", 1)
     with pytest.raises(OutOfBlocks) as caught:
@@ -40,8 +41,7 @@ def test_a_refusal_says_who_holds_what_and_changes_nothing() -> None:
     assert not gpu.held("req:3.0")
 
 
-def test_a_slot_stays_as_long_as_anybody_holds_it() -> None:
-    gpu = pool()
+def test_a_slot_stays_as_long_as_anybody_holds_it(gpu: BlockPool) -> None:
     slots = gpu.get_new_blocks("req:1.0", 2)
     gpu.cache_full_blocks(slots, keys(11, 12))
     gpu.touch("op:1.0", slots)
@@ -51,16 +51,14 @@ def test_a_slot_stays_as_long_as_anybody_holds_it() -> None:
     assert gpu.num_free == 5
 
 
-def test_nobody_frees_what_it_does_not_hold() -> None:
-    gpu = pool()
+def test_nobody_frees_what_it_does_not_hold(gpu: BlockPool) -> None:
     slots = gpu.get_new_blocks("req:1.0", 2)
     with pytest.raises(NotHeld, match=r"req:2\.0 frees slots"):
         gpu.free_blocks("req:2.0", slots)
     assert gpu.num_free == 3
 
 
-def test_a_prefix_survives_longest_when_its_tail_is_freed_first() -> None:
-    gpu = pool()
+def test_a_prefix_survives_longest_when_its_tail_is_freed_first(gpu: BlockPool) -> None:
     slots = gpu.get_new_blocks("req:1.0", 3)
     gpu.cache_full_blocks(slots, keys(11, 12, 13))
     gpu.free_blocks("req:1.0", slots[::-1])
@@ -80,8 +78,7 @@ def test_a_hit_revives_a_free_slot_and_an_evicted_one_is_no_hit() -> None:
     assert gpu.evicted == 1
 
 
-def test_two_slots_with_one_content_are_found_one_after_the_other() -> None:
-    gpu = pool()
+def test_two_slots_with_one_content_are_found_one_after_the_other(gpu: BlockPool) -> None:
     first, second = gpu.get_new_blocks("req:1.0", 1), gpu.get_new_blocks("req:2.0", 1)
     gpu.cache_full_blocks(first, keys(11))
     gpu.cache_full_blocks(second, keys(11))

@@ -1,8 +1,7 @@
 """Three public reports with their own numbers: faulty designs fail as reported, the sound one does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,9 +103,7 @@ def two_long_prompts() -> list[RequestSpec]:
 
 
 def long_prompts(design: str) -> Options:
-    return Options(
-        **{**{name: getattr(LONG_PROMPTS, name) for name in LONG_PROMPTS.__slots__}, "design": design}
-    )
+    return replace(LONG_PROMPTS, design=design)
 
 
 def test_a_second_90000_token_prompt_waits_for_the_stores_of_the_first_and_then_runs() -> None:

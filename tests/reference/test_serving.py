@@ -2,17 +2,14 @@
 compared.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_traffic import SAMPLE
 
-import kvfence.reference
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.reference.blocks.errors import GarbledBlock, OptionsError
 from kvfence.reference.blocks.workload import conversations, synthetic
@@ -21,7 +18,6 @@ from kvfence.reference.replay import ReplayReport, replay, run
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec import events as ev
 
-SAMPLE = Path(str(kvfence.reference.__file__)).parent / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
     block_size=4, gpu_blocks=135, cpu_blocks=400, window=24, token_budget=64, max_running=8, store_batch=3
 )
@@ -130,11 +126,11 @@ def test_a_request_that_can_never_fit_ends_with_an_error_and_the_others_are_serv
 
 def test_production_requests_replay_with_every_invariant_asserted() -> None:
     options = Options(gpu_blocks=8192, cpu_blocks=8192, limit=60)
-    told: list[int] = []
-    report = replay(SAMPLE, options, Ledger(header(options)), lambda done, _seconds: told.append(done))
+    reported: list[int] = []
+    report = replay(SAMPLE, options, Ledger(header(options)), lambda done, _seconds: reported.append(done))
     assert report.complete
     assert report.stats.finished.total() == 60
-    assert told
+    assert reported
     assert report.as_dict()["hit_rates"] == report.hit_rates
 
 

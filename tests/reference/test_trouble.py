@@ -1,7 +1,5 @@
 """Three tiers, ranks that are late or refuse, files that get lost: all is served to the end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_traffic import SAMPLE
 
 from kvfence.checker.adapters.reference import replay
 from kvfence.checker.ledger.check import check_trace
@@ -23,7 +22,6 @@ from kvfence.reference.scheduler.options import Options
 from kvfence.spec import events as ev
 from kvfence.spec.catalog import INVARIANTS
 
-SAMPLE = Path(__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 SMALL = Options(
     block_size=4, gpu_blocks=200, cpu_blocks=120, disk_blocks=2000, window=24, token_budget=64, max_running=8,
     store_batch=3, tiers=3, ranks=4, late_rank=5, fail_rate=0.05, lose_rate=0.5, refuse_rate=0.05,
@@ -105,7 +103,7 @@ def test_ranks_that_cannot_register_make_all_ranks_go_without_pinned_memory() ->
     assert pinned(1) == [False] * 4
 
 
-def test_what_goes_to_files_and_comes_back_is_told_as_transfers_between_pools() -> None:
+def test_what_goes_to_files_and_comes_back_is_emitted_as_transfers_between_pools() -> None:
     moves = {
         (event.kind, event.src_pool, event.dst_pool)
         for event in events_of(SMALL)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_traffic import FAILING, SLIDING_AHEAD, SMALL, TIGHT
 
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.guard.guard import Guard
@@ -18,18 +19,6 @@ from kvfence.checker.ledger.guard.recorder import Recorder
 
 torch = pytest.importorskip("torch")
 
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "gpu_blocks": 200,
-    "cpu_blocks": 150,
-    "window": 24,
-    "token_budget": 64,
-    "max_running": 8,
-    "store_batch": 3,
-}
-TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
-FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
-SLIDING = {"groups": "full+sliding", "async_depth": 2}
 FAULTS: dict[str, dict[str, Any]] = {
     "over_pop": {},
     "double_release": {},
@@ -37,7 +26,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "evict_pinned": {"gpu_blocks": 135, "cpu_blocks": 60},
     "pins_added_not_replaced": {},
     "count_promised": TIGHT,
-    "free_before_processed": SLIDING,
+    "free_before_processed": SLIDING_AHEAD,
     "duplicate_in_flight_store": {},
     "no_flush_on_finish": {},
     "cursor_not_rewound": {},
@@ -89,7 +78,7 @@ def test_recordings_of_a_faulty_design_show_what_the_guard_found(design: str, tm
     )
 
 
-@pytest.mark.parametrize("extra", [{}, FAILING, SLIDING], ids=["plain", "failing", "sliding"])
+@pytest.mark.parametrize("extra", [{}, FAILING, SLIDING_AHEAD], ids=["plain", "failing", "sliding"])
 def test_a_recording_of_the_sound_design_holds_wherever_it_begins(
     extra: dict[str, Any], tmp_path: Path
 ) -> None:

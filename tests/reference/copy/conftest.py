@@ -5,11 +5,18 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kvfence.reference.copy import batched
+from kvfence.reference.copy.baselines import LoopedDMA
+from kvfence.reference.copy.batched import BatchedDMA
+from kvfence.reference.copy.engine import CopyEngine
+from kvfence.reference.copy.kernel import KernelCopy, Kernels
+from kvfence.reference.copy.staged import StagedCopy
 from kvfence.reference.driver.driver import SRC_ANY, Card
 from kvfence.spec import order as od
 
@@ -157,6 +164,35 @@ class FakeDriver:
     def _can_begin(stream: FakeStream) -> bool:
         kind, work = stream.work[0]
         return kind != "wait" or bool(work())
+
+
+ENGINES: dict[str, Callable[[Any], CopyEngine]] = {
+    "dma": lambda driver: BatchedDMA(driver, lanes=1),
+    "lanes": lambda driver: BatchedDMA(driver, lanes=3),
+    "kernel": lambda driver: KernelCopy(Kernels(driver)),
+    "staged": lambda driver: StagedCopy(Kernels(driver), room=640),
+    "loop": LoopedDMA,
+}
+"""Engines by name, with lanes and staging so small that a test fills several."""
+
+
+@pytest.fixture(params=ENGINES)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each engine's name."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["store", "load"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each direction."""
+    return str(request.param)
+
+
+@pytest.fixture
+def engine(name: str, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> CopyEngine:
+    """The engine ``name`` on ``driver``."""
+    monkeypatch.setattr(batched, "LANE_BYTES", 64)
+    return ENGINES[name](driver)
 
 
 def _range(address: int, nbytes: int) -> od.Range:

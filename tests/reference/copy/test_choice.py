@@ -1,6 +1,4 @@
-"""Which engine moves a transfer: by measured crossover, from the cache, or as told."""
-
-from __future__ import annotations
+"""Which engine moves a transfer: by measured crossover, from the cache, or as an override says."""
 
 import numpy as np
 import pytest

@@ -1,41 +1,15 @@
 """Every engine moves every block to its place and nothing else, whatever order the streams run in."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from kvfence.reference.copy import batched
-from kvfence.reference.copy.baselines import LoopedDMA
 from kvfence.reference.copy.batched import BatchedDMA, lane_edges
-from kvfence.reference.copy.engine import CopyEngine
 from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import CopyError, Segment, View, plan
-from kvfence.reference.copy.staged import StagedCopy, fitting
-
-NAMES = ("dma", "lanes", "kernel", "staged", "loop")
-
-
-def engine_named(name, driver) -> CopyEngine:
-    match name:
-        case "dma":
-            return BatchedDMA(driver, lanes=1)
-        case "lanes":
-            return BatchedDMA(driver, lanes=3)
-        case "kernel":
-            return KernelCopy(Kernels(driver))
-        case "staged":
-            return StagedCopy(Kernels(driver), room=640)
-        case _:
-            return LoopedDMA(driver)
-
-
-@pytest.fixture(autouse=True)
-def _small_lanes(monkeypatch):
-    monkeypatch.setattr(batched, "LANE_BYTES", 64)
+from kvfence.reference.copy.staged import fitting
 
 
 class Pools:
@@ -77,12 +51,9 @@ def lists(draw, kind):
     return (device, host) if kind == "store" else (host, device)
 
 
-@pytest.mark.parametrize("kind", ["store", "load"])
-@pytest.mark.parametrize("name", NAMES)
-def test_an_engine_moves_scattered_and_contiguous_blocks_of_several_groups(name, kind, driver):
+def test_an_engine_moves_scattered_and_contiguous_blocks_of_several_groups(engine, kind, driver):
     draw = np.random.default_rng(driver.random.randrange(1000))
     pools = Pools(1)
-    engine = engine_named(name, driver)
     stream = driver.new_stream()
     for _ in range(3):
         first, second = lists(draw, kind), lists(draw, kind)
@@ -93,10 +64,8 @@ def test_an_engine_moves_scattered_and_contiguous_blocks_of_several_groups(name,
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_transfers_launched_behind_each_other_keep_their_descriptors_and_staging_apart(name, driver):
+def test_transfers_launched_behind_each_other_keep_their_descriptors_and_staging_apart(engine, driver):
     pools = Pools(2)
-    engine = engine_named(name, driver)
     store, load = driver.new_stream(), driver.new_stream()
     numbers = np.arange(24)
     half = numbers[:12], numbers[12:]
@@ -115,10 +84,8 @@ def test_transfers_launched_behind_each_other_keep_their_descriptors_and_staging
         assert torch.equal(device[half[1]], host_before[number][half[1] + 8])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_store_reads_after_what_its_stream_waited_for(name, driver):
+def test_a_store_reads_after_what_its_stream_waited_for(engine, driver):
     pools = Pools(3)
-    engine = engine_named(name, driver)
     compute, copies = driver.new_stream(), driver.new_stream()
     wanted = torch.full((24, 160), 7, dtype=torch.uint8)
     compute.work.append(("kernel", lambda: pools.tensors["device"][2].copy_(wanted)))
@@ -133,10 +100,8 @@ def test_a_store_reads_after_what_its_stream_waited_for(name, driver):
     assert torch.equal(pools.tensors["host"][2][scattered], wanted)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_follows_a_transfer_on_its_stream_comes_after_all_of_it(name, driver):
+def test_what_follows_a_transfer_on_its_stream_comes_after_all_of_it(engine, driver):
     pools = Pools(4)
-    engine = engine_named(name, driver)
     stream = driver.new_stream()
     numbers = np.arange(24)
     segments = pools.segments("load", (numbers, numbers), (numbers, numbers))
@@ -147,15 +112,12 @@ def test_what_follows_a_transfer_on_its_stream_comes_after_all_of_it(name, drive
     assert torch.equal(seen[0], pools.tensors["host"][2][:24])
 
 
-def test_only_loads_may_read_their_source_out_of_stream_order(driver):
+def test_only_loads_may_read_their_source_out_of_stream_order(engine, name, kind):
     pools = Pools(5)
     numbers = np.arange(4)
-    for name in NAMES:
-        engine = engine_named(name, driver)
-        for kind in ("store", "load"):
-            work = engine.plan(kind, pools.segments(kind, (numbers, numbers), (numbers, numbers)))
-            wanted = "any" if kind == "load" and name in {"dma", "lanes", "staged"} else "stream"
-            assert engine.source_order(work) == wanted
+    work = engine.plan(kind, pools.segments(kind, (numbers, numbers), (numbers, numbers)))
+    wanted = "any" if kind == "load" and name in {"dma", "lanes", "staged"} else "stream"
+    assert engine.source_order(work) == wanted
 
 
 def test_the_kernels_refuse_blocks_that_are_no_multiple_of_16_bytes(driver):
@@ -163,8 +125,8 @@ def test_the_kernels_refuse_blocks_that_are_no_multiple_of_16_bytes(driver):
     numbers = np.arange(2)
     odd = [Segment([View.of(memory)], numbers, [View.of(memory)], numbers + 2)]
     with pytest.raises(CopyError, match="use the engine dma"):
-        engine_named("kernel", driver).copy("store", odd, driver.new_stream())
-    engine_named("dma", driver).copy("store", odd, driver.new_stream())
+        KernelCopy(Kernels(driver)).copy("store", odd, driver.new_stream())
+    BatchedDMA(driver, lanes=1).copy("store", odd, driver.new_stream())
 
 
 def test_runs_merge_where_both_sides_continue_and_not_across_registrations():
@@ -217,9 +179,7 @@ def test_lanes_share_the_bytes_and_staging_parts_fit():
     assert all(sizes[a:b].sum() <= 100 for a, b in pairwise(edges))
 
 
-@pytest.mark.parametrize("kind", ["store", "load"])
-@pytest.mark.parametrize("name", NAMES)
-def test_no_copy_crosses_registrations_that_lie_side_by_side(name, kind, driver, monkeypatch):
+def test_no_copy_crosses_registrations_that_lie_side_by_side(engine, name, kind, driver, monkeypatch):
     memory, device = (torch.randint(0, 256, (48, 32), dtype=torch.uint8) for _ in range(2))
     host = [View.of(memory[:16]), View.of(memory[16:], run=8)]  # two pools, the second of four registrations
     there = [View.of(device[:16]), View.of(device[16:])]
@@ -242,7 +202,7 @@ def test_no_copy_crosses_registrations_that_lie_side_by_side(name, kind, driver,
         Segment([source], blocks, [target], blocks)
         for source, target, blocks in zip(*sides, numbers, strict=True)
     ]
-    engine_named(name, driver).copy(kind, segments, driver.new_stream())
+    engine.copy(kind, segments, driver.new_stream())
     driver.run()
     assert torch.equal(memory, device)
     if name == "dma":

@@ -1,36 +1,19 @@
 """The race checker judges every stream operation of every engine: lanes, staging and descriptors included."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 import torch
 
 from kvfence.checker.order.races import OrderChecker
-from kvfence.reference.copy import batched
-from kvfence.reference.copy.baselines import LoopedDMA
-from kvfence.reference.copy.batched import BatchedDMA
-from kvfence.reference.copy.kernel import KernelCopy, Kernels
 from kvfence.reference.copy.plan import Segment, View
-from kvfence.reference.copy.staged import StagedCopy
 from kvfence.spec import order as od
 
-ENGINES = {
-    "dma": lambda driver: BatchedDMA(driver, lanes=1),
-    "lanes": lambda driver: BatchedDMA(driver, lanes=3),
-    "kernel": lambda driver: KernelCopy(Kernels(driver)),
-    "staged": lambda driver: StagedCopy(Kernels(driver), room=640),
-    "loop": LoopedDMA,
-}
 
-
-def races(driver, name, kind, *, waits_before=True, waits_after=True):
+def races(driver, engine, kind, *, waits_before=True, waits_after=True):
     """Compute writes the blocks on the device, a copy moves them, compute writes them again; twice over.
 
     ``driver.events`` also has what the engine itself does on its streams. Returns the races.
     """
     device, host = (torch.zeros((24, 160), dtype=torch.uint8) for _ in range(2))
-    engine = ENGINES[name](driver)
     compute, copies = driver.new_stream(), driver.new_stream()
     ready, end = driver.next_number(), driver.next_number()
     blocks = np.random.default_rng(0).permutation(24)
@@ -54,24 +37,13 @@ def races(driver, name, kind, *, waits_before=True, waits_after=True):
     return checker.races
 
 
-@pytest.fixture(autouse=True)
-def _small_lanes(monkeypatch):
-    monkeypatch.setattr(batched, "LANE_BYTES", 64)
+def test_nothing_that_an_engine_does_races_with_compute_or_itself(driver, engine, kind):
+    assert races(driver, engine, kind) == []
 
 
-@pytest.mark.parametrize("kind", ["store", "load"])
-@pytest.mark.parametrize("name", ENGINES)
-def test_nothing_that_an_engine_does_races_with_compute_or_itself(driver, name, kind):
-    assert races(driver, name, kind) == []
+def test_a_copy_that_does_not_wait_for_the_compute_races(driver, engine, kind):
+    assert races(driver, engine, kind, waits_before=False)
 
 
-@pytest.mark.parametrize("kind", ["store", "load"])
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_copy_that_does_not_wait_for_the_compute_races(driver, name, kind):
-    assert races(driver, name, kind, waits_before=False)
-
-
-@pytest.mark.parametrize("kind", ["store", "load"])
-@pytest.mark.parametrize("name", ENGINES)
-def test_compute_that_does_not_wait_for_the_copy_races(driver, name, kind):
-    assert races(driver, name, kind, waits_after=False)
+def test_compute_that_does_not_wait_for_the_copy_races(driver, engine, kind):
+    assert races(driver, engine, kind, waits_after=False)

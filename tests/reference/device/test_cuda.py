@@ -1,7 +1,5 @@
 """The CUDA device on a GPU: ordering rules, engines, memory, and a replay. Skipped where there is none."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

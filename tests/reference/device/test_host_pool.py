@@ -1,7 +1,5 @@
 """Host pools take exactly what was asked for, or give everything back."""
 
-from __future__ import annotations
-
 import mmap
 import os
 

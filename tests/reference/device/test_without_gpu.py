@@ -1,15 +1,12 @@
 """Without a usable GPU there is one clear message, and the virtual device is the way out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from small_traffic import SAMPLE
 
-from kvfence.checker.cli import app as cli
 from kvfence.checker.cli.app import run as main
 from kvfence.reference.blocks.errors import OptionsError
 from kvfence.reference.blocks.workload import conversations
@@ -17,7 +14,6 @@ from kvfence.reference.driver.driver import NoDevice, open_driver
 from kvfence.reference.replay import run
 from kvfence.reference.scheduler.options import Options
 
-SAMPLE = Path(cli.__file__).parents[2] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -36,10 +32,10 @@ def test_a_replay_on_a_missing_device_says_the_same():
 @without_gpu
 def test_the_command_line_says_it_in_one_line(capsys):
     assert main(["replay", str(SAMPLE), "--device", "cuda", "--requests", "2"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err.splitlines()) == 1
-    assert "no CUDA device" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert "no CUDA device" in printed.err
 
 
 @pytest.mark.parametrize("unsupported", [{"ranks": 2}, {"fail_rate": 0.1}, {"repeat_rate": 0.5}])

@@ -1,9 +1,10 @@
-"""A replay on the virtual device tells its order events, and they have an order."""
+"""A replay on the virtual device emits its order events, and they have an order."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_traffic import FAILING, SAMPLE, SLIDING_AHEAD, SMALL, TIGHT
 
 from kvfence.checker.cli import app as cli
 from kvfence.checker.order.races import OrderChecker
@@ -13,20 +14,6 @@ from kvfence.reference.device.virtual_order import replay_header
 from kvfence.reference.replay import ReplayReport, run
 from kvfence.reference.scheduler.options import Options
 from kvfence.spec import order as od
-
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "gpu_blocks": 200,
-    "cpu_blocks": 150,
-    "window": 24,
-    "token_budget": 64,
-    "max_running": 8,
-    "store_batch": 3,
-}
-TIGHT = {"gpu_blocks": 135, "cpu_blocks": 400}
-FAILING = {**TIGHT, "fail_rate": 0.3, "ranks": 2, "abort_rate": 0.2, "repeat_rate": 0.3, "reset_every": 37}
-AHEAD = {"groups": "full+sliding", "async_depth": 2}
-SAMPLE = Path(__file__).parents[3] / "reference" / "samples" / "mooncake_conversation_300.jsonl"
 
 
 def served(design: str, extra: dict[str, Any], seed: int = 0) -> tuple[Options, list[od.OrderEvent]]:
@@ -45,7 +32,7 @@ def judged(options: Options, events: list[od.OrderEvent]) -> OrderChecker:
     return checker
 
 
-@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, AHEAD, {"mode": "lazy"}], ids=str)
+@pytest.mark.parametrize("extra", [{}, TIGHT, FAILING, SLIDING_AHEAD, {"mode": "lazy"}], ids=str)
 def test_every_conflict_of_the_sound_reference_has_an_order(extra: dict[str, Any]) -> None:
     options, events = served("sound", extra)
     checker = judged(options, events)
@@ -70,7 +57,7 @@ def test_stores_that_do_not_wait_for_the_compute_race() -> None:
     assert "STORE-READY" in {race.invariant for race in checker.races}
 
 
-def test_telling_order_events_changes_nothing() -> None:
+def test_emitting_order_events_changes_nothing() -> None:
     options = Options(**SMALL)
     reports: list[ReplayReport] = [
         run(conversations(60, 0), options, order=order) for order in (None, [].append)

@@ -3,6 +3,24 @@
 from typing import Any
 
 import pytest
+import twins
+from twins import (
+    accepted,
+    admit,
+    complete,
+    decide,
+    drop,
+    empty,
+    failed,
+    geometry,
+    issue,
+    load,
+    lookup,
+    rejected,
+    report,
+    rollback,
+    step,
+)
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.rules.progress import STALLED
@@ -36,95 +54,71 @@ PINNED: list[ev.Event] = [*CACHED, ev.Touch("cpu", "hit:1.0", [0, 1, 2, 3])]
 LOADING: list[ev.Event] = [
     *CACHED,
     ev.Touch("cpu", "hit:1.0", [0, 1]),
-    ev.Lookup("1", 0, 0, 8, "cpu", [0, 1]),
+    lookup(0, 8, "cpu", [0, 1]),
     ev.Alloc("gpu", "req:1.0", [1, 2, 3]),
-    ev.Admit("1", 0, 0, 8, 4, 12),
+    admit(0, 8, 4, 12),
     ev.Touch("cpu", "op:0.0", [0, 1]),
     ev.Touch("gpu", "op:0.0", [1, 2]),
-    ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [10, 11], req="1", at=[0, 1]),
+    load(0, [0, 1], [1, 2], [10, 11], req="1", at=[0, 1]),
     ev.Free("cpu", "hit:1.0", [0, 1]),
-    ev.Issue(0, 0),
+    issue(),
 ]
-HALF: list[ev.Event] = [*LOADING, ev.Failed(0, 0, 0, [2]), ev.Report(0, 0, 0, ok=False), ev.Report(0, 0, 1)]
-HALF_OVER: list[ev.Event] = [*HALF, ev.Complete(0, 0, ok=False)]
+HALF: list[ev.Event] = [*LOADING, failed(0, [2]), report(0, ok=False), report(1)]
+HALF_OVER: list[ev.Event] = [*HALF, complete(ok=False)]
 RELEASED: list[ev.Event] = [ev.Free("cpu", "op:0.0", [0, 1]), ev.Free("gpu", "op:0.0", [1, 2])]
-LANDED: list[ev.Event] = [*LOADING, ev.Report(0, 0, 0), ev.Report(0, 0, 1), ev.Complete(0, 0), *RELEASED]
+LANDED: list[ev.Event] = [*LOADING, report(0), report(1), complete(), *RELEASED]
 ASKED: list[ev.Event] = [ev.Submit("1", 0, 16), ev.Submit("2", 0, 16), ev.Ask(5, "1", 0, "cpu", [10, 11])]
 TABLE: list[ev.Event] = [ev.Submit("1", 0, 40), ev.Alloc("gpu", "req:1.0", [1, 2, 3], group=1, at=1)]
-STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), ev.Dispatch(0, ["1"], [4])]
+STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), step(0, 4)]
 CRAMPED: list[ev.Event] = [
     *(ev.Submit(name, 0, 8) for name in "123"),
     *(ev.Alloc("gpu", f"req:{name}.0", [slot]) for slot, name in enumerate("123", 1)),
-    ev.Dispatch(0, ["1", "2", "3"], [4, 4, 4]),
+    step(0, 4, "1", "2", "3"),
     ev.Preempt("3", 0, why="room"),
 ]
-VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), ev.Decide(0, 0, 0, "commit")]
+VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), decide(0, "commit")]
 STALL: list[ev.Event] = [*LANDED, *[ev.Round(ready=1)] * (STALLED - 1)]
 REGISTERED: list[ev.Event] = [ev.Register("cpu", 0, 0), ev.Register("cpu", 0, 1)]
 
-TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] = [
+TWINS: list[twins.Twin] = [
     # Geometry.
-    (
-        "a full group reads all",
-        TABLE,
-        ev.Geometry("1", 0, 0, 9, needed=3),
-        ev.Geometry("1", 0, 0, 9, needed=2),
-        "GEOMETRY",
-    ),
-    (
-        "a window, unaligned",
-        TABLE,
-        ev.Geometry("1", 0, 1, 21, needed=2),
-        ev.Geometry("1", 0, 1, 21, needed=3),
-        "GEOMETRY",
-    ),
-    (
-        "a recurrent group reads one",
-        TABLE,
-        ev.Geometry("1", 0, 2, 9, needed=1),
-        ev.Geometry("1", 0, 2, 9, needed=3),
-        "GEOMETRY",
-    ),
-    (
-        "a bound allows for any start",
-        TABLE,
-        ev.Geometry("1", 0, 1, 0, bound=3),
-        ev.Geometry("1", 0, 1, 0, bound=2),
-        "GEOMETRY",
-    ),
+    ("a full group reads all", TABLE, geometry(0, 9, needed=3), geometry(0, 9, needed=2), "GEOMETRY"),
+    ("a window, unaligned", TABLE, geometry(1, 21, needed=2), geometry(1, 21, needed=3), "GEOMETRY"),
+    ("a recurrent group reads one", TABLE, geometry(2, 9, needed=1), geometry(2, 9, needed=3), "GEOMETRY"),
+    ("a bound allows for any start", TABLE, geometry(1, 0, bound=3), geometry(1, 0, bound=2), "GEOMETRY"),
     (
         "null blocks do not count",
         TABLE,
-        ev.Geometry("1", 0, 1, 24, at=0, slots=[0, 1, 2, 3], held=3),
-        ev.Geometry("1", 0, 1, 24, at=0, slots=[0, 1, 2, 3], held=4),
+        geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=3),
+        geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=4),
         "GEOMETRY",
     ),
     (
         "what is kept is what is read",
         TABLE,
-        ev.Geometry("1", 0, 1, 27, at=2, slots=[2, 3]),
-        ev.Geometry("1", 0, 1, 25, at=2, slots=[2, 3]),
+        geometry(1, 27, at=2, slots=[2, 3]),
+        geometry(1, 25, at=2, slots=[2, 3]),
         "GEOMETRY",
     ),
     (
         "a table is the request's",
         [*TABLE, ev.Alloc("gpu", "req:9.0", [4])],
-        ev.Geometry("1", 0, 1, 26, at=1, slots=[1, 2, 3]),
-        ev.Geometry("1", 0, 1, 26, at=1, slots=[4, 2, 3]),
+        geometry(1, 26, at=1, slots=[1, 2, 3]),
+        geometry(1, 26, at=1, slots=[4, 2, 3]),
         "GEOMETRY",
     ),
     (
         "a hit has every group's window",
         PINNED,
-        ev.Lookup("1", 0, 0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
-        ev.Lookup("1", 0, 0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
+        lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
+        lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
         "GEOMETRY",
     ),
     (
         "a hit ends with a block",
         [*PINNED, ev.Unlabel("cpu", [1], "test"), ev.Label("cpu", [1], [10], group=1)],
         None,
-        ev.Lookup("1", 0, 0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
+        lookup(0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
         "GEOMETRY",
     ),
     # Host memory.
@@ -172,7 +166,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            ev.Queue(1, 0, "load", "cpu", [5], "gpu", [5], [17]),
+            load(1, [5], [5], [17]),
         ],
         ev.Describe(1, 0, 3),
         ev.Describe(1, 0, 4),
@@ -185,8 +179,8 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            ev.Queue(1, 0, "load", "cpu", [5], "gpu", [5], [17]),
-            ev.Report(0, 0, 0),
+            load(1, [5], [5], [17]),
+            report(0),
         ],
         ev.Describe(1, 0, 4),
         ev.Describe(2, 0, 4),
@@ -224,7 +218,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     ("not before", CACHED, None, ev.Cleared("cpu"), "EVENTS"),
     # Progress.
     ("two idle rounds may be", STALL[:-1], ev.Round(ready=1), None, ""),
-    ("a third finds all as it was", STALL, ev.Dispatch(0, ["1"], [4]), ev.Round(ready=1), "PROGRESS"),
+    ("a third finds all as it was", STALL, step(0, 4), ev.Round(ready=1), "PROGRESS"),
     ("a round that sees something else", STALL, ev.Round(running=1), None, ""),
     ("nobody could run", STALL, ev.Round(parked=1), None, ""),
     (
@@ -238,11 +232,11 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     (
         "a tier full of mirrors has no room for ever",
         [*FULL, ev.Touch("cpu", "mirror:4.0", [4]), ev.Free("cpu", "op:8.0", [4])],
-        ev.Drop("1", 0, 0, 1, "resident"),
-        ev.Drop("1", 0, 0, 1, "tier_full"),
+        drop(0, 1, "resident"),
+        drop(0, 1, "tier_full"),
         "PROGRESS",
     ),
-    ("a transfer gives its slot back", FULL, ev.Drop("1", 0, 0, 1, "tier_full"), None, ""),
+    ("a transfer gives its slot back", FULL, drop(0, 1, "tier_full"), None, ""),
     (
         "a victim's slots come back first",
         CRAMPED,
@@ -258,43 +252,25 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "",
     ),
     # Loads that fail in part.
-    ("the rest is valid", HALF_OVER, ev.Rollback("1", 0, 4), ev.Rollback("1", 0, 8), "FAIL-CLOSED"),
-    ("and is computed upon", [*HALF_OVER, ev.Rollback("1", 0, 4)], ev.Dispatch(0, ["1"], [8]), None, ""),
-    ("a failure is not good", HALF, ev.Complete(0, 0, ok=False), ev.Complete(0, 0), "FAIL-CLOSED"),
-    ("it is by group", LOADING, ev.Failed(0, 0, 0, [2]), ev.Failed(0, 0, 0, [2], group=1), "FAIL-CLOSED"),
-    ("of the transfer", LOADING, ev.Failed(0, 0, 1, [1]), ev.Failed(0, 0, 1, [3]), "FAIL-CLOSED"),
-    ("in time", LANDED, None, ev.Failed(0, 0, 0, [2]), "FAIL-CLOSED"),
-    ("of a rank that is", LOADING, ev.Failed(0, 0, 1, [1]), ev.Failed(0, 0, 2, [1]), "ONCE"),
-    (
-        "before the rank says otherwise",
-        [*LOADING, ev.Report(0, 0, 0)],
-        ev.Failed(0, 0, 1, [1]),
-        ev.Failed(0, 0, 0, [1]),
-        "FAIL-CLOSED",
-    ),
+    ("the rest is valid", HALF_OVER, rollback(4), rollback(8), "FAIL-CLOSED"),
+    ("and is computed upon", [*HALF_OVER, rollback(4)], step(0, 8), None, ""),
+    ("a failure is not good", HALF, complete(ok=False), complete(), "FAIL-CLOSED"),
+    ("it is by group", LOADING, failed(0, [2]), failed(0, [2], group=1), "FAIL-CLOSED"),
+    ("of the transfer", LOADING, failed(1, [1]), failed(1, [3]), "FAIL-CLOSED"),
+    ("in time", LANDED, None, failed(0, [2]), "FAIL-CLOSED"),
+    ("of a rank that is", LOADING, failed(1, [1]), failed(2, [1]), "ONCE"),
+    ("before the rank says otherwise", [*LOADING, report(0)], failed(1, [1]), failed(0, [1]), "FAIL-CLOSED"),
     ("of something that is open", LOADING, None, ev.Failed(1, 0, 0, [1]), "ONCE"),
     (
         "what failed is a miss",
-        [
-            *HALF_OVER,
-            *RELEASED,
-            ev.Rollback("1", 0, 4),
-            ev.Submit("2", 0, 16),
-            ev.Touch("cpu", "hit:2.0", [0, 1]),
-        ],
+        [*HALF_OVER, *RELEASED, rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0, 1])],
         None,
         ev.Lookup("2", 0, 0, 8, "cpu", [0, 1]),
         "FAIL-CLOSED",
     ),
     (
         "what landed is none",
-        [
-            *HALF_OVER,
-            *RELEASED,
-            ev.Rollback("1", 0, 4),
-            ev.Submit("2", 0, 16),
-            ev.Touch("cpu", "hit:2.0", [0]),
-        ],
+        [*HALF_OVER, *RELEASED, rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0])],
         ev.Lookup("2", 0, 0, 4, "cpu", [0]),
         None,
         "",
@@ -302,24 +278,24 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     (
         "rolled back, a request counts no step that is not under way",
         HALF_OVER,
-        ev.Rollback("1", 0, 4, ahead=0),
-        ev.Rollback("1", 0, 4, ahead=1),
+        rollback(4, ahead=0),
+        rollback(4, ahead=1),
         "COUNT",
     ),
     # Ranks.
-    ("all ranks commit", VOTED, ev.Decide(0, 0, 1, "commit"), ev.Decide(0, 0, 1, "abort"), "RANKS"),
-    ("what all reserved", VOTED[:-2], ev.Decide(0, 0, 0, "abort"), ev.Decide(0, 0, 0, "commit"), "RANKS"),
-    ("a rank decides once", VOTED, None, ev.Decide(0, 0, 0, "commit"), "ONCE"),
+    ("all ranks commit", VOTED, decide(1, "commit"), decide(1, "abort"), "RANKS"),
+    ("what all reserved", VOTED[:-2], decide(0, "abort"), decide(0, "commit"), "RANKS"),
+    ("a rank decides once", VOTED, None, decide(0, "commit"), "ONCE"),
     ("is asked once", VOTED[:-2], ev.Reserve(0, 0, 1), ev.Reserve(0, 0, 0), "ONCE"),
-    ("before anybody commits", [*LOADING, ev.Decide(0, 0, 0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
+    ("before anybody commits", [*LOADING, decide(0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
     (
         "a transfer that is aborted is not good",
-        [*LOADING, *(ev.Decide(0, 0, r, "abort") for r in (0, 1)), *(ev.Report(0, 0, r) for r in (0, 1))],
-        ev.Complete(0, 0, ok=False),
-        ev.Complete(0, 0),
+        [*LOADING, *(decide(r, "abort") for r in (0, 1)), *(report(r) for r in (0, 1))],
+        complete(ok=False),
+        complete(),
         "RANKS",
     ),
-    ("a rank exists that decides", VOTED, None, ev.Decide(0, 0, 2, "commit"), "ONCE"),
+    ("a rank exists that decides", VOTED, None, decide(2, "commit"), "ONCE"),
     ("what is decided is open", VOTED, None, ev.Decide(1, 0, 0, "commit"), "ONCE"),
     # Questions.
     ("who asked gets the answer", ASKED, ev.Answer(5, "1", 0, 2), ev.Answer(5, "2", 0, 2), "ONCE"),
@@ -328,14 +304,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     ("under an id of its own", ASKED, ev.Ask(6, "2", 0, "cpu", [10]), ev.Ask(5, "2", 0, "cpu", [10]), "ONCE"),
     (
         "not what failed",
-        [
-            *ASKED,
-            *CACHED[:-1],
-            *LOADING[6:-2],
-            ev.Issue(0, 0),
-            *HALF_OVER[-4:],
-            ev.Unlabel("cpu", [1], "failed"),
-        ],
+        [*ASKED, *CACHED[:-1], *LOADING[6:-2], issue(), *HALF_OVER[-4:], ev.Unlabel("cpu", [1], "failed")],
         ev.Answer(5, "1", 0, 1),
         ev.Answer(5, "1", 0, 2),
         "FAIL-CLOSED",
@@ -346,33 +315,27 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "a load comes after them",
         [
             *CACHED,
-            ev.Dispatch(0, [], []),
+            empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7, 8]),
             ev.Touch("cpu", "op:1.0", [0]),
         ],
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [8], [10]),
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [7], [10]),
+        load(1, [0], [8], [10]),
+        load(1, [0], [7], [10]),
         "LOAD-ORDER",
     ),
-    (
-        "not under them",
-        [*LOADING, ev.Dispatch(0, [], [])],
-        ev.Zero(0, "gpu", [3]),
-        ev.Zero(0, "gpu", [2]),
-        "LOAD-ORDER",
-    ),
+    ("not under them", [*LOADING, empty(0)], ev.Zero(0, "gpu", [3]), ev.Zero(0, "gpu", [2]), "LOAD-ORDER"),
     (
         "when they are written, they are over",
         [
             *CACHED,
-            ev.Dispatch(0, [], []),
+            empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7]),
             ev.Touch("cpu", "op:1.0", [0]),
             ev.Process(0),
         ],
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [7], [10]),
+        load(1, [0], [7], [10]),
         None,
         "",
     ),
@@ -392,22 +355,14 @@ def judge(events: list[ev.Event], **options: Any) -> list[str]:
     return found
 
 
-PASSING = [pytest.param(before, sound, id=name) for name, before, sound, _, _ in TWINS if sound is not None]
-FAILING = [
-    pytest.param(before, faulty, invariant, id=name)
-    for name, before, _, faulty, invariant in TWINS
-    if faulty is not None
-]
-
-
 @pytest.mark.parametrize("fast_paths", [True, False])
-@pytest.mark.parametrize(("before", "sound"), PASSING)
+@accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event, fast_paths: bool) -> None:
     assert judge([*before, sound], fast_paths=fast_paths) == []
 
 
 @pytest.mark.parametrize("fast_paths", [True, False])
-@pytest.mark.parametrize(("before", "faulty", "invariant"), FAILING)
+@rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str, fast_paths: bool) -> None:
     assert judge([*before, faulty], fast_paths=fast_paths) == [invariant]
 

@@ -1,8 +1,22 @@
 """Each rule about transfers has a passing and a failing twin, and the failing one names that invariant."""
 
-import pytest
+from twins import (
+    accepted,
+    admit,
+    complete,
+    cursor,
+    drop,
+    empty,
+    invariants,
+    issue,
+    load,
+    rejected,
+    report,
+    stale,
+    step,
+    store,
+)
 
-from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec import events as ev
 
 HEADER = ev.Header(
@@ -11,18 +25,6 @@ HEADER = ev.Header(
     groups=(ev.Group("gpu", 4),),
     ranks=2,
 )
-
-
-def store(
-    op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object
-) -> ev.Queue:
-    """A store from gpu to cpu."""
-    return ev.Queue(op, gen, "store", "gpu", src, "cpu", dst, keys, **whose)  # type: ignore[arg-type]
-
-
-def load(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> ev.Queue:
-    """A load from cpu to gpu."""
-    return ev.Queue(op, gen, "load", "cpu", src, "gpu", dst, keys, **whose)  # type: ignore[arg-type]
 
 
 def reports(op: int, gen: int = 0, ok: tuple[bool, bool] = (True, True)) -> list[ev.Event]:
@@ -39,15 +41,10 @@ HELD = [
 ]
 PAIR = store(0, [1, 2], [0, 1], [11, 12])
 OPEN = [*HELD, PAIR]
-DONE = [*OPEN, *reports(0), ev.Complete(0, 0)]
+ISSUED = [*OPEN, issue()]
+DONE = [*OPEN, *reports(0), complete()]
 RESIDENT = [*DONE, ev.Label("cpu", [0, 1], [11, 12], op=0)]
-COMPUTED = [
-    ev.Submit("1", 0, 9),
-    ev.Admit("1", 0, 0, 0, 9, 9),
-    *HELD,
-    ev.Dispatch(0, ["1"], [9]),
-    ev.Process(0),
-]
+COMPUTED = [ev.Submit("1", 0, 9), admit(0, 0, 9, 9), *HELD, step(0, 9), ev.Process(0)]
 OWN = store(0, [1, 2], [0, 1], [11, 12], req="1", at=[0, 1])
 # Request 2 has blocks 11 and 12 promised, after 4 local tokens.
 PROMISED = [
@@ -64,6 +61,7 @@ LOAD = load(5, [0, 1], [5, 6], [11, 12], req="2", at=[1, 2])
 LOADING = [*PROMISED, LOAD]
 LOADED = [*LOADING, *reports(5), ev.Complete(5, 0)]
 FAILED = [*LOADING, *reports(5, ok=(True, False)), ev.Complete(5, 0, ok=False)]
+ROLLED_BACK = [*FAILED, ev.Rollback("2", 0, 4)]
 SHARER = [*LOADING, ev.Submit("3", 0, 12), ev.Admit("3", 0, 8, 0, 4, 12), ev.Touch("gpu", "req:3.0", [4, 5])]
 SHARER_FAILED = [*SHARER, *reports(5, ok=(False, True)), ev.Complete(5, 0, ok=False)]
 AGAIN = [
@@ -98,7 +96,7 @@ TWINS = [
     ),
     ("one store fills a slot", OPEN, OTHER, store(1, [3], [1], [13]), "UNIQUE"),
     ("a slot is filled again when it is filled", LOADED, load(6, [1], [6], [12]), None, ""),
-    ("or when that has failed", [*FAILED, ev.Rollback("2", 0, 4)], load(6, [1], [6], [12]), None, ""),
+    ("or when that has failed", ROLLED_BACK, load(6, [1], [6], [12]), None, ""),
     ("a store reads no load's target", LOADING, OTHER, store(1, [5], [2], [13]), "USE-READY"),
     ("a store reads no failed load's target", FAILED, OTHER, store(1, [5], [2], [13]), "FAIL-CLOSED"),
     ("a load reads what was promised", PROMISED, LOAD, load(5, [2], [5], [11], req="2"), "PIN"),
@@ -121,61 +119,31 @@ TWINS = [
         "UNIQUE",
     ),
     # Issue, report, stale.
-    ("a transfer is issued once", [*OPEN, OTHER, ev.Issue(0, 0)], ev.Issue(1, 0), ev.Issue(0, 0), "ONCE"),
-    ("an open transfer is issued", OPEN, ev.Issue(0, 0), ev.Issue(1, 0), "ONCE"),
-    ("its generation is issued", OPEN, ev.Issue(0, 0), ev.Issue(0, 1), "ONCE"),
-    ("it is reported after it is issued", OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1), "ONCE"),
-    (
-        "a rank reports once",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
-        ev.Report(0, 0, 0),
-        ev.Report(0, 0, 1),
-        "ONCE",
-    ),
-    ("a rank exists", [*OPEN, ev.Issue(0, 0)], ev.Report(0, 0, 1), ev.Report(0, 0, 2), "ONCE"),
-    ("a late report is not taken", DONE, ev.Stale(0, 0, 0), ev.Report(0, 0, 0), "ONCE"),
-    (
-        "an older generation is ignored",
-        [*OPEN, ev.Issue(0, 0)],
-        ev.Stale(0, -1, 0),
-        ev.Stale(0, 0, 0),
-        "ONCE",
-    ),
-    (
-        "a second report is ignored",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
-        ev.Stale(0, 0, 1),
-        ev.Stale(0, 0, 0),
-        "ONCE",
-    ),
+    ("a transfer is issued once", [*OPEN, OTHER, issue()], ev.Issue(1, 0), issue(), "ONCE"),
+    ("an open transfer is issued", OPEN, issue(), ev.Issue(1, 0), "ONCE"),
+    ("its generation is issued", OPEN, issue(), ev.Issue(0, 1), "ONCE"),
+    ("it is reported after it is issued", OPEN, issue(), report(1), "ONCE"),
+    ("a rank reports once", [*ISSUED, report(1)], report(0), report(1), "ONCE"),
+    ("a rank exists", ISSUED, report(1), report(2), "ONCE"),
+    ("a late report is not taken", DONE, stale(0), report(0), "ONCE"),
+    ("an older generation is ignored", ISSUED, ev.Stale(0, -1, 0), stale(0), "ONCE"),
+    ("a second report is ignored", [*ISSUED, report(1)], stale(1), stale(0), "ONCE"),
     # Complete.
-    (
-        "all ranks reported",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 0)],
-        ev.Report(0, 0, 1),
-        ev.Complete(0, 0),
-        "RANKS",
-    ),
-    ("a transfer ends", [*OPEN, *reports(0)], ev.Complete(0, 0), ev.Complete(1, 0), "ONCE"),
-    ("a transfer ends once", DONE, ev.Stale(0, 0, 0), ev.Complete(0, 0), "ONCE"),
+    ("all ranks reported", [*ISSUED, report(0)], report(1), complete(), "RANKS"),
+    ("a transfer ends", [*OPEN, *reports(0)], complete(), ev.Complete(1, 0), "ONCE"),
+    ("a transfer ends once", DONE, stale(0), complete(), "ONCE"),
     (
         "one failure is a failure",
         [*OPEN, *reports(0, ok=(True, False))],
-        ev.Complete(0, 0, ok=False),
-        ev.Complete(0, 0),
+        complete(ok=False),
+        complete(),
         "FAIL-CLOSED",
     ),
     # After a load.
-    ("a loaded table runs", LOADED, ev.Dispatch(0, ["2"], [4]), None, ""),
-    ("a loading table waits", LOADING, ev.Dispatch(0, [], []), ev.Dispatch(0, ["2"], [4]), "USE-READY"),
-    ("a table that shares it waits", SHARER, ev.Dispatch(0, [], []), ev.Dispatch(0, ["3"], [4]), "USE-READY"),
-    (
-        "until it landed",
-        [*SHARER, *reports(5), ev.Complete(5, 0)],
-        ev.Dispatch(0, ["2", "3"], [4, 4]),
-        None,
-        "",
-    ),
+    ("a loaded table runs", LOADED, step(0, 4, "2"), None, ""),
+    ("a loading table waits", LOADING, empty(0), step(0, 4, "2"), "USE-READY"),
+    ("a table that shares it waits", SHARER, empty(0), step(0, 4, "3"), "USE-READY"),
+    ("until it landed", [*SHARER, *reports(5), ev.Complete(5, 0)], step(0, 4, "2", "3"), None, ""),
     (
         "loaded tokens are computed",
         LOADED,
@@ -183,14 +151,8 @@ TWINS = [
         ev.Finish("2", 0, "stop", 4),
         "COUNT",
     ),
-    (
-        "a failed table is rolled back",
-        [*FAILED, ev.Rollback("2", 0, 4)],
-        ev.Dispatch(0, ["2"], [12]),
-        None,
-        "",
-    ),
-    ("before it runs", FAILED, ev.Rollback("2", 0, 4), ev.Dispatch(0, ["2"], [4]), "FAIL-CLOSED"),
+    ("a failed table is rolled back", ROLLED_BACK, step(0, 12, "2"), None, ""),
+    ("before it runs", FAILED, ev.Rollback("2", 0, 4), step(0, 4, "2"), "FAIL-CLOSED"),
     (
         "a rollback goes to what is valid",
         FAILED,
@@ -198,13 +160,7 @@ TWINS = [
         ev.Rollback("2", 0, 8),
         "FAIL-CLOSED",
     ),
-    (
-        "a sharer is rolled back too",
-        SHARER_FAILED,
-        ev.Rollback("3", 0, 4),
-        ev.Dispatch(0, ["3"], [4]),
-        "FAIL-CLOSED",
-    ),
+    ("a sharer is rolled back too", SHARER_FAILED, ev.Rollback("3", 0, 4), step(0, 4, "3"), "FAIL-CLOSED"),
     (
         "a sharer's rollback goes to what is valid",
         SHARER_FAILED,
@@ -216,63 +172,45 @@ TWINS = [
         "a table does not share what failed",
         [*FAILED, ev.Submit("3", 0, 12), ev.Touch("gpu", "req:3.0", [5], at=1)],
         ev.Rollback("3", 0, 4),
-        ev.Dispatch(0, ["3"], [4]),
+        step(0, 4, "3"),
         "FAIL-CLOSED",
     ),
-    (
-        "a slot is labelled once rolled back",
-        [*FAILED, ev.Rollback("2", 0, 4)],
-        ev.Label("gpu", [5], [21]),
-        None,
-        "",
-    ),
+    ("a slot is labelled once rolled back", ROLLED_BACK, ev.Label("gpu", [5], [21]), None, ""),
     ("but not before", FAILED, ev.Rollback("2", 0, 4), ev.Label("gpu", [5], [21]), "FAIL-CLOSED"),
     ("a failed load may be tried again", AGAIN, ev.Complete(5, 1), None, ""),
     # What is covered.
     (
         "a failed store leaves a gap",
-        [*COMPUTED, OWN, *reports(0, ok=(False, False)), ev.Complete(0, 0, ok=False)],
-        ev.Cursor("1", 0, 0),
-        ev.Cursor("1", 0, 2),
+        [*COMPUTED, OWN, *reports(0, ok=(False, False)), complete(ok=False)],
+        cursor(0),
+        cursor(2),
         "CURSOR",
     ),
     (
         "a gap may be filled",
-        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), ev.Drop("1", 0, 0, 1, "resident")],
-        ev.Cursor("1", 0, 2),
-        ev.Cursor("1", 0, 3),
+        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), drop(0, 1, "resident")],
+        cursor(2),
+        cursor(3),
         "CURSOR",
     ),
     # Ends.
     ("a request is not gone while it loads", LOADING, ev.Stale(5, 0, 7), ev.Retire("2", 0), "NO-LEAK"),
-    (
-        "all tiers are reset",
-        RESIDENT,
-        ev.Reset(ok=True, pools=["cpu"]),
-        ev.Reset(ok=True, pools=["gpu"]),
-        "RESET",
-    ),
-    ("an open transfer is not quiet", OPEN, ev.Issue(0, 0), ev.Quiesce(), "NO-LEAK"),
+    ("all tiers are reset", RESIDENT, ev.Reset(True, ["cpu"]), ev.Reset(True, ["gpu"]), "RESET"),
+    ("an open transfer is not quiet", OPEN, issue(), ev.Quiesce(), "NO-LEAK"),
 ]
 
 
 def judge(events: list[ev.Event]) -> list[str]:
     """The invariants that ``events`` violate, in order."""
-    ledger = Ledger(HEADER)
-    return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
+    return invariants(events, HEADER)
 
 
-@pytest.mark.parametrize(
-    ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
-)
+@accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
     assert judge([*before, sound]) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "faulty", "invariant"),
-    [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
-)
+@rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
     assert judge([*before, faulty]) == [invariant]
 

@@ -14,6 +14,7 @@ from kvfence.checker.ledger.state.ledger_state import Closed, LedgerState, Op, S
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
+from kvfence.checker.ledger.state.violation import fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 from kvfence.spec.snapshot import KnownPool, KnownRequest, KnownTransfer, Rarer, Snapshot
@@ -133,7 +134,7 @@ def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> No
 
 def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Request]) -> None:
     src, dst = state.pools[known.src_pool], state.pools[known.dst_pool]
-    event = ev.Queue(**snapshots.values_of(known, (*snapshots.OF_QUEUE, "src", "dst", "keys", "req", "at")))
+    event = ev.Queue(**fields(known, *snapshots.OF_QUEUE, "src", "dst", "keys", "req", "at"))
     sources, destinations, keys = ints(event.src), ints(event.dst), ints(event.keys, WIDE)
     if not len(sources) == len(destinations) == len(keys) or len(ints(event.at)) not in (0, len(keys)):
         raise ValueError(f"transfer {known.op} has not one source, destination and key for each block")
@@ -170,7 +171,7 @@ def _know(extra: Extra, rarer: Rarer) -> None:
         extra.promised[key] = local, external, tuple(counts)
     _copy(rarer, extra, snapshots.OF_RARER)
     for known in rarer.votes:
-        masks = map(_mask, snapshots.values_of(known, snapshots.OF_VOTES).values())
+        masks = map(_mask, fields(known, *snapshots.OF_VOTES).values())
         extra.votes[known.op, known.gen] = Votes(*masks)
     extra.buffers.update(((rank, buffer), (op, gen)) for rank, buffer, op, gen in rarer.buffers)
     for question in rarer.questions:

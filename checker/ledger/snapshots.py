@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag
+from kvfence.checker.ledger.state.violation import fields
 from kvfence.spec import events as ev
 from kvfence.spec import snapshot as snap
 from kvfence.spec.packed import WIDE, Numbers, ints
@@ -39,11 +40,6 @@ OF_RARER: Final = ("asked", "victim")
 T = TypeVar("T")
 
 
-def values_of(source: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes ``names`` of ``source``, by name."""
-    return {name: getattr(source, name) for name in names}
-
-
 def snapshot_of(state: LedgerState) -> snap.Snapshot:
     """Everything in ``state`` by which later events may be judged."""
     requests = _mentioned(state)
@@ -53,7 +49,7 @@ def snapshot_of(state: LedgerState) -> snap.Snapshot:
         requests=[_request(state, request) for request in requests.values()],
         transfers=[_transfer(op) for op in state.ops.values()],
         ends=[
-            snap.KnownEnd(id_, **values_of(end, OF_END))
+            snap.KnownEnd(id_, **fields(end, *OF_END))
             for id_, end in _last(state.closed.items(), len(state.closed))
         ],
         steps=[
@@ -69,7 +65,7 @@ def snapshot_of(state: LedgerState) -> snap.Snapshot:
         newest=list(_last(state.newest.items(), len(state.newest))),
         retired=[_id_and_gen(key) for key in _last(state.retired, len(state.retired))],
         rarer=_rarer(state),
-        **values_of(state, OF_STATE),
+        **fields(state, *OF_STATE),
     )
 
 
@@ -124,7 +120,7 @@ def _pool(pool: PoolState) -> snap.KnownPool:
         frozen=_numbers(frozen),
         until=tuple(frozen.values()),
         stale=tuple(sorted(pool.stale)),
-        **values_of(pool, OF_POOL),
+        **fields(pool, *OF_POOL),
     )
 
 
@@ -156,7 +152,7 @@ def _request(state: LedgerState, request: Request) -> snap.KnownRequest:
             )
             for group, cover in request.covers.items()
         ),
-        **values_of(request, OF_REQUEST),
+        **fields(request, *OF_REQUEST),
     )
 
 
@@ -172,8 +168,8 @@ def _transfer(op: Op) -> snap.KnownTransfer:
         failed=_bits(op.failed),
         waiters=tuple((request.id, request.gen) for request in op.waiters),
         forgiven=tuple(sorted(op.forgiven)),
-        **values_of(event, OF_QUEUE),
-        **values_of(op, OF_TRANSFER),
+        **fields(event, *OF_QUEUE),
+        **fields(op, *OF_TRANSFER),
     )
 
 
@@ -192,7 +188,7 @@ def _rarer(state: LedgerState) -> snap.Rarer:
     last = extra.round[2] if isinstance(extra.round, tuple) else None
     idle = None
     if isinstance(last, ev.Round) and extra.round == round_seen(state, last):
-        idle = tuple(values_of(last, OF_ROUND).values())
+        idle = tuple(fields(last, *OF_ROUND).values())
     return snap.Rarer(
         idle=idle,
         rounds=extra.rounds if idle is not None else 0,
@@ -202,7 +198,7 @@ def _rarer(state: LedgerState) -> snap.Rarer:
         promised=tuple((key, *promised) for key, promised in extra.promised.items()),
         misses=_tags(extra.misses),
         votes=tuple(
-            snap.KnownVotes(op, gen, *map(_bits, values_of(votes, OF_VOTES).values()))
+            snap.KnownVotes(op, gen, *map(_bits, fields(votes, *OF_VOTES).values()))
             for (op, gen), votes in extra.votes.items()
         ),
         buffers=tuple((*place, *op) for place, op in extra.buffers.items()),
@@ -219,5 +215,5 @@ def _rarer(state: LedgerState) -> snap.Rarer:
             )
             for pool, memory in extra.host.items()
         ),
-        **values_of(extra, OF_RARER),
+        **fields(extra, *OF_RARER),
     )

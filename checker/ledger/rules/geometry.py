@@ -54,7 +54,8 @@ class GeometryRules(Rules):
                 **fields(event, "group", "tokens"),
                 told=event.needed,
                 read=len(read),
-                **fields(group, "block_size", "window"),
+                block_size=group.block_size,
+                window=group.window,
             )
         if 0 <= event.bound < (most or 0):
             return self.fail(

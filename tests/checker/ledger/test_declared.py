@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from twins import header
 
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.ledger import Ledger
@@ -17,12 +18,7 @@ from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
 
 LEDGER = Path(__file__).parents[3] / "checker" / "ledger"
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4),),
-    ranks=2,
-)
+HEADER = header(ev.Group("gpu", 4), ranks=2)
 STORE: list[ev.Event] = [
     ev.Alloc("gpu", "req:1.0", [1], free=6),
     ev.Alloc("cpu", "op:0.0", [3]),

@@ -1,15 +1,10 @@
 """Each rule about pools has a passing and a failing twin, and the failing one names that invariant."""
 
-from twins import accepted, admit, complete, invariants, issue, rejected, report, step, store
+from twins import accepted, admit, complete, header, invariants, issue, rejected, report, step, store
 
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4), ev.Group("gpu", 4, window=6)),
-    depth=2,
-)
+HEADER = header(ev.Group("gpu", 4), ev.Group("gpu", 4, window=6), depth=2)
 
 
 def alloc(holder: str, slots: list[int], free: int = -1, **place: int) -> ev.Alloc:

@@ -3,34 +3,18 @@
 from typing import Any
 
 import pytest
-import twins
-from twins import (
-    accepted,
-    admit,
-    complete,
-    decide,
-    drop,
-    empty,
-    failed,
-    geometry,
-    issue,
-    load,
-    lookup,
-    rejected,
-    report,
-    rollback,
-    step,
-)
+import twins as tw
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.rules.progress import STALLED
 from kvfence.checker.ledger.state.attention_window import blocks_read, last_reader, most_blocks_read
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 12, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4), ev.Group("gpu", 8, window=11), ev.Group("gpu", 4, kind="recurrent")),
+HEADER = tw.header(
+    ev.Group("gpu", 4),
+    ev.Group("gpu", 8, window=11),
+    ev.Group("gpu", 4, kind="recurrent"),
+    gpu=12,
     ranks=2,
     depth=2,
 )
@@ -54,71 +38,83 @@ PINNED: list[ev.Event] = [*CACHED, ev.Touch("cpu", "hit:1.0", [0, 1, 2, 3])]
 LOADING: list[ev.Event] = [
     *CACHED,
     ev.Touch("cpu", "hit:1.0", [0, 1]),
-    lookup(0, 8, "cpu", [0, 1]),
+    tw.lookup(0, 8, "cpu", [0, 1]),
     ev.Alloc("gpu", "req:1.0", [1, 2, 3]),
-    admit(0, 8, 4, 12),
+    tw.admit(0, 8, 4, 12),
     ev.Touch("cpu", "op:0.0", [0, 1]),
     ev.Touch("gpu", "op:0.0", [1, 2]),
-    load(0, [0, 1], [1, 2], [10, 11], req="1", at=[0, 1]),
+    tw.load(0, [0, 1], [1, 2], [10, 11], req="1", at=[0, 1]),
     ev.Free("cpu", "hit:1.0", [0, 1]),
-    issue(),
+    tw.issue(),
 ]
-HALF: list[ev.Event] = [*LOADING, failed(0, [2]), report(0, ok=False), report(1)]
-HALF_OVER: list[ev.Event] = [*HALF, complete(ok=False)]
+HALF: list[ev.Event] = [*LOADING, tw.failed(0, [2]), tw.report(0, ok=False), tw.report(1)]
+HALF_OVER: list[ev.Event] = [*HALF, tw.complete(ok=False)]
 RELEASED: list[ev.Event] = [ev.Free("cpu", "op:0.0", [0, 1]), ev.Free("gpu", "op:0.0", [1, 2])]
-LANDED: list[ev.Event] = [*LOADING, report(0), report(1), complete(), *RELEASED]
+LANDED: list[ev.Event] = [*LOADING, tw.report(0), tw.report(1), tw.complete(), *RELEASED]
 ASKED: list[ev.Event] = [ev.Submit("1", 0, 16), ev.Submit("2", 0, 16), ev.Ask(5, "1", 0, "cpu", [10, 11])]
 TABLE: list[ev.Event] = [ev.Submit("1", 0, 40), ev.Alloc("gpu", "req:1.0", [1, 2, 3], group=1, at=1)]
-STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), step(0, 4)]
+STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), tw.step(0, 4)]
 CRAMPED: list[ev.Event] = [
     *(ev.Submit(name, 0, 8) for name in "123"),
     *(ev.Alloc("gpu", f"req:{name}.0", [slot]) for slot, name in enumerate("123", 1)),
-    step(0, 4, "1", "2", "3"),
+    tw.step(0, 4, "1", "2", "3"),
     ev.Preempt("3", 0, why="room"),
 ]
-VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), decide(0, "commit")]
+VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), tw.decide(0, "commit")]
 STALL: list[ev.Event] = [*LANDED, *[ev.Round(ready=1)] * (STALLED - 1)]
 REGISTERED: list[ev.Event] = [ev.Register("cpu", 0, 0), ev.Register("cpu", 0, 1)]
 
-TWINS: list[twins.Twin] = [
+TWINS: list[tw.Twin] = [
     # Geometry.
-    ("a full group reads all", TABLE, geometry(0, 9, needed=3), geometry(0, 9, needed=2), "GEOMETRY"),
-    ("a window, unaligned", TABLE, geometry(1, 21, needed=2), geometry(1, 21, needed=3), "GEOMETRY"),
-    ("a recurrent group reads one", TABLE, geometry(2, 9, needed=1), geometry(2, 9, needed=3), "GEOMETRY"),
-    ("a bound allows for any start", TABLE, geometry(1, 0, bound=3), geometry(1, 0, bound=2), "GEOMETRY"),
+    ("a full group reads all", TABLE, tw.geometry(0, 9, needed=3), tw.geometry(0, 9, needed=2), "GEOMETRY"),
+    ("a window, unaligned", TABLE, tw.geometry(1, 21, needed=2), tw.geometry(1, 21, needed=3), "GEOMETRY"),
+    (
+        "a recurrent group reads one",
+        TABLE,
+        tw.geometry(2, 9, needed=1),
+        tw.geometry(2, 9, needed=3),
+        "GEOMETRY",
+    ),
+    (
+        "a bound allows for any start",
+        TABLE,
+        tw.geometry(1, 0, bound=3),
+        tw.geometry(1, 0, bound=2),
+        "GEOMETRY",
+    ),
     (
         "null blocks do not count",
         TABLE,
-        geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=3),
-        geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=4),
+        tw.geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=3),
+        tw.geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=4),
         "GEOMETRY",
     ),
     (
         "what is kept is what is read",
         TABLE,
-        geometry(1, 27, at=2, slots=[2, 3]),
-        geometry(1, 25, at=2, slots=[2, 3]),
+        tw.geometry(1, 27, at=2, slots=[2, 3]),
+        tw.geometry(1, 25, at=2, slots=[2, 3]),
         "GEOMETRY",
     ),
     (
         "a table is the request's",
         [*TABLE, ev.Alloc("gpu", "req:9.0", [4])],
-        geometry(1, 26, at=1, slots=[1, 2, 3]),
-        geometry(1, 26, at=1, slots=[4, 2, 3]),
+        tw.geometry(1, 26, at=1, slots=[1, 2, 3]),
+        tw.geometry(1, 26, at=1, slots=[4, 2, 3]),
         "GEOMETRY",
     ),
     (
         "a hit has every group's window",
         PINNED,
-        lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
-        lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
+        tw.lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
+        tw.lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
         "GEOMETRY",
     ),
     (
         "a hit ends with a block",
         [*PINNED, ev.Unlabel("cpu", [1], "test"), ev.Label("cpu", [1], [10], group=1)],
         None,
-        lookup(0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
+        tw.lookup(0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
         "GEOMETRY",
     ),
     # Host memory.
@@ -166,7 +162,7 @@ TWINS: list[twins.Twin] = [
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            load(1, [5], [5], [17]),
+            tw.load(1, [5], [5], [17]),
         ],
         ev.Describe(1, 0, 3),
         ev.Describe(1, 0, 4),
@@ -179,8 +175,8 @@ TWINS: list[twins.Twin] = [
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            load(1, [5], [5], [17]),
-            report(0),
+            tw.load(1, [5], [5], [17]),
+            tw.report(0),
         ],
         ev.Describe(1, 0, 4),
         ev.Describe(2, 0, 4),
@@ -218,7 +214,7 @@ TWINS: list[twins.Twin] = [
     ("not before", CACHED, None, ev.Cleared("cpu"), "EVENTS"),
     # Progress.
     ("two idle rounds may be", STALL[:-1], ev.Round(ready=1), None, ""),
-    ("a third finds all as it was", STALL, step(0, 4), ev.Round(ready=1), "PROGRESS"),
+    ("a third finds all as it was", STALL, tw.step(0, 4), ev.Round(ready=1), "PROGRESS"),
     ("a round that sees something else", STALL, ev.Round(running=1), None, ""),
     ("nobody could run", STALL, ev.Round(parked=1), None, ""),
     (
@@ -232,11 +228,11 @@ TWINS: list[twins.Twin] = [
     (
         "a tier full of mirrors has no room for ever",
         [*FULL, ev.Touch("cpu", "mirror:4.0", [4]), ev.Free("cpu", "op:8.0", [4])],
-        drop(0, 1, "resident"),
-        drop(0, 1, "tier_full"),
+        tw.drop(0, 1, "resident"),
+        tw.drop(0, 1, "tier_full"),
         "PROGRESS",
     ),
-    ("a transfer gives its slot back", FULL, drop(0, 1, "tier_full"), None, ""),
+    ("a transfer gives its slot back", FULL, tw.drop(0, 1, "tier_full"), None, ""),
     (
         "a victim's slots come back first",
         CRAMPED,
@@ -252,25 +248,31 @@ TWINS: list[twins.Twin] = [
         "",
     ),
     # Loads that fail in part.
-    ("the rest is valid", HALF_OVER, rollback(4), rollback(8), "FAIL-CLOSED"),
-    ("and is computed upon", [*HALF_OVER, rollback(4)], step(0, 8), None, ""),
-    ("a failure is not good", HALF, complete(ok=False), complete(), "FAIL-CLOSED"),
-    ("it is by group", LOADING, failed(0, [2]), failed(0, [2], group=1), "FAIL-CLOSED"),
-    ("of the transfer", LOADING, failed(1, [1]), failed(1, [3]), "FAIL-CLOSED"),
-    ("in time", LANDED, None, failed(0, [2]), "FAIL-CLOSED"),
-    ("of a rank that is", LOADING, failed(1, [1]), failed(2, [1]), "ONCE"),
-    ("before the rank says otherwise", [*LOADING, report(0)], failed(1, [1]), failed(0, [1]), "FAIL-CLOSED"),
+    ("the rest is valid", HALF_OVER, tw.rollback(4), tw.rollback(8), "FAIL-CLOSED"),
+    ("and is computed upon", [*HALF_OVER, tw.rollback(4)], tw.step(0, 8), None, ""),
+    ("a failure is not good", HALF, tw.complete(ok=False), tw.complete(), "FAIL-CLOSED"),
+    ("it is by group", LOADING, tw.failed(0, [2]), tw.failed(0, [2], group=1), "FAIL-CLOSED"),
+    ("of the transfer", LOADING, tw.failed(1, [1]), tw.failed(1, [3]), "FAIL-CLOSED"),
+    ("in time", LANDED, None, tw.failed(0, [2]), "FAIL-CLOSED"),
+    ("of a rank that is", LOADING, tw.failed(1, [1]), tw.failed(2, [1]), "ONCE"),
+    (
+        "before the rank says otherwise",
+        [*LOADING, tw.report(0)],
+        tw.failed(1, [1]),
+        tw.failed(0, [1]),
+        "FAIL-CLOSED",
+    ),
     ("of something that is open", LOADING, None, ev.Failed(1, 0, 0, [1]), "ONCE"),
     (
         "what failed is a miss",
-        [*HALF_OVER, *RELEASED, rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0, 1])],
+        [*HALF_OVER, *RELEASED, tw.rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0, 1])],
         None,
         ev.Lookup("2", 0, 0, 8, "cpu", [0, 1]),
         "FAIL-CLOSED",
     ),
     (
         "what landed is none",
-        [*HALF_OVER, *RELEASED, rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0])],
+        [*HALF_OVER, *RELEASED, tw.rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0])],
         ev.Lookup("2", 0, 0, 4, "cpu", [0]),
         None,
         "",
@@ -278,24 +280,24 @@ TWINS: list[twins.Twin] = [
     (
         "rolled back, a request counts no step that is not under way",
         HALF_OVER,
-        rollback(4, ahead=0),
-        rollback(4, ahead=1),
+        tw.rollback(4, ahead=0),
+        tw.rollback(4, ahead=1),
         "COUNT",
     ),
     # Ranks.
-    ("all ranks commit", VOTED, decide(1, "commit"), decide(1, "abort"), "RANKS"),
-    ("what all reserved", VOTED[:-2], decide(0, "abort"), decide(0, "commit"), "RANKS"),
-    ("a rank decides once", VOTED, None, decide(0, "commit"), "ONCE"),
+    ("all ranks commit", VOTED, tw.decide(1, "commit"), tw.decide(1, "abort"), "RANKS"),
+    ("what all reserved", VOTED[:-2], tw.decide(0, "abort"), tw.decide(0, "commit"), "RANKS"),
+    ("a rank decides once", VOTED, None, tw.decide(0, "commit"), "ONCE"),
     ("is asked once", VOTED[:-2], ev.Reserve(0, 0, 1), ev.Reserve(0, 0, 0), "ONCE"),
-    ("before anybody commits", [*LOADING, decide(0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
+    ("before anybody commits", [*LOADING, tw.decide(0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
     (
         "a transfer that is aborted is not good",
-        [*LOADING, *(decide(r, "abort") for r in (0, 1)), *(report(r) for r in (0, 1))],
-        complete(ok=False),
-        complete(),
+        [*LOADING, *(tw.decide(r, "abort") for r in (0, 1)), *(tw.report(r) for r in (0, 1))],
+        tw.complete(ok=False),
+        tw.complete(),
         "RANKS",
     ),
-    ("a rank exists that decides", VOTED, None, decide(2, "commit"), "ONCE"),
+    ("a rank exists that decides", VOTED, None, tw.decide(2, "commit"), "ONCE"),
     ("what is decided is open", VOTED, None, ev.Decide(1, 0, 0, "commit"), "ONCE"),
     # Questions.
     ("who asked gets the answer", ASKED, ev.Answer(5, "1", 0, 2), ev.Answer(5, "2", 0, 2), "ONCE"),
@@ -304,7 +306,7 @@ TWINS: list[twins.Twin] = [
     ("under an id of its own", ASKED, ev.Ask(6, "2", 0, "cpu", [10]), ev.Ask(5, "2", 0, "cpu", [10]), "ONCE"),
     (
         "not what failed",
-        [*ASKED, *CACHED[:-1], *LOADING[6:-2], issue(), *HALF_OVER[-4:], ev.Unlabel("cpu", [1], "failed")],
+        [*ASKED, *CACHED[:-1], *LOADING[6:-2], tw.issue(), *HALF_OVER[-4:], ev.Unlabel("cpu", [1], "failed")],
         ev.Answer(5, "1", 0, 1),
         ev.Answer(5, "1", 0, 2),
         "FAIL-CLOSED",
@@ -315,27 +317,27 @@ TWINS: list[twins.Twin] = [
         "a load comes after them",
         [
             *CACHED,
-            empty(0),
+            tw.empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7, 8]),
             ev.Touch("cpu", "op:1.0", [0]),
         ],
-        load(1, [0], [8], [10]),
-        load(1, [0], [7], [10]),
+        tw.load(1, [0], [8], [10]),
+        tw.load(1, [0], [7], [10]),
         "LOAD-ORDER",
     ),
-    ("not under them", [*LOADING, empty(0)], ev.Zero(0, "gpu", [3]), ev.Zero(0, "gpu", [2]), "LOAD-ORDER"),
+    ("not under them", [*LOADING, tw.empty(0)], ev.Zero(0, "gpu", [3]), ev.Zero(0, "gpu", [2]), "LOAD-ORDER"),
     (
         "when they are written, they are over",
         [
             *CACHED,
-            empty(0),
+            tw.empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7]),
             ev.Touch("cpu", "op:1.0", [0]),
             ev.Process(0),
         ],
-        load(1, [0], [7], [10]),
+        tw.load(1, [0], [7], [10]),
         None,
         "",
     ),
@@ -356,13 +358,13 @@ def judge(events: list[ev.Event], **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("fast_paths", [True, False])
-@accepted(TWINS)
+@tw.accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event, fast_paths: bool) -> None:
     assert judge([*before, sound], fast_paths=fast_paths) == []
 
 
 @pytest.mark.parametrize("fast_paths", [True, False])
-@rejected(TWINS)
+@tw.rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str, fast_paths: bool) -> None:
     assert judge([*before, faulty], fast_paths=fast_paths) == [invariant]
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from twins import header
 
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.guard import recorder
@@ -18,12 +19,7 @@ from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 64, null=0), ev.Pool("cpu", 64)),
-    groups=(ev.Group("gpu", 16),),
-    tier="cpu",
-)
+HEADER = header(ev.Group("gpu", 16), gpu=64, cpu=64, tier="cpu")
 LONG = ev.Header(producer="test", pools=(ev.Pool("gpu", 100_000), ev.Pool("cpu", 64)))
 FAULT = ev.Alloc("gpu", "req:2.0", [1])
 BEGIN: list[ev.Event] = [

@@ -1,15 +1,10 @@
 """Each rule about requests and steps has a passing and a failing twin that names that invariant."""
 
-from twins import accepted, admit, cursor, drop, empty, finish, invariants, lookup, rejected, step
+from twins import accepted, admit, cursor, drop, empty, finish, header, invariants, lookup, rejected, step
 
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4),),
-    depth=2,
-)
+HEADER = header(ev.Group("gpu", 4), depth=2)
 
 CACHED = [
     ev.Alloc("cpu", "op:0.0", [1, 2, 3]),
@@ -154,6 +149,5 @@ def test_a_trace_may_begin_in_the_middle() -> None:
 
 
 def test_without_groups_blocks_are_not_counted() -> None:
-    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)))
-    assert judge([*FINISHED, ev.Retire("1", 0)], header) == []
+    assert judge([*FINISHED, ev.Retire("1", 0)], header()) == []
     assert judge([*FINISHED, ev.Retire("1", 0)]) == ["FLUSH"]

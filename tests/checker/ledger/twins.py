@@ -35,6 +35,12 @@ def invariants(events: Sequence[ev.Event], header: ev.Header, **options: Any) ->
     return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
 
 
+def header(*groups: ev.Group, gpu: int = 8, cpu: int = 6, **more: Any) -> ev.Header:
+    """A GPU pool of ``gpu`` slots with a null block, and a CPU tier of ``cpu`` slots."""
+    pools = (ev.Pool("gpu", gpu, null=0), ev.Pool("cpu", cpu))
+    return ev.Header(producer="test", pools=pools, groups=groups, **more)
+
+
 # Events of request 1 in its first generation.
 geometry = partial(ev.Geometry, "1", 0)
 lookup = partial(ev.Lookup, "1", 0)

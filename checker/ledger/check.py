@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from kvfence.checker.ledger.ledger import KEPT_VIOLATIONS, Ledger
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceCutError, TraceReader
 from kvfence.spec.files.wellformed import problem_of_event
@@ -210,8 +210,7 @@ def _report(
         path=str(reader.path),
         header=header,
         verdict=verdict,
-        events=ledger.events,
-        slot_transitions=ledger.slot_transitions,
+        **fields(ledger, "events", "slot_transitions"),
         seconds=seconds,
         violations=tuple(violations),
         violation_counts=dict(ledger.violation_counts),

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from kvfence.checker.ledger.check import CUT, NOT_COMPARED, Progress, Verdict, cut_error, uncollected
+from kvfence.checker.ledger.state.violation import fields
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.happens_before import AROUND, Explanation, FarApart, excerpt, explain
 from kvfence.checker.order.races import MOST_PIECES, OrderChecker, Race
@@ -146,12 +147,10 @@ def check_order_trace(
     return RaceReport(
         path=str(path),
         verdict=verdict,
-        events=checker.events,
-        accesses=checker.accesses,
+        **fields(checker, "events", "accesses", "found"),
         seconds=time.perf_counter() - started,
         races=tuple(checker.races),
         times=tuple(checker.times()),
-        found=checker.found,
         checks=checks,
         violation_counts=dict(checker.violation_counts),
         verdicts={name: _verdict(checker, name, count) for name, count in checks.items()},

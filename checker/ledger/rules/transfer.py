@@ -363,14 +363,9 @@ class TransferRules(Rules):
     def stale(self, event: ev.Stale) -> Violation | None:
         """A report that is still expected must not be ignored."""
         op = self.state.ops.get(event.op)
-        if (
-            op is None
-            or op.event.gen != event.gen
-            or not op.issued
-            or not 0 <= event.rank < self.state.header.ranks
-        ):
+        if op is None or op.event.gen != event.gen or not op.issued:
             return None
-        if op.reported >> event.rank & 1:
+        if event.rank not in self.ranks_in(~op.reported):
             return None
         return self.fail(*EXPECTED_NOT_IGNORED, op=op.id, gen=op.event.gen, rank=event.rank)
 

@@ -34,12 +34,9 @@ def described(site: Site, clocks: Clocks) -> str:
     """An access in a few words: ``the read of copy 'store' (stream 2, event 7)``."""
     name = f" '{site.name}'" if site.name else ""
     where = f"thread {site.thread}" if site.stream < 0 else stream_told(site.stream, clocks)
-    what = "the release" if site.what == "release" else f"the {_verb(site)} of {site.what}{name}"
+    verb = "write" if site.write else "read"
+    what = "the release" if site.what == "release" else f"the {verb} of {site.what}{name}"
     return f"{what} ({where}, event {site.number - 1})"
-
-
-def _verb(site: Site) -> str:
-    return "write" if site.write else "read"
 
 
 def stream_told(stream: int, clocks: Clocks) -> str:

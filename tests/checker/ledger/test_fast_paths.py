@@ -4,6 +4,7 @@ import importlib.util
 import random
 import shutil
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -83,13 +84,9 @@ def state(ledger: Ledger) -> object:
         [
             (
                 list(pool.words),
-                pool.free,
-                pool.drift,
+                attrgetter("free", "drift", "labelled", "frozen", "stale")(pool),
                 [(slot, pool.label_of(slot)) for slot in pool.labelled_slots()],
-                pool.labelled,
                 pool.counts and pool.counts.counts(),
-                pool.frozen,
-                pool.stale,
                 {name: (holder.slots, holder.reaches()) for name, holder in pool.holders.items()},
             )
             for pool in state.pools.values()

@@ -186,19 +186,14 @@ TWINS = [
 ]
 
 
-def judge(events: list[ev.Event]) -> list[str]:
-    """The invariants that ``events`` violate, in order."""
-    return tw.invariants(events, HEADER)
-
-
 @tw.accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
-    assert judge([*before, sound]) == []
+    assert tw.invariants([*before, sound], HEADER) == []
 
 
 @tw.rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
-    assert judge([*before, faulty]) == [invariant]
+    assert tw.invariants([*before, faulty], HEADER) == [invariant]
 
 
 def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
@@ -209,4 +204,4 @@ def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
         *reports(5, ok=(False, True)),
         ev.Complete(5, 0, ok=False),
     ]
-    assert judge(events) == ["USE-READY", "FAIL-CLOSED"]
+    assert tw.invariants(events, HEADER) == ["USE-READY", "FAIL-CLOSED"]

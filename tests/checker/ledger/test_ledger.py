@@ -106,7 +106,7 @@ def test_a_violation_can_be_written_and_read() -> None:
     assert msgspec.json.decode(msgspec.json.encode(violation), type=Violation) == violation
 
 
-# Each fault is told once.
+# Each fault is reported once.
 
 
 FAULTS: dict[str, tuple[list[ev.Event], str, list[ev.Event]]] = {
@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[list[ev.Event], str, list[ev.Event]]] = {
 
 
 @pytest.mark.parametrize(("faulty", "invariant", "after"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_fault_is_told_once(faulty: list[ev.Event], invariant: str, after: list[ev.Event]) -> None:
+def test_a_fault_is_reported_once(faulty: list[ev.Event], invariant: str, after: list[ev.Event]) -> None:
     assert judge(Ledger(HEADER), [*faulty, *after]) == [invariant]
 
 

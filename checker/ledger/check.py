@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -12,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from kvfence.checker.ledger.ledger import KEPT_VIOLATIONS, Ledger
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.files.traces import TraceCutError, TraceReader
 from kvfence.spec.files.wellformed import problem_of_event
@@ -63,6 +64,26 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for reference cycles: judging makes none, and looking takes a tenth of its time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def cut_error(error: TraceCutError, count: int, what: str, events: int) -> TraceCutError:
+    """``error`` with what was found before it: ``count`` times ``what`` in ``events`` events."""
+    found = f"{count} {what}(s), which damage may have made, as the checksum is missing"
+    return TraceCutError(
+        f"{error} ({events} events before it were judged: {found if count else f'no {what}'})"
+    )
+
+
 def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress | None = None) -> CheckReport:
     """Judge the trace file ``path``, up to ``limit`` violations (None: all of them; the first 1000 are kept).
 
@@ -92,36 +113,26 @@ def check_trace(path: str | Path, *, limit: int | None = 1, progress: Progress |
     notes: list[str] = []
     interrupted = False
     started = time.perf_counter()
-    # Nothing here makes reference cycles, and looking for them takes a tenth of the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        batches = reader.batches()
-        events = chain.from_iterable(batches if progress is None else _watched(batches, ledger, progress))
-        while (violation := _next_violation(reader, ledger, events)) is not None:
-            if len(violations) < KEPT_VIOLATIONS:
-                violations.append(violation)
-            if limit is not None and ledger.violation_counts.total() >= limit:
-                reader.verify_rest()
-                notes.append(f"stopped after {ledger.violation_counts.total()} violation(s)")
-                break
-    except KeyboardInterrupt:
-        interrupted = True
-        notes.append(f"interrupted after {ledger.events} events")
-        if violations and reader.compressed:
-            notes.append(NOT_COMPARED)
-    except TraceCutError as error:
-        if not violations or reader.compressed:
-            found = f"{len(violations)} violation(s)" if violations else "no violation"
-            if violations:
-                found += ", which damage may have made, as the checksum is missing"
-            message = f"{error} ({ledger.events} events before it were judged: {found})"
-            raise TraceCutError(message) from error
-        notes.append(CUT)
-    finally:
-        if collecting:
-            gc.enable()
-        reader.close()
+    with uncollected(), closing(reader):
+        try:
+            batches = reader.batches()
+            events = chain.from_iterable(batches if progress is None else _watched(batches, ledger, progress))
+            while (violation := _next_violation(reader, ledger, events)) is not None:
+                if len(violations) < KEPT_VIOLATIONS:
+                    violations.append(violation)
+                if limit is not None and ledger.violation_counts.total() >= limit:
+                    reader.verify_rest()
+                    notes.append(f"stopped after {ledger.violation_counts.total()} violation(s)")
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+            notes.append(f"interrupted after {ledger.events} events")
+            if violations and reader.compressed:
+                notes.append(NOT_COMPARED)
+        except TraceCutError as error:
+            if not violations or reader.compressed:
+                raise cut_error(error, len(violations), "violation", ledger.events) from error
+            notes.append(CUT)
     seconds = time.perf_counter() - started
     quiesced = ledger.events > 0 and type(ledger.state.ring[-1]) is ev.Quiesce and not notes
     return _report(reader, ledger, violations, notes, seconds, quiesced=quiesced, interrupted=interrupted)
@@ -199,8 +210,7 @@ def _report(
         path=str(reader.path),
         header=header,
         verdict=verdict,
-        events=ledger.events,
-        slot_transitions=ledger.slot_transitions,
+        **fields(ledger, "events", "slot_transitions"),
         seconds=seconds,
         violations=tuple(violations),
         violation_counts=dict(ledger.violation_counts),

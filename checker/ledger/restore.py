@@ -6,25 +6,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvfence.checker.ledger.kernels.slot_bits import (
-    BAD,
-    BUSY,
-    FILLING,
-    FROZEN,
-    NULL_BLOCK,
-    PROMISE,
-    REF,
-    REFS,
-)
+from kvfence.checker.ledger import snapshots
+from kvfence.checker.ledger.kernels import slot_bits as bits
 from kvfence.checker.ledger.rules.progress import round_seen
 from kvfence.checker.ledger.state.extra_state import Extra, HostMemory, Question, Votes
 from kvfence.checker.ledger.state.ledger_state import Closed, LedgerState, Op, Step
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import Cover, Promise, Request
 from kvfence.checker.ledger.state.tags import tags_of
+from kvfence.checker.ledger.state.violation import fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
-from kvfence.spec.snapshot import KnownEnd, KnownPool, KnownRequest, KnownTransfer, Rarer, Snapshot
+from kvfence.spec.snapshot import KnownPool, KnownRequest, KnownTransfer, Rarer, Snapshot
 
 
 def restore(state: LedgerState, snapshot: Snapshot) -> None:
@@ -55,11 +48,13 @@ def _restore(state: LedgerState, snapshot: Snapshot) -> None:
             slots = _existing(pool, known.promise.slots)
             requests[f"{known.req}.{known.gen}"].promise = Promise(pool.name, slots, known.promise.external)
             for slot in slots:
-                pool.words[slot] += PROMISE
+                pool.words[slot] += bits.PROMISE
     for known_transfer in snapshot.transfers:
         _reopen(state, known_transfer, requests)
     for end in snapshot.ends:
-        state.closed[end.op] = _closed(end)
+        closed = state.closed[end.op] = Closed.__new__(Closed)
+        _copy(end, closed, snapshots.OF_END)
+        closed.missing = 0
     for known_step in snapshot.steps:
         if len(known_step.reqs) != len(known_step.tokens):
             raise ValueError(f"step {known_step.step} has not as many token counts as requests")
@@ -69,16 +64,18 @@ def _restore(state: LedgerState, snapshot: Snapshot) -> None:
         step.frozen = [(state.pools[part.pool], list(ints(part.slots))) for part in known_step.frozen]
         state.steps.append(step)
     _know(state.extra, snapshot.rarer)
-    state.dispatched, state.processed = snapshot.dispatched, snapshot.processed
+    _copy(snapshot, state, snapshots.OF_STATE)
     state.depth = max(state.depth, snapshot.depth)
     state.newest.update(snapshot.newest)
     state.retired.update((f"{id_}.{gen}", None) for id_, gen in snapshot.retired)
-    state.saw_submit, state.saw_lookup = snapshot.saw_submit, snapshot.saw_lookup
-    state.saw_retire = snapshot.saw_retire
     if snapshot.rarer.idle is not None:
-        running, ready, parked, waiting, needed, name = snapshot.rarer.idle
-        last = ev.Round(0, running, ready, parked, waiting, needed, name)
+        last = ev.Round(**dict(zip(snapshots.OF_ROUND, snapshot.rarer.idle, strict=True)))  # type: ignore[arg-type]
         state.extra.round, state.extra.rounds = round_seen(state, last), snapshot.rarer.rounds
+
+
+def _copy(part: object, target: object, names: tuple[str, ...]) -> None:
+    for name in names:
+        setattr(target, name, getattr(part, name))
 
 
 def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
@@ -92,16 +89,12 @@ def _existing(pool: PoolState, numbers: Numbers) -> Sequence[int]:
 
 def _new_request(known: KnownRequest) -> Request:
     request = Request(known.req, known.gen, f"{known.req}.{known.gen}", known.explicit)
-    request.ready = known.ready
-    request.end, request.prompt, request.known = known.end, known.prompt, known.known
-    request.admitted, request.local, request.external = known.admitted, known.local, known.external
-    request.computed, request.last_step, request.final = known.computed, known.last_step, known.final
+    _copy(known, request, snapshots.OF_REQUEST)
     for part in known.fresh:
         request.add_fresh(part.pool, ints(part.slots))
     if known.replaced is not None:
         request.replaced = (known.replaced.pool, frozenset(ints(known.replaced.slots)))
     request.waits = set(known.waits)
-    request.expects_rollback, request.limit = known.expects_rollback, known.limit
     request.bad = [(part.pool, ints(part.slots)) for part in known.bad]
     request.suspects = {(pool, slot): first for pool, slot, first in known.suspects}
     for known_cover in known.covers:
@@ -121,55 +114,43 @@ def _fill(pool: PoolState, known: KnownPool, requests: dict[str, Request]) -> No
         holder.leaked = known_holder.leaked
         holder.reach = dict(zip(ints(known_holder.windowed), ints(known_holder.reach), strict=True))
         for slot in slots:
-            pool.words[slot] += REF
-    pool.free = int(np.count_nonzero((pool.array & (REFS | NULL_BLOCK)) == 0))
+            pool.words[slot] += bits.REF
+    pool.free = int(np.count_nonzero((pool.array & (bits.REFS | bits.NULL_BLOCK)) == 0))
     labelled, tags = _existing(pool, known.labelled), ints(known.tags, WIDE)
     if len(labelled) != len(tags):
         raise ValueError(f"the snapshot has {len(tags)} tags for {len(labelled)} labelled slots")
     for slot, tag in zip(labelled, tags, strict=True):
         pool.set_label(slot, tag)
     for slot in _existing(pool, known.bad):
-        pool.words[slot] |= BAD
+        pool.words[slot] |= bits.BAD
     for slot, step in zip(_existing(pool, known.frozen), ints(known.until), strict=True):
-        pool.words[slot] |= FROZEN
+        pool.words[slot] |= bits.FROZEN
         pool.frozen[slot] = step
-    pool.drift, pool.epoch, pool.stale = known.drift, known.epoch, set(known.stale)
+    _copy(known, pool, snapshots.OF_POOL)
+    pool.stale = set(known.stale)
     if not pool.stale <= pool.holders.keys():
         raise ValueError("the snapshot names tables that were begun before a reset and hold nothing")
 
 
 def _reopen(state: LedgerState, known: KnownTransfer, requests: dict[str, Request]) -> None:
     src, dst = state.pools[known.src_pool], state.pools[known.dst_pool]
-    event = ev.Queue(
-        known.op,
-        known.gen,
-        known.kind,
-        known.src_pool,
-        known.src,
-        known.dst_pool,
-        known.dst,
-        known.keys,
-        known.req,
-        known.rgen,
-        known.at,
-        known.group,
-    )
+    event = ev.Queue(**fields(known, *snapshots.OF_QUEUE, "src", "dst", "keys", "req", "at"))
     sources, destinations, keys = ints(event.src), ints(event.dst), ints(event.keys, WIDE)
     if not len(sources) == len(destinations) == len(keys) or len(ints(event.at)) not in (0, len(keys)):
         raise ValueError(f"transfer {known.op} has not one source, destination and key for each block")
     request = requests[f"{known.req}.{known.rgen}"] if known.req else None
     op = state.ops[known.op] = Op(event, src, dst, request)
-    op.src_epoch, op.dst_epoch, op.issued = known.src_epoch, known.dst_epoch, known.issued
+    _copy(known, op, snapshots.OF_TRANSFER)
     op.reported, op.failed = _mask(known.reported), _mask(known.failed)
     op.waiters = [requests[f"{id_}.{gen}"] for id_, gen in known.waiters]
     op.forgiven = frozenset((pool, slot) for pool, slot in known.forgiven)
-    for pool, slots, flags in ((src, sources, 0), (dst, destinations, FILLING)):
+    for pool, slots, flags in ((src, sources, 0), (dst, destinations, bits.FILLING)):
         for slot in slots:
             if (pool.name, slot) in op.forgiven:
                 continue
             if not 0 <= slot < pool.total:
                 raise ValueError(f"transfer {known.op} moves slot {slot}, which pool {pool.name!r} has not")
-            pool.words[slot] = pool.words[slot] + BUSY | flags
+            pool.words[slot] = pool.words[slot] + bits.BUSY | flags
     if not op.load:
         dst.index().store(tags_of(keys, event.group))
     if request is not None:
@@ -188,10 +169,10 @@ def _know(extra: Extra, rarer: Rarer) -> None:
     extra.misses.update((part.pool, set(ints(part.tags, WIDE))) for part in rarer.misses)
     for key, local, external, counts in rarer.promised:
         extra.promised[key] = local, external, tuple(counts)
-    extra.asked, extra.victim = rarer.asked, rarer.victim
+    _copy(rarer, extra, snapshots.OF_RARER)
     for known in rarer.votes:
-        parts = (known.asked, known.reserved, known.committed, known.aborted)
-        extra.votes[known.op, known.gen] = Votes(*map(_mask, parts))
+        masks = map(_mask, fields(known, *snapshots.OF_VOTES).values())
+        extra.votes[known.op, known.gen] = Votes(*masks)
     extra.buffers.update(((rank, buffer), (op, gen)) for rank, buffer, op, gen in rarer.buffers)
     for question in rarer.questions:
         extra.questions[question.ask] = Question(
@@ -202,11 +183,3 @@ def _know(extra: Extra, rarer: Rarer) -> None:
         host = extra.host[memory.pool] = HostMemory(refused=set(memory.refused), pinned=dict(memory.pinned))
         for rank, piece in memory.registered:
             host.pieces.setdefault(rank, set()).add(piece)
-
-
-def _closed(end: KnownEnd) -> Closed:
-    closed = Closed.__new__(Closed)
-    closed.gen, closed.ok, closed.missing = end.gen, end.ok, 0
-    closed.src_pool, closed.src_epoch = end.src_pool, end.src_epoch
-    closed.dst_pool, closed.dst_epoch = end.dst_pool, end.dst_epoch
-    return closed

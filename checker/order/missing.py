@@ -33,16 +33,13 @@ def broken_by(
 def described(site: Site, clocks: Clocks) -> str:
     """An access in a few words: ``the read of copy 'store' (stream 2, event 7)``."""
     name = f" '{site.name}'" if site.name else ""
-    where = f"thread {site.thread}" if site.stream < 0 else stream_told(site.stream, clocks)
-    what = "the release" if site.what == "release" else f"the {_verb(site)} of {site.what}{name}"
+    where = f"thread {site.thread}" if site.stream < 0 else stream_described(site.stream, clocks)
+    verb = "write" if site.write else "read"
+    what = "the release" if site.what == "release" else f"the {verb} of {site.what}{name}"
     return f"{what} ({where}, event {site.number - 1})"
 
 
-def _verb(site: Site) -> str:
-    return "write" if site.write else "read"
-
-
-def stream_told(stream: int, clocks: Clocks) -> str:
+def stream_described(stream: int, clocks: Clocks) -> str:
     """A stream's number, with its name if it has one."""
     name = clocks.streams[stream].name
     return f"stream {stream} ({name})" if name else f"stream {stream}"
@@ -80,14 +77,14 @@ def _from_stream(
 ) -> str:
     thread, launcher = clocks.threads[second.thread], clocks.owners[first.lane]
     unknown = launcher is not thread and thread.clock[launcher.index] < first.number
-    at = stream_told(first.stream, clocks)
+    at = stream_described(first.stream, clocks)
     if second.stream < 0 or loose != "stream":
         before = "the access" if second.stream < 0 else "the copy is launched"
         way = f"record an event on {at} after it and wait for the event on the host before {before}"
     elif first.stream == second.stream:
         way = "the stream keeps the order of the launches"
     else:
-        where = stream_told(second.stream, clocks)
+        where = stream_described(second.stream, clocks)
         way = f"record an event on {at} after it and make {where} wait for the event before the {second.what}"
     text = f"no path from {one} to {other}: "
     if unknown:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-from kvfence.checker.ledger.check import NOT_COMPARED
+from kvfence.checker.ledger.check import CUT, NOT_COMPARED, Progress, Verdict, cut_error, uncollected
+from kvfence.checker.ledger.state.violation import fields
 from kvfence.checker.order.clocks import OrderTraceError
 from kvfence.checker.order.happens_before import AROUND, Explanation, FarApart, excerpt, explain
 from kvfence.checker.order.races import MOST_PIECES, OrderChecker, Race
@@ -18,9 +19,6 @@ from kvfence.spec import order as od
 from kvfence.spec.files.order_traces import OrderTraceReader
 from kvfence.spec.files.traces import TraceCutError
 
-Verdict: TypeAlias = Literal["holds", "violated", "undetermined"]
-Progress: TypeAlias = Callable[[int], None]
-"""Called now and then with the number of events judged so far."""
 Execute: TypeAlias = Callable[[od.Header, Sequence[od.OrderEvent], Sequence[str]], list[str]]
 LONGEST_EXCERPT: Final = 4000
 """Events of a trace that an explanation looks at, at most."""
@@ -111,38 +109,28 @@ def check_order_trace(
     interrupted = False
     checker = OrderChecker(reader.header, most_pieces=most_pieces)
     started = time.perf_counter()
-    # Nothing here makes reference cycles, and looking for them takes time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        batches = reader.batches()
-        for batch in batches:
-            checker.apply_all(batch)
-            if limit is not None and len(checker.races) >= limit:
-                reader.verify_rest()
-                notes.append(f"stopped after {len(checker.races)} race(s)")
-                break
-            if progress is not None:
-                progress(checker.events)
-    except OrderTraceError as error:
-        raise reader.event_error(checker.events - 1, str(error)) from error
-    except KeyboardInterrupt:
-        interrupted = True
-        notes.append(f"interrupted after {checker.events} events")
-        if checker.found and reader.compressed:
-            notes.append(NOT_COMPARED)
-    except TraceCutError as error:
-        if not checker.found or reader.compressed:
-            found = f"{checker.found} race(s)" if checker.found else "no race"
-            if checker.found:
-                found += ", which damage may have made, as the checksum is missing"
-            message = f"{error} ({checker.events} events before it were judged: {found})"
-            raise TraceCutError(message) from error
-        notes.append("the trace is cut off: what comes after the last whole line was not judged")
-    finally:
-        if collecting:
-            gc.enable()
-        reader.close()
+    with uncollected(), closing(reader):
+        try:
+            batches = reader.batches()
+            for batch in batches:
+                checker.apply_all(batch)
+                if limit is not None and len(checker.races) >= limit:
+                    reader.verify_rest()
+                    notes.append(f"stopped after {len(checker.races)} race(s)")
+                    break
+                if progress is not None:
+                    progress(checker.events)
+        except OrderTraceError as error:
+            raise reader.event_error(checker.events - 1, str(error)) from error
+        except KeyboardInterrupt:
+            interrupted = True
+            notes.append(f"interrupted after {checker.events} events")
+            if checker.found and reader.compressed:
+                notes.append(NOT_COMPARED)
+        except TraceCutError as error:
+            if not checker.found or reader.compressed:
+                raise cut_error(error, checker.found, "race", checker.events) from error
+            notes.append(CUT)
     verdict: Verdict = "violated" if checker.found else "holds"
     if not checker.complete:
         notes.append(
@@ -159,12 +147,10 @@ def check_order_trace(
     return RaceReport(
         path=str(path),
         verdict=verdict,
-        events=checker.events,
-        accesses=checker.accesses,
+        **fields(checker, "events", "accesses", "found"),
         seconds=time.perf_counter() - started,
         races=tuple(checker.races),
         times=tuple(checker.times()),
-        found=checker.found,
         checks=checks,
         violation_counts=dict(checker.violation_counts),
         verdicts={name: _verdict(checker, name, count) for name, count in checks.items()},

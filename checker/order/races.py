@@ -21,6 +21,8 @@ _MOST_OWNED: Final = 1 << 16
 INVARIANTS: Final = ("FREEZE", "LOAD-ORDER", "STORE-READY", "USE-READY", "")
 """What two accesses without order can break; "" if no copy is among them."""
 
+_SITE_FIELDS: Final = ("what", "write", "thread", "stream", "name", "by", "order")
+"""What a report says of an access just as it is remembered."""
 _WHATS: Final[tuple[What, ...]] = get_args(What)
 _Pairs: TypeAlias = dict[What, int]
 """By what an earlier access was: pairs with it that were compared."""
@@ -114,24 +116,6 @@ class OrderChecker:
         """Pairs that were compared, whose later access reads, or writes."""
         self._owned: dict[tuple[int, int], str] = {}
         self._stacks: dict[int, od.Stack] = {}
-        self._handlers: dict[type[od.OrderEvent], Callable[[Any, int], None]] = {
-            od.Declare: self._declare,
-            od.Release: self._release,
-            od.Own: self._own,
-            od.Spawn: self._spawn,
-            od.Join: self._join,
-            od.Put: self._put,
-            od.Get: self._get,
-            od.Host: self._host,
-            od.Kernel: self._kernel,
-            od.Copy: self._copy,
-            od.Record: self._record,
-            od.Wait: self._wait,
-            od.SyncEvent: self._sync_event,
-            od.Query: self._query,
-            od.SyncStream: self._sync_stream,
-            od.SyncDevice: self._sync_device,
-        }
         for thread in header.threads:
             self.clocks.add_thread(thread)
         self._declare(header, 0)
@@ -139,16 +123,16 @@ class OrderChecker:
     def __call__(self, event: od.OrderEvent) -> None:
         """Judge ``event``."""
         self.events = number = self.events + 1
-        self._handlers[type(event)](event, number)
+        _HANDLERS[type(event)](self, event, number)
 
     def apply_all(self, events: Iterable[od.OrderEvent]) -> None:
         """Judge ``events`` in order."""
-        handlers = self._handlers
+        handlers = _HANDLERS
         number = self.events
         try:
             for event in events:
                 number += 1
-                handlers[type(event)](event, number)
+                handlers[type(event)](self, event, number)
         finally:
             self.events = number
 
@@ -205,36 +189,9 @@ class OrderChecker:
 
     # Calls that only order.
 
-    def _spawn(self, event: od.Spawn, number: int) -> None:
-        self.clocks.spawn(self.clocks.thread(event.thread), event.child, number)
-
-    def _join(self, event: od.Join, number: int) -> None:
-        self.clocks.join(self.clocks.thread(event.thread), event.child, number)
-
-    def _put(self, event: od.Put, number: int) -> None:
-        self.clocks.put(self.clocks.thread(event.thread), event.queue, event.item, number)
-
-    def _get(self, event: od.Get, number: int) -> None:
-        self.clocks.get(self.clocks.thread(event.thread), event.queue, event.item, number)
-
-    def _record(self, event: od.Record, number: int) -> None:
-        self.clocks.record(self.clocks.thread(event.thread), event.stream, event.event, number)
-
-    def _wait(self, event: od.Wait, number: int) -> None:
-        self.clocks.wait(self.clocks.thread(event.thread), event.stream, event.event, number)
-
-    def _sync_event(self, event: od.SyncEvent, number: int) -> None:
-        self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
-
     def _query(self, event: od.Query, number: int) -> None:
         if event.done:
             self.clocks.sync_event(self.clocks.thread(event.thread), event.event, number)
-
-    def _sync_stream(self, event: od.SyncStream, number: int) -> None:
-        self.clocks.sync_stream(self.clocks.thread(event.thread), event.stream, number)
-
-    def _sync_device(self, event: od.SyncDevice, number: int) -> None:
-        self.clocks.sync_device(self.clocks.thread(event.thread), event.device, number)
 
     # Accesses.
 
@@ -278,31 +235,10 @@ class OrderChecker:
         # Reads and writes of different parts are unordered: they enter the clocks when all are judged.
         in_call = event.order == "call"
         thread.clock[thread.index] = lane.clock[thread.index] = number - 1
-        read = Site(
-            thread.index if in_call else lane.index,
-            number,
-            "copy",
-            False,
-            event.thread,
-            event.stream,
-            event.name,
-            event.by,
-            event.stack,
-            event.order,
-        )
+        source = (event.thread, event.stream, event.name, event.by, event.stack, event.order)
+        read = Site(thread.index if in_call else lane.index, number, "copy", False, *source)
         self._read(read, lane.clock if event.order == "stream" else thread.clock, src)
-        write = Site(
-            lane.index,
-            number,
-            "copy",
-            True,
-            event.thread,
-            event.stream,
-            event.name,
-            event.by,
-            event.stack,
-            event.order,
-        )
+        write = Site(lane.index, number, "copy", True, *source)
         self._write(write, lane.clock, dst)
         thread.clock[thread.index] = number
         clocks.launched(lane, number)
@@ -428,19 +364,31 @@ class OrderChecker:
         return access_of(site, tuple(stack.frames) if stack else ())
 
 
+_HANDLERS: Final[dict[type[od.OrderEvent], Callable[[OrderChecker, Any, int], None]]] = {
+    od.Declare: OrderChecker._declare,
+    od.Release: OrderChecker._release,
+    od.Own: OrderChecker._own,
+    od.Spawn: lambda c, e, n: c.clocks.spawn(c.clocks.thread(e.thread), e.child, n),
+    od.Join: lambda c, e, n: c.clocks.join(c.clocks.thread(e.thread), e.child, n),
+    od.Put: lambda c, e, n: c.clocks.put(c.clocks.thread(e.thread), e.queue, e.item, n),
+    od.Get: lambda c, e, n: c.clocks.get(c.clocks.thread(e.thread), e.queue, e.item, n),
+    od.Host: OrderChecker._host,
+    od.Kernel: OrderChecker._kernel,
+    od.Copy: OrderChecker._copy,
+    od.Record: lambda c, e, n: c.clocks.record(c.clocks.thread(e.thread), e.stream, e.event, n),
+    od.Wait: lambda c, e, n: c.clocks.wait(c.clocks.thread(e.thread), e.stream, e.event, n),
+    od.SyncEvent: lambda c, e, n: c.clocks.sync_event(c.clocks.thread(e.thread), e.event, n),
+    od.Query: OrderChecker._query,
+    od.SyncStream: lambda c, e, n: c.clocks.sync_stream(c.clocks.thread(e.thread), e.stream, n),
+    od.SyncDevice: lambda c, e, n: c.clocks.sync_device(c.clocks.thread(e.thread), e.device, n),
+}
+"""What judges each kind of event."""
+
+
 def access_of(site: Site, stack: tuple[str, ...] = ()) -> Access:
     """What a report says of the access ``site``."""
-    return Access(
-        number=site.number - 1,
-        what=site.what,
-        write=site.write,
-        thread=site.thread,
-        stream=site.stream,
-        name=site.name,
-        by=site.by,
-        stack=stack,
-        order=site.order,
-    )
+    same = {name: getattr(site, name) for name in _SITE_FIELDS}
+    return Access(number=site.number - 1, stack=stack, **same)
 
 
 def _likeness(site: Site) -> Iterator[object]:

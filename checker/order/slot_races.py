@@ -144,11 +144,7 @@ class SlotChecker:
         lane = self.clocks.launch(launcher, stream, number)
         self.clocks.launched(lane, number)
         site = Site(lane.index, number, "kernel", False, thread, stream, name, by, -1)
-        for pool, slots in reads:
-            self._read(site, lane.clock, pool, slots)
-        for pool, slots in writes:
-            self._write(replace(site, write=True), lane.clock, pool, slots)
-        self._remember(site)
+        self._access(site, lane.clock, reads, writes)
         return lane.index, number
 
     def read_earlier(self, pool: int, slots: Slots, reader: tuple[int, int]) -> None:
@@ -193,10 +189,14 @@ class SlotChecker:
         by = self.clocks.thread(thread)
         by.clock[by.index] = number
         site = Site(by.index, number, "host", False, thread, -1, name, "", -1)
+        self._access(site, by.clock, reads, writes)
+
+    def _access(self, site: Site, clock: Clock, reads: Sequence[Row], writes: Sequence[Row]) -> None:
+        """Judge all that the operation ``site`` read and then wrote."""
         for pool, slots in reads:
-            self._read(site, by.clock, pool, slots)
+            self._read(site, clock, pool, slots)
         for pool, slots in writes:
-            self._write(replace(site, write=True), by.clock, pool, slots)
+            self._write(replace(site, write=True), clock, pool, slots)
         self._remember(site)
 
     def _read(self, site: Site, clock: Clock, pool_number: int, slots: Slots) -> None:
@@ -296,4 +296,5 @@ class SlotChecker:
 
 
 def _likeness(site: Site) -> tuple[Any, ...]:
+    """What two accesses have in common that come from the same place."""
     return (site.what, site.write, site.thread, site.stream, site.name, site.order)

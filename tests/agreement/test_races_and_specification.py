@@ -18,6 +18,7 @@ from kvfence.reference.order_programs.schedules import exhaustive, hunt
 from kvfence.spec import order as od
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.files.order_traces import OrderTraceReader
+from kvfence.spec.language import Instance
 from kvfence.spec.machines import MACHINES
 
 FAULTY = [name for name, row in DESIGNS.items() if row.breaks and "stream_order" in row.machines]
@@ -84,30 +85,39 @@ def test_the_race_checker_finds_a_race_exactly_where_the_machine_is_violated(des
     assert expected in both if expected else not both
 
 
+BOLDEST = """\
+allocate x=0
+compute x=0
+queue_store x=0 h=0 o=0
+attend x=0
+take o=0
+launch_store o=0 order=stream
+hear_of_launch o=0
+free_after_flush x=0
+allocate x=0
+zero_fill x=0
+complete o=0
+free x=0
+queue_load x=0 h=0 o=0
+take o=0
+launch_load o=0 order=any
+hear_of_launch o=0
+complete o=0
+attend x=0"""
+"""Steps of the sound design: the slot is given away before the store is complete."""
+
+
+def step(interpreter: Interpreter, line: str) -> Instance:
+    """The step of an action with arguments, as a line of ``BOLDEST`` names it."""
+    name, *arguments = line.split()
+    pairs = (argument.split("=") for argument in arguments)
+    return interpreter.find(name, **{key: int(value) if value.isdigit() else value for key, value in pairs})
+
+
 def test_a_store_and_its_slots_next_owner_are_clean_in_all_executions() -> None:
     """What the sound design does at its boldest: the slot is given away before the store is complete."""
     interpreter = Interpreter(MACHINES["stream_order"](frozenset()), ONE_OF_EACH)
-    told: list[tuple[str, dict[str, int | str]]] = [
-        ("allocate", {"x": 0}),
-        ("compute", {"x": 0}),
-        ("queue_store", {"x": 0, "h": 0, "o": 0}),
-        ("attend", {"x": 0}),
-        ("take", {"o": 0}),
-        ("launch_store", {"o": 0, "order": "stream"}),
-        ("hear_of_launch", {"o": 0}),
-        ("free_after_flush", {"x": 0}),
-        ("allocate", {"x": 0}),
-        ("zero_fill", {"x": 0}),
-        ("complete", {"o": 0}),
-        ("free", {"x": 0}),
-        ("queue_load", {"x": 0, "h": 0, "o": 0}),
-        ("take", {"o": 0}),
-        ("launch_load", {"o": 0, "order": "any"}),
-        ("hear_of_launch", {"o": 0}),
-        ("complete", {"o": 0}),
-        ("attend", {"x": 0}),
-    ]
-    header, events = interpreter.trace([interpreter.find(name, **arguments) for name, arguments in told])
+    header, events = interpreter.trace([step(interpreter, line) for line in BOLDEST.split("\n")])
     search = exhaustive(Program(header, events))  # type: ignore[arg-type]
     assert not any(run.corrupt or run.stuck for run in search)
     assert search.complete

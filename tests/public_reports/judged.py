@@ -4,17 +4,15 @@
   is rejected by ``kvfence check`` (by ``kvfence races`` for the order of streams) with the same invariant.
 * :func:`twin_accepted`: the sound design takes the same steps, those left out that it refuses; nothing is
   violated on the way, and its events are accepted as a trace.
-* :func:`faults`: a test of both, for each of the report's designs.
-* :func:`breaks` and :func:`holds`: a trace written down in the test, for siblings that no report mentions.
+* :func:`breaks` and :func:`holds`: a trace written down by hand, for siblings that no report mentions.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from situations import connector
 
 from kvfence.checker.analysis.results import Verification
@@ -62,17 +60,6 @@ def rejected(design: str, invariant: str, *, reported_as: str | None = None) -> 
             file = Path(folder) / "story.jsonl"
             assert record(found, file)
             assert invariants_broken(file, machine)[0] == (reported_as or invariant)
-
-
-def faults(**invariants: str) -> Callable[[str, str], None]:
-    """A test that each of these designs is rejected for its invariant, and its twin accepted."""
-
-    @pytest.mark.parametrize(("design", "invariant"), list(invariants.items()))
-    def test(design: str, invariant: str) -> None:
-        rejected(design, invariant)
-        twin_accepted(design)
-
-    return test
 
 
 def invariants_broken(file: Path, machine: str) -> list[str]:

@@ -66,12 +66,10 @@ class GuardCollector:
         for engine, guard in sorted(self._guards.items()):
             facts = guard.facts()
             events.add_metric((engine,), facts.events)
-            for invariant, count in _known(facts.checks).items():
-                checks.add_metric((engine, invariant), count)
-            for invariant, count in _known(facts.violations).items():
-                violations.add_metric((engine, invariant), count)
-            for invariant, count in _known(facts.faults).items():
-                faults.add_metric((engine, invariant), count)
+            counts = (checks, facts.checks), (violations, facts.violations), (faults, facts.faults)
+            for family, known in counts:
+                for invariant in BY_ID:  # zeros too: a series that is there can be watched
+                    family.add_metric((engine, invariant), known.get(invariant, 0))
             errors.add_metric((engine,), facts.internal_errors)
             recordings.add_metric((engine, "written"), facts.recordings)
             recordings.add_metric((engine, "failed"), facts.recording_failures)
@@ -86,8 +84,3 @@ class GuardCollector:
             requests.add_metric((engine,), facts.requests)
         yield from (events, checks, violations, faults, errors, recordings)
         yield from (on, verdict, gaps, held, transfers, requests)
-
-
-def _known(counts: dict[str, int]) -> dict[str, int]:
-    """Counts of every invariant of the catalogue, zeros too: a series that is there can be watched."""
-    return {invariant: counts.get(invariant, 0) for invariant in BY_ID}

@@ -17,7 +17,7 @@ import msgspec
 
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.checker.ledger.ledger import Ledger
-from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
+from kvfence.checker.ledger.state.violation import InvariantViolation, Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import problem_of_event
 
@@ -263,7 +263,9 @@ class Guard:
             self._sound_until = self._total()
         if self.internal_errors >= self.most_errors and not self._off:
             self._off = True
-            self._ledger_is_over()
+            ledger, self._ledger = self._ledger, None
+            if ledger is not None:
+                self._add_up(ledger)
         try:
             kind = type(event).__name__
             if self._off:
@@ -279,11 +281,6 @@ class Guard:
                 LOG.warning("kvfence could not judge %s: %s", kind, _words(error), exc_info=error)
         except Exception:
             self.internal_errors += 1
-
-    def _ledger_is_over(self) -> None:
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            self._add_up(ledger)
 
     def _add_up(self, ledger: Ledger) -> None:
         """``ledger`` is over; what it counted stays counted."""
@@ -329,7 +326,7 @@ class Guard:
     @property
     def events(self) -> int:
         """Events judged so far."""
-        return self._events()
+        return self._events_before + (0 if self._ledger is None else self._ledger.events)
 
     def _total(self) -> int:
         return sum(self._violations().values())
@@ -343,9 +340,6 @@ class Guard:
         checks.update({} if self._ledger is None else self._ledger.checks_by_invariant())
         return checks
 
-    def _events(self) -> int:
-        return self._events_before + (0 if self._ledger is None else self._ledger.events)
-
     def facts(self) -> GuardFacts:
         """What is known now."""
         with self._lock:
@@ -354,16 +348,11 @@ class Guard:
             if ledger is not None:
                 kinds.update(op.event.kind for op in ledger.state.ops.values())
             return GuardFacts(
-                mode=self.mode,
-                on=self.on,
-                verdict=self.verdict,
-                events=self._events(),
+                **fields(self, "mode", "on", "verdict", "events", "unreported", "internal_errors"),
                 slots=self._slots_before + (0 if ledger is None else ledger.slot_transitions),
                 checks=dict(self._checks()),
                 violations=dict(self._violations()),
                 faults=dict(self._fault_counts),
-                unreported=self.unreported,
-                internal_errors=self.internal_errors,
                 gaps=tuple(self._gaps),
                 held={} if ledger is None else ledger.held(),
                 open_transfers=dict(kinds),

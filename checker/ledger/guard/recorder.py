@@ -101,7 +101,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._told = False
+        self._logged = False
 
     # What is remembered. All of this is called with the guard's lock held.
 
@@ -203,11 +203,11 @@ class Recorder:
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             reason = getattr(error, "strerror", None) or error
             LOG.warning(
-                "%s: the last events could not be recorded (%s); this is told once", self.path, reason
+                "%s: the last events could not be recorded (%s); this is logged once", self.path, reason
             )
 
     def _write(self, job: _Job, *, pause: bool) -> Path:

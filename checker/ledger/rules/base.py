@@ -34,3 +34,7 @@ class Rules:
     def rules(self) -> dict[type[ev.Event], Rule]:
         """The rule of each kind of event."""
         return {kind: getattr(self, name) for kind, name in self._marked.items()}
+
+    def ranks_in(self, bits: int) -> list[int]:
+        """The ranks whose bit is set."""
+        return [rank for rank in range(self.state.header.ranks) if bits >> rank & 1]

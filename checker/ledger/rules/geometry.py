@@ -8,7 +8,7 @@ from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import ints
 
@@ -51,8 +51,7 @@ class GeometryRules(Rules):
             return self.fail(
                 *NEEDED_IS_READ,
                 req=request.key,
-                group=event.group,
-                tokens=event.tokens,
+                **fields(event, "group", "tokens"),
                 told=event.needed,
                 read=len(read),
                 block_size=group.block_size,
@@ -65,8 +64,7 @@ class GeometryRules(Rules):
                 group=event.group,
                 told=event.bound,
                 read=most,
-                block_size=group.block_size,
-                window=group.window,
+                **fields(group, "block_size", "window"),
             )
         return None
 
@@ -97,8 +95,7 @@ class GeometryRules(Rules):
                     *TABLE_COVERS_WINDOW,
                     pool,
                     req=request.key,
-                    group=event.group,
-                    tokens=event.tokens,
+                    **fields(event, "group", "tokens"),
                     block=block,
                 )
         return None

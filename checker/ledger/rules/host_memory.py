@@ -6,7 +6,7 @@ from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.extra_state import HostMemory
 from kvfence.checker.ledger.state.ledger_state import LedgerState
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 
 # Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
@@ -93,10 +93,7 @@ class HostMemoryRules(Rules):
             return None
         return self.fail(
             *BUFFER_IS_READ,
-            op=event.op,
-            gen=event.gen,
-            rank=event.rank,
-            buffer=event.buffer,
+            **fields(event, "op", "gen", "rank", "buffer"),
             in_use_by=f"{before[0]}.{before[1]}",
         )
 

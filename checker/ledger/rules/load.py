@@ -10,7 +10,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import tags_of
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, ints
 
@@ -47,9 +47,7 @@ class LoadRules(Rules):
                 "a failure arrives before the transfer is complete"
                 if known
                 else "only an open transfer of this id and generation fails",
-                op=event.op,
-                gen=event.gen,
-                rank=event.rank,
+                **fields(event, "op", "gen", "rank"),
             )
         dst, found = state.pools[op.event.dst_pool], self.rank_fault(op, event)
         if event.group != op.event.group:

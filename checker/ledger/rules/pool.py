@@ -25,7 +25,7 @@ from kvfence.checker.ledger.state.ledger_state import LedgerState, holders_of, l
 from kvfence.checker.ledger.state.pool_state import Holder, PoolState
 from kvfence.checker.ledger.state.request_state import LAST_STEP
 from kvfence.checker.ledger.state.tags import tags_of
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, Numbers, ints
 
@@ -403,8 +403,7 @@ class PoolRules(Rules):
                 *LABELLED_WHEN_COMPLETE,
                 pool,
                 slots,
-                op=event.op,
-                gen=event.gen,
+                **fields(event, "op", "gen"),
                 reported=op.reported.bit_count(),
                 ranks=self.state.header.ranks,
             )
@@ -430,8 +429,7 @@ class PoolRules(Rules):
                 *LABELLED_IN_EPOCH,
                 pool,
                 slots,
-                op=event.op,
-                gen=event.gen,
+                **fields(event, "op", "gen"),
                 queued_in_epoch=epoch,
                 epoch=pool.epoch,
             )

@@ -7,7 +7,7 @@ from typing import Final
 from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.ledger_state import LedgerState
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 
 STALLED: Final = 3
@@ -50,11 +50,7 @@ class ProgressRules(Rules):
             *READY_REQUEST_RUNS,
             pool,
             rounds=STALLED,
-            running=event.running,
-            ready=event.ready,
-            parked=event.parked,
-            waiting=event.waiting,
-            needed=event.needed,
+            **fields(event, "running", "ready", "parked", "waiting", "needed"),
             free=pool.free,
         )
 

@@ -6,7 +6,7 @@ from kvfence.checker.ledger.rules.base import Rules
 from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.extra_state import Votes
 from kvfence.checker.ledger.state.ledger_state import LedgerState, Op
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 
 # Conditions whose sentence does not fit beside the call that reports them: invariant, and what should hold.
@@ -62,22 +62,13 @@ class RankRules(Rules):
         mine, others = (votes.committed, votes.aborted) if commit else (votes.aborted, votes.committed)
         if others:
             found = self.fail(
-                *DECIDED_ALIKE,
-                op=op.id,
-                gen=event.gen,
-                rank=event.rank,
-                what=event.what,
-                otherwise=[rank for rank in range(self.state.header.ranks) if others >> rank & 1],
+                *DECIDED_ALIKE, **fields(event, "op", "gen", "rank", "what"), otherwise=self.ranks_in(others)
             )
         elif mine & bit:
             found = self.fail("ONCE", "a rank decides once", op=op.id, gen=event.gen, rank=event.rank)
         elif commit and votes.asked and votes.reserved != self.all_ranks:
             found = self.fail(
-                *RESERVED_BY_ALL,
-                op=op.id,
-                gen=event.gen,
-                rank=event.rank,
-                missing=[rank for rank in range(self.state.header.ranks) if not votes.reserved >> rank & 1],
+                *RESERVED_BY_ALL, **fields(event, "op", "gen", "rank"), missing=self.ranks_in(~votes.reserved)
             )
         if commit:
             votes.committed |= bit

@@ -11,7 +11,7 @@ from kvfence.checker.ledger.state.bulk import all_have_both, distinct, named, sa
 from kvfence.checker.ledger.state.declared import judges
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Promise, Request
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.files.wellformed import MOST_BLOCKS
 from kvfence.spec.packed import count_of, ints
@@ -171,12 +171,7 @@ class RequestRules(Rules):
         promised = request.promise.external if request.promise is not None else 0
         if sum(parts) != event.total or min(parts) < 0:
             found = found or self.fail(
-                *TOKENS_ADD_UP,
-                req=request.key,
-                local=event.local,
-                external=event.external,
-                compute=event.compute,
-                total=event.total,
+                *TOKENS_ADD_UP, req=request.key, **fields(event, "local", "external", "compute", "total")
             )
         elif event.external > promised and (state.saw_lookup or request.promise is not None):
             found = found or self.fail(

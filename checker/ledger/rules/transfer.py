@@ -15,7 +15,7 @@ from kvfence.checker.ledger.state.ledger_state import REMEMBERED, Closed, Ledger
 from kvfence.checker.ledger.state.pool_state import PoolState
 from kvfence.checker.ledger.state.request_state import Request
 from kvfence.checker.ledger.state.tags import Tag, tags_of
-from kvfence.checker.ledger.state.violation import Violation
+from kvfence.checker.ledger.state.violation import Violation, fields
 from kvfence.spec import events as ev
 from kvfence.spec.packed import WIDE, count_of, ints
 
@@ -318,8 +318,7 @@ class TransferRules(Rules):
         return None, self.fail(
             "ONCE",
             f"only an open transfer of this id and generation is {verb}",
-            op=event.op,
-            gen=event.gen,
+            **fields(event, "op", "gen"),
             open=None if op is None else op.event.gen,
             completed=None if closed is None else closed.gen,
         )
@@ -364,14 +363,9 @@ class TransferRules(Rules):
     def stale(self, event: ev.Stale) -> Violation | None:
         """A report that is still expected must not be ignored."""
         op = self.state.ops.get(event.op)
-        if (
-            op is None
-            or op.event.gen != event.gen
-            or not op.issued
-            or not 0 <= event.rank < self.state.header.ranks
-        ):
+        if op is None or op.event.gen != event.gen or not op.issued:
             return None
-        if op.reported >> event.rank & 1:
+        if event.rank not in self.ranks_in(~op.reported):
             return None
         return self.fail(*EXPECTED_NOT_IGNORED, op=op.id, gen=op.event.gen, rank=event.rank)
 
@@ -382,10 +376,10 @@ class TransferRules(Rules):
         if op is None:
             return found
         if op.reported != self.all_ranks:
-            missing = [rank for rank in range(self.state.header.ranks) if not op.reported >> rank & 1]
+            missing = self.ranks_in(~op.reported)
             found = self.fail(*REPORTED_BY_ALL, op=op.id, gen=op.event.gen, missing=missing)
         elif event.ok and op.failed:
-            failed = [rank for rank in range(self.state.header.ranks) if op.failed >> rank & 1]
+            failed = self.ranks_in(op.failed)
             found = self.fail(*SUCCEEDED_ON_ALL, op=op.id, gen=op.event.gen, failed=failed)
         extra = self.state.extra
         if extra.votes:

@@ -54,12 +54,12 @@ def most_blocks_read(group: ev.Group) -> int | None:
 def last_reader(group: ev.Group, at: int) -> int | None:
     """The last token that reads block ``at`` of the table; None if each later one does."""
     window, size = group.window, group.block_size
-    behind = (at + 1) * size  # the token right behind the block
+    following = (at + 1) * size  # the first token after the block
     match kind_of(group):
         case "sliding" if window is not None:
-            return behind + window - 2
+            return following + window - 2
         case "chunked" if window is not None:
-            return (behind - 1) // window * window + window - 1
+            return (following - 1) // window * window + window - 1
         case "recurrent":
-            return behind
+            return following
     return None

@@ -24,8 +24,8 @@ RING: Final = 1 << 15  # events remembered for reports
 RING_SLOTS: Final = 1 << 20  # numbers in the long ones of these events
 LONG: Final = 64  # slots that make an event a long one
 REMEMBERED: Final = 1 << 16  # closed operations and generations remembered
-TELLING_APART: Final = ("req", "op", "gen", "holder", "group")
-"""The values that tell faults of one rule apart."""
+DISTINGUISHING: Final = ("req", "op", "gen", "holder", "group")
+"""The values by which faults of one rule differ."""
 KNOWN_CAUSES: Final = 4096  # faults remembered, so that each is reported in full once
 REPORTED_SLOTS: Final = 4
 REPORTED_HOLDERS: Final = 8
@@ -452,7 +452,7 @@ class LedgerState:
         holders: dict[int, tuple[str, ...]] = {}
         history: dict[int, tuple[tuple[int, ev.Event], ...]] = {}
         again = self.is_known(
-            (invariant, condition, pool and pool.name, involved, *map(values.get, TELLING_APART))
+            (invariant, condition, pool and pool.name, involved, *map(values.get, DISTINGUISHING))
         )
         if pool is not None and not again:
             holders = {slot: tuple(holders_of(pool, slot)[:REPORTED_HOLDERS]) for slot in involved}

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from kvfence.spec import events as ev
+
+
+def fields(source: object, *names: str) -> dict[str, Any]:
+    """The attributes ``names`` of ``source`` by name, as values of a violation."""
+    return {name: getattr(source, name) for name in names}
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from twins import header
 
 from kvfence.checker.ledger.guard.guard import Guard, GuardMode
 from kvfence.checker.ledger.ledger import Ledger
@@ -17,12 +18,7 @@ from kvfence.spec import events as ev
 from kvfence.spec.catalog import BY_ID
 
 LEDGER = Path(__file__).parents[3] / "checker" / "ledger"
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4),),
-    ranks=2,
-)
+HEADER = header(ev.Group("gpu", 4), ranks=2)
 STORE: list[ev.Event] = [
     ev.Alloc("gpu", "req:1.0", [1], free=6),
     ev.Alloc("cpu", "op:0.0", [3]),
@@ -232,6 +228,13 @@ CACHED: list[ev.Event] = [
     ev.Touch("cpu", "hit:1.0", [2]),
 ]
 PLACED = ev.Geometry("1", 0, 0, 4)
+REPORTED = [*STORE, ev.Report(0, 0, 1)]
+ENDED = [*REPORTED, ev.Complete(0, 0)]
+ADMITTED: list[ev.Event] = [ev.Admit("1", 0, 4, 0, 0, 4)]
+IDLE = ev.Round(0, 1, 0, 0, 0, 0, "gpu")
+JUDGED = once("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")
+QUEUED = once("ONCE", "UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")
+LABEL = ev.Label("cpu", [3], [11], op=0)
 
 
 @pytest.mark.parametrize(
@@ -249,53 +252,37 @@ PLACED = ev.Geometry("1", 0, 0, 4)
         (STORE[:3], ev.Free("gpu", "req:1.0", []), {}),
         ([], ev.Evict("gpu", []), {}),
         ([], ev.Unlabel("gpu", [], "test"), {}),
-        (CACHED[:1], CACHED[1], once("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY")),
+        (CACHED[:1], CACHED[1], JUDGED),
         ([], ev.Label("cpu", [], []), {}),
-        (
-            [*STORE, ev.Report(0, 0, 1), ev.Complete(0, 0)],
-            ev.Label("cpu", [3], [11], op=0),
-            once("CONSERVE", "UNIQUE", "FAIL-CLOSED", "USE-READY", "ONCE"),
-        ),
-        (
-            [*STORE, ev.Report(0, 0, 1), ev.Complete(0, 0), ev.Reset(True, ["gpu", "cpu"])],
-            ev.Label("cpu", [3], [11], op=0),
-            once("RESET", "ONCE"),
-        ),
-        (STORE[:3], STORE[3], once("ONCE", "UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED")),
+        (ENDED, LABEL, JUDGED | once("ONCE")),
+        ([*ENDED, ev.Reset(True, ["gpu", "cpu"])], LABEL, once("RESET", "ONCE")),
+        (STORE[:3], STORE[3], QUEUED),
         ([], ev.Queue(0, 0, "load", "cpu", [], "gpu", [], []), once("ONCE")),
         (
             [*CACHED, ev.Alloc("gpu", "req:1.0", [1])],
             ev.Queue(0, 0, "load", "cpu", [2], "gpu", [1], [11]),
-            once("ONCE", "UNIQUE", "CONSERVE", "FREEZE", "USE-READY", "FAIL-CLOSED", "PIN"),
+            QUEUED | once("PIN"),
         ),
         (STORE[:5], STORE[5], once("ONCE")),
         (STORE, ev.Complete(0, 0), once("RANKS")),
         ([*STORE, ev.Complete(0, 0)], ev.Report(0, 0, 1), {}),
-        ([*STORE, ev.Report(0, 0, 1)], ev.Complete(0, 0), once("ONCE", "RANKS", "FAIL-CLOSED")),
+        (REPORTED, ev.Complete(0, 0), once("ONCE", "RANKS", "FAIL-CLOSED")),
         (STORE, ev.Reserve(0, 0, 1), once("ONCE", "RANKS")),
         (STORE, ev.Decide(0, 0, 1, "commit"), once("ONCE", "RANKS")),
         (STORE, ev.Describe(0, 0, 0, 0), once("ONCE")),
         ([], ev.Lookup("1", 0, 0, 0), once("ONCE", "COUNT")),
-        (
-            [*CACHED[:2], ev.Touch("cpu", "hit:1.0", [2])],
-            ev.Lookup("1", 0, 0, 4, "cpu", [2]),
-            once("ONCE", "COUNT", "PIN", "CONSERVE", "PURE"),
-        ),
+        (CACHED, ev.Lookup("1", 0, 0, 4, "cpu", [2]), once("ONCE", "COUNT", "PIN", "CONSERVE", "PURE")),
         ([], ev.Admit("1", 0, 0, 0, 4, 4), once("ONCE", "COUNT")),
         ([], ev.Rollback("1", 0, 4), once("ONCE")),
-        (
-            [ev.Admit("1", 0, 4, 0, 0, 4)],
-            ev.Rollback("1", 0, 4, ahead=0),
-            once("ONCE", "FAIL-CLOSED", "COUNT"),
-        ),
+        (ADMITTED, ev.Rollback("1", 0, 4, ahead=0), once("ONCE", "FAIL-CLOSED", "COUNT")),
         ([], ev.Finish("1", 0, "stop", 4), once("ONCE")),
-        ([ev.Admit("1", 0, 4, 0, 0, 4)], ev.Finish("1", 0, "stop", 4), once("ONCE", "COUNT")),
+        (ADMITTED, ev.Finish("1", 0, "stop", 4), once("ONCE", "COUNT")),
         (
             [ev.Admit("1", 0, 3, 0, 0, 3), ev.Finish("1", 0, "stop", 3)],
             ev.Retire("1", 0),
             once("ONCE", "NO-LEAK"),
         ),
-        ([ev.Admit("1", 0, 4, 0, 0, 4), ev.Finish("1", 0, "stop", 4)], ev.Retire("1", 0), once("FLUSH")),
+        ([*ADMITTED, ev.Finish("1", 0, "stop", 4)], ev.Retire("1", 0), once("FLUSH")),
         ([], ev.Preempt("1", 0, "room"), once("ONCE")),
         ([], ev.Dispatch(0, [], []), once("ONCE")),
         ([], ev.Dispatch(0, ["1"], [1]), once("ONCE", "USE-READY", "FAIL-CLOSED")),
@@ -314,8 +301,8 @@ PLACED = ev.Geometry("1", 0, 0, 4)
         ([ev.Dispatch(0, [], [])], ev.Zero(0, "gpu", [1]), once("ONCE", "LOAD-ORDER")),
         ([], ev.Round(1, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
         ([], ev.Round(0, 0, 0, 0, 0, 0, "gpu"), {}),
-        ([], ev.Round(0, 1, 0, 0, 0, 0, "gpu"), {}),
-        ([ev.Round(0, 1, 0, 0, 0, 0, "gpu")] * 2, ev.Round(0, 1, 0, 0, 0, 0, "gpu"), once("PROGRESS")),
+        ([], IDLE, {}),
+        ([IDLE] * 2, IDLE, once("PROGRESS")),
         ([], ev.Submit("1", 0, 4), once("ONCE")),
     ],
 )

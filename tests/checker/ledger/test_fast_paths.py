@@ -4,6 +4,7 @@ import importlib.util
 import random
 import shutil
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import header
 
 from kvfence.checker.ledger.kernels.kernels import kernels
 from kvfence.checker.ledger.ledger import Ledger
@@ -20,12 +22,7 @@ from kvfence.checker.ledger.state.violation import Violation
 from kvfence.spec import events as ev
 from kvfence.spec.packed import ints, pack
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 5, null=0), ev.Pool("cpu", 4)),
-    groups=(ev.Group("gpu", 2), ev.Group("gpu", 2, window=3)),
-    depth=2,
-)
+HEADER = header(ev.Group("gpu", 2), ev.Group("gpu", 2, window=3), gpu=5, cpu=4, depth=2)
 NEVER = 10**9
 
 pools = st.sampled_from(["gpu", "cpu"])
@@ -53,18 +50,8 @@ def transfers(draw: st.DrawFn) -> ev.Queue:
     ends = ("gpu", "cpu") if store else ("cpu", "gpu")
     at = [draw(few) for _ in src] if draw(st.booleans()) else []
     kind = "store" if store else "load"
-    return ev.Queue(
-        draw(ids),
-        draw(ids),
-        kind,
-        ends[0],
-        src,
-        ends[1],
-        dst,
-        keys,
-        draw(st.sampled_from(["", "1", "2"])),
-        at=at,
-    )
+    owner = draw(st.sampled_from(["", "1", "2"]))
+    return ev.Queue(draw(ids), draw(ids), kind, ends[0], src, ends[1], dst, keys, owner, at=at)
 
 
 anything: st.SearchStrategy[ev.Event] = st.one_of(
@@ -97,13 +84,9 @@ def state(ledger: Ledger) -> object:
         [
             (
                 list(pool.words),
-                pool.free,
-                pool.drift,
+                attrgetter("free", "drift", "labelled", "frozen", "stale")(pool),
                 [(slot, pool.label_of(slot)) for slot in pool.labelled_slots()],
-                pool.labelled,
                 pool.counts and pool.counts.counts(),
-                pool.frozen,
-                pool.stale,
                 {name: (holder.slots, holder.reaches()) for name, holder in pool.holders.items()},
             )
             for pool in state.pools.values()

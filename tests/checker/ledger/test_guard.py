@@ -9,17 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from twins import header
 
 from kvfence.checker.ledger.guard.guard import BURST, MOST_ERRORS, Guard, GuardMode
 from kvfence.checker.ledger.state.violation import InvariantViolation, Violation
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 64, null=0), ev.Pool("cpu", 64)),
-    groups=(ev.Group("gpu", 16),),
-    ranks=2,
-)
+HEADER = header(ev.Group("gpu", 16), gpu=64, cpu=64, ranks=2)
 SOUND: list[ev.Event] = [
     ev.Alloc("gpu", "req:1.0", [1, 2], free=61),
     ev.Free("gpu", "req:1.0", [2, 1], free=63),

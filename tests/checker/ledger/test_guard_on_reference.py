@@ -72,10 +72,8 @@ def test_recordings_of_a_faulty_design_show_what_the_guard_found(design: str, tm
     first = check_trace(recordings[0], limit=None)
     (violation,) = first.violations
     assert violation.number == first.events - 1
-    assert (violation.invariant, violation.condition) == (
-        guard.faults[0].invariant,
-        guard.faults[0].condition,
-    )
+    fault = guard.faults[0]
+    assert (violation.invariant, violation.condition) == (fault.invariant, fault.condition)
 
 
 @pytest.mark.parametrize("extra", [{}, FAILING, SLIDING_AHEAD], ids=["plain", "failing", "sliding"])

@@ -106,55 +106,49 @@ def test_a_violation_can_be_written_and_read() -> None:
     assert msgspec.json.decode(msgspec.json.encode(violation), type=Violation) == violation
 
 
-# Each fault is told once.
+# Each fault is reported once.
 
 
-@pytest.mark.parametrize(
-    ("faulty", "invariant", "after"),
-    [
-        pytest.param(
-            [*OPEN_STORE, ev.Free("cpu", "op:0.0", [2], free=6)],
-            "FREEZE",
-            [ev.Alloc("cpu", "op:1.0", [2], free=5), *END_STORE, ev.Free("cpu", "op:1.0", [2], free=6)],
-            id="a slot freed during a transfer is free",
-        ),
-        pytest.param(
-            [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Alloc("gpu", "req:2.0", [1], free=5)],
-            "CONSERVE",
-            [
-                ev.Alloc("gpu", "req:3.0", [2], free=4),
-                ev.Free("gpu", "req:2.0", [1]),
-                ev.Free("gpu", "req:1.0", [1]),
-            ],
-            id="a slot given away twice has two holders",
-        ),
-        pytest.param(
-            [ev.Alloc("gpu", "req:1.0", [1], free=3)],
-            "CONSERVE",
-            [ev.Alloc("gpu", "req:1.0", [2], free=2), ev.Free("gpu", "req:1.0", [1, 2], free=4)],
-            id="a wrong count stays off by as much",
-        ),
-        pytest.param(
-            [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Retire("1", 0)],
-            "NO-LEAK",
-            [ev.Alloc("gpu", "req:2.0", [2], free=5), ev.Free("gpu", "req:2.0", [2], free=6), ev.Quiesce()],
-            id="what leaked stays leaked",
-        ),
-        pytest.param(
-            [*OPEN_STORE, ev.Label("cpu", [2], [11])],
-            "USE-READY",
-            [*END_STORE, ev.Free("cpu", "op:0.0", [2], free=6), ev.Evict("cpu", [2])],
-            id="a slot labelled too early is labelled",
-        ),
-        pytest.param(
-            [*OPEN_STORE, ev.Queue(0, 1, "store", "gpu", [1], "cpu", [2], [12])],
-            "ONCE",
-            [ev.Issue(0, 1), ev.Report(0, 1, 0), ev.Complete(0, 1), ev.Free("cpu", "op:0.0", [2], free=6)],
-            id="a transfer whose id was taken is over",
-        ),
-    ],
-)
-def test_a_fault_is_told_once(faulty: list[ev.Event], invariant: str, after: list[ev.Event]) -> None:
+FAULTS: dict[str, tuple[list[ev.Event], str, list[ev.Event]]] = {
+    "a slot freed during a transfer is free": (
+        [*OPEN_STORE, ev.Free("cpu", "op:0.0", [2], free=6)],
+        "FREEZE",
+        [ev.Alloc("cpu", "op:1.0", [2], free=5), *END_STORE, ev.Free("cpu", "op:1.0", [2], free=6)],
+    ),
+    "a slot given away twice has two holders": (
+        [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Alloc("gpu", "req:2.0", [1], free=5)],
+        "CONSERVE",
+        [
+            ev.Alloc("gpu", "req:3.0", [2], free=4),
+            ev.Free("gpu", "req:2.0", [1]),
+            ev.Free("gpu", "req:1.0", [1]),
+        ],
+    ),
+    "a wrong count stays off by as much": (
+        [ev.Alloc("gpu", "req:1.0", [1], free=3)],
+        "CONSERVE",
+        [ev.Alloc("gpu", "req:1.0", [2], free=2), ev.Free("gpu", "req:1.0", [1, 2], free=4)],
+    ),
+    "what leaked stays leaked": (
+        [ev.Alloc("gpu", "req:1.0", [1], free=6), ev.Retire("1", 0)],
+        "NO-LEAK",
+        [ev.Alloc("gpu", "req:2.0", [2], free=5), ev.Free("gpu", "req:2.0", [2], free=6), ev.Quiesce()],
+    ),
+    "a slot labelled too early is labelled": (
+        [*OPEN_STORE, ev.Label("cpu", [2], [11])],
+        "USE-READY",
+        [*END_STORE, ev.Free("cpu", "op:0.0", [2], free=6), ev.Evict("cpu", [2])],
+    ),
+    "a transfer whose id was taken is over": (
+        [*OPEN_STORE, ev.Queue(0, 1, "store", "gpu", [1], "cpu", [2], [12])],
+        "ONCE",
+        [ev.Issue(0, 1), ev.Report(0, 1, 0), ev.Complete(0, 1), ev.Free("cpu", "op:0.0", [2], free=6)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("faulty", "invariant", "after"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_is_reported_once(faulty: list[ev.Event], invariant: str, after: list[ev.Event]) -> None:
     assert judge(Ledger(HEADER), [*faulty, *after]) == [invariant]
 
 

@@ -1,16 +1,10 @@
 """Each rule about pools has a passing and a failing twin, and the failing one names that invariant."""
 
-import pytest
+from twins import accepted, admit, complete, header, invariants, issue, rejected, report, step, store
 
-from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4), ev.Group("gpu", 4, window=6)),
-    depth=2,
-)
+HEADER = header(ev.Group("gpu", 4), ev.Group("gpu", 4, window=6), depth=2)
 
 
 def alloc(holder: str, slots: list[int], free: int = -1, **place: int) -> ev.Alloc:
@@ -30,38 +24,23 @@ def free(holder: str, slots: list[int], free: int = -1) -> ev.Free:
 
 ALLOC = [alloc("req:1.0", [1, 2], free=5)]
 CACHED = [*ALLOC, ev.Label("gpu", [1, 2], [11, 12]), free("req:1.0", [2, 1], free=7)]
-STORING = [
-    *ALLOC,
-    touch("op:0.0", [1]),
-    ev.Alloc("cpu", "op:0.0", [3]),
-    ev.Queue(0, 0, "store", "gpu", [1], "cpu", [3], [11]),
-]
-STORED = [*STORING, ev.Issue(0, 0), ev.Report(0, 0, 0), ev.Complete(0, 0)]
-FAILED_STORE = [*STORING, ev.Issue(0, 0), ev.Report(0, 0, 0, ok=False), ev.Complete(0, 0, ok=False)]
+STORING = [*ALLOC, touch("op:0.0", [1]), ev.Alloc("cpu", "op:0.0", [3]), store(0, [1], [3], [11])]
+STORED = [*STORING, issue(), report(0), complete()]
+FAILED_STORE = [*STORING, issue(), report(0, ok=False), complete(ok=False)]
 ON_CPU = [*STORED, ev.Label("cpu", [3], [11], op=0), ev.Free("cpu", "op:0.0", [3]), free("op:0.0", [1])]
 PINNED = [*ON_CPU, ev.Touch("cpu", "hit:2.0", [3])]
 PROMISED = [*PINNED, ev.Lookup("2", 0, 0, 4, "cpu", [3])]
-RUNNING = [
-    ev.Submit("1", 0, 8),
-    ev.Admit("1", 0, 0, 0, 8, 8),
-    alloc("req:1.0", [1, 2]),
-    ev.Dispatch(0, ["1"], [8]),
-]
-SHARED = [
-    *RUNNING,
-    ev.Process(0),
-    ev.Label("gpu", [1], [11]),
-    touch("req:2.0", [1]),
-    ev.Dispatch(1, ["1"], [1]),
-]
+RUNNING = [ev.Submit("1", 0, 8), admit(0, 0, 8, 8), alloc("req:1.0", [1, 2]), step(0, 8)]
+SHARED = [*RUNNING, ev.Process(0), ev.Label("gpu", [1], [11]), touch("req:2.0", [1]), step(1, 1)]
+LEFT = [*SHARED, free("req:1.0", [1])]
 # Window of 6 tokens, blocks of 4: token 12 reads tokens 7 to 12, which are in blocks 1 to 3.
 SLIDING = [
     ev.Submit("1", 0, 12),
-    ev.Admit("1", 0, 0, 0, 12, 12),
+    admit(0, 0, 12, 12),
     alloc("req:1.0", [1, 2, 3, 4], group=1),
-    ev.Dispatch(0, ["1"], [12]),
+    step(0, 12),
     ev.Process(0),
-    ev.Dispatch(1, ["1"], [1]),
+    step(1, 1),
 ]
 
 TWINS = [
@@ -138,7 +117,7 @@ TWINS = [
     ("a slot it failed to fill has no label", FAILED_STORE, None, ev.Label("cpu", [3], [11]), "FAIL-CLOSED"),
     (
         "a store from before a reset brings nothing back",
-        [*STORED, ev.Reset(ok=True, pools=["gpu", "cpu"])],
+        [*STORED, ev.Reset(True, ["gpu", "cpu"])],
         ev.Free("cpu", "op:0.0", [3]),
         ev.Label("cpu", [3], [11], op=0),
         "RESET",
@@ -152,7 +131,7 @@ TWINS = [
     ),
     (
         "a table from before a reset is not published",
-        [*ALLOC, ev.Reset(ok=True, pools=["gpu"]), alloc("req:2.0", [3])],
+        [*ALLOC, ev.Reset(True, ["gpu"]), alloc("req:2.0", [3])],
         ev.Label("gpu", [3], [13]),
         ev.Label("gpu", [1], [11]),
         "RESET",
@@ -175,23 +154,11 @@ TWINS = [
         "FREEZE",
     ),
     ("a shared slot may be left", SHARED, free("req:1.0", [1]), free("req:1.0", [2]), "FREEZE"),
-    (
-        "a slot left too early is frozen for the others",
-        [*SHARED, free("req:1.0", [1])],
-        ev.Dispatch(2, ["1"], [1]),
-        free("req:2.0", [1]),
-        "FREEZE",
-    ),
-    (
-        "and no longer than until the step is over",
-        [*SHARED, free("req:1.0", [1]), ev.Process(1)],
-        free("req:2.0", [1]),
-        None,
-        "",
-    ),
+    ("a slot left too early is frozen for the others", LEFT, step(2, 1), free("req:2.0", [1]), "FREEZE"),
+    ("and no longer than until the step is over", [*LEFT, ev.Process(1)], free("req:2.0", [1]), None, ""),
     (
         "and the others hold it when the step is over",
-        [*SHARED, free("req:1.0", [1]), ev.Process(1)],
+        [*LEFT, ev.Process(1)],
         None,
         alloc("req:3.0", [1]),
         "CONSERVE",
@@ -203,7 +170,7 @@ TWINS = [
             ev.Submit("2", 0, 8),
             ev.Admit("2", 0, 0, 0, 8, 8),
             alloc("req:2.0", [3, 4]),
-            ev.Dispatch(0, ["2"], [8]),
+            step(0, 8, "2"),
         ],
         ev.Free("cpu", "hit:2.0", [3]),
         free("req:2.0", [4]),
@@ -212,7 +179,7 @@ TWINS = [
     ("a window leaves blocks behind", SLIDING, free("req:1.0", [1]), free("req:1.0", [2]), "FREEZE"),
     (
         "a window slides by processed steps only",
-        [*SLIDING[:3], ev.Dispatch(0, ["1"], [12]), ev.Dispatch(1, ["1"], [1])],
+        [*SLIDING[:3], step(0, 12), step(1, 1)],
         None,
         free("req:1.0", [1]),
         "FREEZE",
@@ -222,25 +189,17 @@ TWINS = [
 
 def judge(events: list[ev.Event]) -> list[str]:
     """The invariants that ``events`` violate, in order; the same whether fast paths are taken or not."""
-    found, slowly = (
-        [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
-        for ledger in (Ledger(HEADER), Ledger(HEADER, fast_paths=False))
-    )
-    assert found == slowly
+    found = invariants(events, HEADER)
+    assert found == invariants(events, HEADER, fast_paths=False)
     return found
 
 
-@pytest.mark.parametrize(
-    ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
-)
+@accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
     assert judge([*before, sound]) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "faulty", "invariant"),
-    [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
-)
+@rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
     assert judge([*before, faulty]) == [invariant]
 

@@ -3,16 +3,18 @@
 from typing import Any
 
 import pytest
+import twins as tw
 
 from kvfence.checker.ledger.ledger import Ledger
 from kvfence.checker.ledger.rules.progress import STALLED
 from kvfence.checker.ledger.state.attention_window import blocks_read, last_reader, most_blocks_read
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 12, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4), ev.Group("gpu", 8, window=11), ev.Group("gpu", 4, kind="recurrent")),
+HEADER = tw.header(
+    ev.Group("gpu", 4),
+    ev.Group("gpu", 8, window=11),
+    ev.Group("gpu", 4, kind="recurrent"),
+    gpu=12,
     ranks=2,
     depth=2,
 )
@@ -36,95 +38,83 @@ PINNED: list[ev.Event] = [*CACHED, ev.Touch("cpu", "hit:1.0", [0, 1, 2, 3])]
 LOADING: list[ev.Event] = [
     *CACHED,
     ev.Touch("cpu", "hit:1.0", [0, 1]),
-    ev.Lookup("1", 0, 0, 8, "cpu", [0, 1]),
+    tw.lookup(0, 8, "cpu", [0, 1]),
     ev.Alloc("gpu", "req:1.0", [1, 2, 3]),
-    ev.Admit("1", 0, 0, 8, 4, 12),
+    tw.admit(0, 8, 4, 12),
     ev.Touch("cpu", "op:0.0", [0, 1]),
     ev.Touch("gpu", "op:0.0", [1, 2]),
-    ev.Queue(0, 0, "load", "cpu", [0, 1], "gpu", [1, 2], [10, 11], req="1", at=[0, 1]),
+    tw.load(0, [0, 1], [1, 2], [10, 11], req="1", at=[0, 1]),
     ev.Free("cpu", "hit:1.0", [0, 1]),
-    ev.Issue(0, 0),
+    tw.issue(),
 ]
-HALF: list[ev.Event] = [*LOADING, ev.Failed(0, 0, 0, [2]), ev.Report(0, 0, 0, ok=False), ev.Report(0, 0, 1)]
-HALF_OVER: list[ev.Event] = [*HALF, ev.Complete(0, 0, ok=False)]
+HALF: list[ev.Event] = [*LOADING, tw.failed(0, [2]), tw.report(0, ok=False), tw.report(1)]
+HALF_OVER: list[ev.Event] = [*HALF, tw.complete(ok=False)]
 RELEASED: list[ev.Event] = [ev.Free("cpu", "op:0.0", [0, 1]), ev.Free("gpu", "op:0.0", [1, 2])]
-LANDED: list[ev.Event] = [*LOADING, ev.Report(0, 0, 0), ev.Report(0, 0, 1), ev.Complete(0, 0), *RELEASED]
+LANDED: list[ev.Event] = [*LOADING, tw.report(0), tw.report(1), tw.complete(), *RELEASED]
 ASKED: list[ev.Event] = [ev.Submit("1", 0, 16), ev.Submit("2", 0, 16), ev.Ask(5, "1", 0, "cpu", [10, 11])]
 TABLE: list[ev.Event] = [ev.Submit("1", 0, 40), ev.Alloc("gpu", "req:1.0", [1, 2, 3], group=1, at=1)]
-STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), ev.Dispatch(0, ["1"], [4])]
+STEP: list[ev.Event] = [ev.Submit("1", 0, 8), ev.Alloc("gpu", "req:1.0", [1]), tw.step(0, 4)]
 CRAMPED: list[ev.Event] = [
     *(ev.Submit(name, 0, 8) for name in "123"),
     *(ev.Alloc("gpu", f"req:{name}.0", [slot]) for slot, name in enumerate("123", 1)),
-    ev.Dispatch(0, ["1", "2", "3"], [4, 4, 4]),
+    tw.step(0, 4, "1", "2", "3"),
     ev.Preempt("3", 0, why="room"),
 ]
-VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), ev.Decide(0, 0, 0, "commit")]
+VOTED: list[ev.Event] = [*LOADING, ev.Reserve(0, 0, 0), ev.Reserve(0, 0, 1), tw.decide(0, "commit")]
 STALL: list[ev.Event] = [*LANDED, *[ev.Round(ready=1)] * (STALLED - 1)]
 REGISTERED: list[ev.Event] = [ev.Register("cpu", 0, 0), ev.Register("cpu", 0, 1)]
 
-TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] = [
+TWINS: list[tw.Twin] = [
     # Geometry.
-    (
-        "a full group reads all",
-        TABLE,
-        ev.Geometry("1", 0, 0, 9, needed=3),
-        ev.Geometry("1", 0, 0, 9, needed=2),
-        "GEOMETRY",
-    ),
-    (
-        "a window, unaligned",
-        TABLE,
-        ev.Geometry("1", 0, 1, 21, needed=2),
-        ev.Geometry("1", 0, 1, 21, needed=3),
-        "GEOMETRY",
-    ),
+    ("a full group reads all", TABLE, tw.geometry(0, 9, needed=3), tw.geometry(0, 9, needed=2), "GEOMETRY"),
+    ("a window, unaligned", TABLE, tw.geometry(1, 21, needed=2), tw.geometry(1, 21, needed=3), "GEOMETRY"),
     (
         "a recurrent group reads one",
         TABLE,
-        ev.Geometry("1", 0, 2, 9, needed=1),
-        ev.Geometry("1", 0, 2, 9, needed=3),
+        tw.geometry(2, 9, needed=1),
+        tw.geometry(2, 9, needed=3),
         "GEOMETRY",
     ),
     (
         "a bound allows for any start",
         TABLE,
-        ev.Geometry("1", 0, 1, 0, bound=3),
-        ev.Geometry("1", 0, 1, 0, bound=2),
+        tw.geometry(1, 0, bound=3),
+        tw.geometry(1, 0, bound=2),
         "GEOMETRY",
     ),
     (
         "null blocks do not count",
         TABLE,
-        ev.Geometry("1", 0, 1, 24, at=0, slots=[0, 1, 2, 3], held=3),
-        ev.Geometry("1", 0, 1, 24, at=0, slots=[0, 1, 2, 3], held=4),
+        tw.geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=3),
+        tw.geometry(1, 24, at=0, slots=[0, 1, 2, 3], held=4),
         "GEOMETRY",
     ),
     (
         "what is kept is what is read",
         TABLE,
-        ev.Geometry("1", 0, 1, 27, at=2, slots=[2, 3]),
-        ev.Geometry("1", 0, 1, 25, at=2, slots=[2, 3]),
+        tw.geometry(1, 27, at=2, slots=[2, 3]),
+        tw.geometry(1, 25, at=2, slots=[2, 3]),
         "GEOMETRY",
     ),
     (
         "a table is the request's",
         [*TABLE, ev.Alloc("gpu", "req:9.0", [4])],
-        ev.Geometry("1", 0, 1, 26, at=1, slots=[1, 2, 3]),
-        ev.Geometry("1", 0, 1, 26, at=1, slots=[4, 2, 3]),
+        tw.geometry(1, 26, at=1, slots=[1, 2, 3]),
+        tw.geometry(1, 26, at=1, slots=[4, 2, 3]),
         "GEOMETRY",
     ),
     (
         "a hit has every group's window",
         PINNED,
-        ev.Lookup("1", 0, 0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
-        ev.Lookup("1", 0, 0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
+        tw.lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 1, 1]),
+        tw.lookup(0, 8, "cpu", [0, 1, 2, 3], [2, 2, 0]),
         "GEOMETRY",
     ),
     (
         "a hit ends with a block",
         [*PINNED, ev.Unlabel("cpu", [1], "test"), ev.Label("cpu", [1], [10], group=1)],
         None,
-        ev.Lookup("1", 0, 0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
+        tw.lookup(0, 4, "cpu", [0, 1, 2, 3], [1, 2, 1]),
         "GEOMETRY",
     ),
     # Host memory.
@@ -172,7 +162,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            ev.Queue(1, 0, "load", "cpu", [5], "gpu", [5], [17]),
+            tw.load(1, [5], [5], [17]),
         ],
         ev.Describe(1, 0, 3),
         ev.Describe(1, 0, 4),
@@ -185,8 +175,8 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
             ev.Describe(0, 0, 4),
             ev.Alloc("gpu", "op:1.0", [5]),
             ev.Alloc("cpu", "op:1.0", [5]),
-            ev.Queue(1, 0, "load", "cpu", [5], "gpu", [5], [17]),
-            ev.Report(0, 0, 0),
+            tw.load(1, [5], [5], [17]),
+            tw.report(0),
         ],
         ev.Describe(1, 0, 4),
         ev.Describe(2, 0, 4),
@@ -224,7 +214,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     ("not before", CACHED, None, ev.Cleared("cpu"), "EVENTS"),
     # Progress.
     ("two idle rounds may be", STALL[:-1], ev.Round(ready=1), None, ""),
-    ("a third finds all as it was", STALL, ev.Dispatch(0, ["1"], [4]), ev.Round(ready=1), "PROGRESS"),
+    ("a third finds all as it was", STALL, tw.step(0, 4), ev.Round(ready=1), "PROGRESS"),
     ("a round that sees something else", STALL, ev.Round(running=1), None, ""),
     ("nobody could run", STALL, ev.Round(parked=1), None, ""),
     (
@@ -238,11 +228,11 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     (
         "a tier full of mirrors has no room for ever",
         [*FULL, ev.Touch("cpu", "mirror:4.0", [4]), ev.Free("cpu", "op:8.0", [4])],
-        ev.Drop("1", 0, 0, 1, "resident"),
-        ev.Drop("1", 0, 0, 1, "tier_full"),
+        tw.drop(0, 1, "resident"),
+        tw.drop(0, 1, "tier_full"),
         "PROGRESS",
     ),
-    ("a transfer gives its slot back", FULL, ev.Drop("1", 0, 0, 1, "tier_full"), None, ""),
+    ("a transfer gives its slot back", FULL, tw.drop(0, 1, "tier_full"), None, ""),
     (
         "a victim's slots come back first",
         CRAMPED,
@@ -258,43 +248,31 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "",
     ),
     # Loads that fail in part.
-    ("the rest is valid", HALF_OVER, ev.Rollback("1", 0, 4), ev.Rollback("1", 0, 8), "FAIL-CLOSED"),
-    ("and is computed upon", [*HALF_OVER, ev.Rollback("1", 0, 4)], ev.Dispatch(0, ["1"], [8]), None, ""),
-    ("a failure is not good", HALF, ev.Complete(0, 0, ok=False), ev.Complete(0, 0), "FAIL-CLOSED"),
-    ("it is by group", LOADING, ev.Failed(0, 0, 0, [2]), ev.Failed(0, 0, 0, [2], group=1), "FAIL-CLOSED"),
-    ("of the transfer", LOADING, ev.Failed(0, 0, 1, [1]), ev.Failed(0, 0, 1, [3]), "FAIL-CLOSED"),
-    ("in time", LANDED, None, ev.Failed(0, 0, 0, [2]), "FAIL-CLOSED"),
-    ("of a rank that is", LOADING, ev.Failed(0, 0, 1, [1]), ev.Failed(0, 0, 2, [1]), "ONCE"),
+    ("the rest is valid", HALF_OVER, tw.rollback(4), tw.rollback(8), "FAIL-CLOSED"),
+    ("and is computed upon", [*HALF_OVER, tw.rollback(4)], tw.step(0, 8), None, ""),
+    ("a failure is not good", HALF, tw.complete(ok=False), tw.complete(), "FAIL-CLOSED"),
+    ("it is by group", LOADING, tw.failed(0, [2]), tw.failed(0, [2], group=1), "FAIL-CLOSED"),
+    ("of the transfer", LOADING, tw.failed(1, [1]), tw.failed(1, [3]), "FAIL-CLOSED"),
+    ("in time", LANDED, None, tw.failed(0, [2]), "FAIL-CLOSED"),
+    ("of a rank that is", LOADING, tw.failed(1, [1]), tw.failed(2, [1]), "ONCE"),
     (
         "before the rank says otherwise",
-        [*LOADING, ev.Report(0, 0, 0)],
-        ev.Failed(0, 0, 1, [1]),
-        ev.Failed(0, 0, 0, [1]),
+        [*LOADING, tw.report(0)],
+        tw.failed(1, [1]),
+        tw.failed(0, [1]),
         "FAIL-CLOSED",
     ),
     ("of something that is open", LOADING, None, ev.Failed(1, 0, 0, [1]), "ONCE"),
     (
         "what failed is a miss",
-        [
-            *HALF_OVER,
-            *RELEASED,
-            ev.Rollback("1", 0, 4),
-            ev.Submit("2", 0, 16),
-            ev.Touch("cpu", "hit:2.0", [0, 1]),
-        ],
+        [*HALF_OVER, *RELEASED, tw.rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0, 1])],
         None,
         ev.Lookup("2", 0, 0, 8, "cpu", [0, 1]),
         "FAIL-CLOSED",
     ),
     (
         "what landed is none",
-        [
-            *HALF_OVER,
-            *RELEASED,
-            ev.Rollback("1", 0, 4),
-            ev.Submit("2", 0, 16),
-            ev.Touch("cpu", "hit:2.0", [0]),
-        ],
+        [*HALF_OVER, *RELEASED, tw.rollback(4), ev.Submit("2", 0, 16), ev.Touch("cpu", "hit:2.0", [0])],
         ev.Lookup("2", 0, 0, 4, "cpu", [0]),
         None,
         "",
@@ -302,24 +280,24 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     (
         "rolled back, a request counts no step that is not under way",
         HALF_OVER,
-        ev.Rollback("1", 0, 4, ahead=0),
-        ev.Rollback("1", 0, 4, ahead=1),
+        tw.rollback(4, ahead=0),
+        tw.rollback(4, ahead=1),
         "COUNT",
     ),
     # Ranks.
-    ("all ranks commit", VOTED, ev.Decide(0, 0, 1, "commit"), ev.Decide(0, 0, 1, "abort"), "RANKS"),
-    ("what all reserved", VOTED[:-2], ev.Decide(0, 0, 0, "abort"), ev.Decide(0, 0, 0, "commit"), "RANKS"),
-    ("a rank decides once", VOTED, None, ev.Decide(0, 0, 0, "commit"), "ONCE"),
+    ("all ranks commit", VOTED, tw.decide(1, "commit"), tw.decide(1, "abort"), "RANKS"),
+    ("what all reserved", VOTED[:-2], tw.decide(0, "abort"), tw.decide(0, "commit"), "RANKS"),
+    ("a rank decides once", VOTED, None, tw.decide(0, "commit"), "ONCE"),
     ("is asked once", VOTED[:-2], ev.Reserve(0, 0, 1), ev.Reserve(0, 0, 0), "ONCE"),
-    ("before anybody commits", [*LOADING, ev.Decide(0, 0, 0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
+    ("before anybody commits", [*LOADING, tw.decide(0, "commit")], None, ev.Reserve(0, 0, 1), "RANKS"),
     (
         "a transfer that is aborted is not good",
-        [*LOADING, *(ev.Decide(0, 0, r, "abort") for r in (0, 1)), *(ev.Report(0, 0, r) for r in (0, 1))],
-        ev.Complete(0, 0, ok=False),
-        ev.Complete(0, 0),
+        [*LOADING, *(tw.decide(r, "abort") for r in (0, 1)), *(tw.report(r) for r in (0, 1))],
+        tw.complete(ok=False),
+        tw.complete(),
         "RANKS",
     ),
-    ("a rank exists that decides", VOTED, None, ev.Decide(0, 0, 2, "commit"), "ONCE"),
+    ("a rank exists that decides", VOTED, None, tw.decide(2, "commit"), "ONCE"),
     ("what is decided is open", VOTED, None, ev.Decide(1, 0, 0, "commit"), "ONCE"),
     # Questions.
     ("who asked gets the answer", ASKED, ev.Answer(5, "1", 0, 2), ev.Answer(5, "2", 0, 2), "ONCE"),
@@ -328,14 +306,7 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
     ("under an id of its own", ASKED, ev.Ask(6, "2", 0, "cpu", [10]), ev.Ask(5, "2", 0, "cpu", [10]), "ONCE"),
     (
         "not what failed",
-        [
-            *ASKED,
-            *CACHED[:-1],
-            *LOADING[6:-2],
-            ev.Issue(0, 0),
-            *HALF_OVER[-4:],
-            ev.Unlabel("cpu", [1], "failed"),
-        ],
+        [*ASKED, *CACHED[:-1], *LOADING[6:-2], tw.issue(), *HALF_OVER[-4:], ev.Unlabel("cpu", [1], "failed")],
         ev.Answer(5, "1", 0, 1),
         ev.Answer(5, "1", 0, 2),
         "FAIL-CLOSED",
@@ -346,33 +317,27 @@ TWINS: list[tuple[str, list[ev.Event], ev.Event | None, ev.Event | None, str]] =
         "a load comes after them",
         [
             *CACHED,
-            ev.Dispatch(0, [], []),
+            tw.empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7, 8]),
             ev.Touch("cpu", "op:1.0", [0]),
         ],
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [8], [10]),
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [7], [10]),
+        tw.load(1, [0], [8], [10]),
+        tw.load(1, [0], [7], [10]),
         "LOAD-ORDER",
     ),
-    (
-        "not under them",
-        [*LOADING, ev.Dispatch(0, [], [])],
-        ev.Zero(0, "gpu", [3]),
-        ev.Zero(0, "gpu", [2]),
-        "LOAD-ORDER",
-    ),
+    ("not under them", [*LOADING, tw.empty(0)], ev.Zero(0, "gpu", [3]), ev.Zero(0, "gpu", [2]), "LOAD-ORDER"),
     (
         "when they are written, they are over",
         [
             *CACHED,
-            ev.Dispatch(0, [], []),
+            tw.empty(0),
             ev.Zero(0, "gpu", [7]),
             ev.Alloc("gpu", "op:1.0", [7]),
             ev.Touch("cpu", "op:1.0", [0]),
             ev.Process(0),
         ],
-        ev.Queue(1, 0, "load", "cpu", [0], "gpu", [7], [10]),
+        tw.load(1, [0], [7], [10]),
         None,
         "",
     ),
@@ -392,22 +357,14 @@ def judge(events: list[ev.Event], **options: Any) -> list[str]:
     return found
 
 
-PASSING = [pytest.param(before, sound, id=name) for name, before, sound, _, _ in TWINS if sound is not None]
-FAILING = [
-    pytest.param(before, faulty, invariant, id=name)
-    for name, before, _, faulty, invariant in TWINS
-    if faulty is not None
-]
-
-
 @pytest.mark.parametrize("fast_paths", [True, False])
-@pytest.mark.parametrize(("before", "sound"), PASSING)
+@tw.accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event, fast_paths: bool) -> None:
     assert judge([*before, sound], fast_paths=fast_paths) == []
 
 
 @pytest.mark.parametrize("fast_paths", [True, False])
-@pytest.mark.parametrize(("before", "faulty", "invariant"), FAILING)
+@tw.rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str, fast_paths: bool) -> None:
     assert judge([*before, faulty], fast_paths=fast_paths) == [invariant]
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from twins import header
 
 from kvfence.checker.ledger.check import check_trace
 from kvfence.checker.ledger.guard import recorder
@@ -18,12 +19,7 @@ from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.guard.recorder import Recorder
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 64, null=0), ev.Pool("cpu", 64)),
-    groups=(ev.Group("gpu", 16),),
-    tier="cpu",
-)
+HEADER = header(ev.Group("gpu", 16), gpu=64, cpu=64, tier="cpu")
 LONG = ev.Header(producer="test", pools=(ev.Pool("gpu", 100_000), ev.Pool("cpu", 64)))
 FAULT = ev.Alloc("gpu", "req:2.0", [1])
 BEGIN: list[ev.Event] = [
@@ -44,6 +40,13 @@ def steps(count: int, first: int = 0) -> list[ev.Event]:
 def only(folder: Path) -> Path:
     """The one recording in ``folder``."""
     (path,) = folder.iterdir()
+    return path
+
+
+def written(guard: Guard) -> Path:
+    """The recording that ``guard`` writes now."""
+    path = guard.record()
+    assert path is not None
     return path
 
 
@@ -83,9 +86,7 @@ def test_every_recording_of_a_run_holds_wherever_it_begins(tmp_path: Path, last:
     events = [*BEGIN, *steps(20), ev.Free("gpu", "req:1.0", [2]), *steps(3, 20)]
     for event in events:
         guard(event)
-        path = guard.record()
-        assert path is not None
-        report = check_trace(path)
+        report = check_trace(written(guard))
         assert report.verdict == "holds", report.violations
         assert report.events >= min(last, guard.events)
 
@@ -101,8 +102,7 @@ def test_recordings_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     guard = Guard("count", HEADER, recorder=Recorder(folder))
     guard(FAULT)
-    path = guard.record()
-    assert path is not None
+    path = written(guard)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
@@ -126,8 +126,7 @@ def test_the_oldest_recordings_go_first_and_other_files_stay(tmp_path: Path) -> 
 def test_a_recording_is_no_longer_than_allowed(tmp_path: Path) -> None:
     guard = Guard("count", HEADER, recorder=Recorder(tmp_path, max_bytes=1 << 14))
     guard.batch([*BEGIN, *steps(5000)])
-    path = guard.record()
-    assert path is not None
+    path = written(guard)
     assert path.stat().st_size <= 1 << 14
     assert check_trace(path).events > 10
 
@@ -138,8 +137,7 @@ def test_events_with_many_slots_count_for_more(tmp_path: Path) -> None:
         slots = list(range(number * 1000, number * 1000 + 20_000))
         guard(ev.Alloc("gpu", f"req:{number}.0", slots))
         guard(ev.Free("gpu", f"req:{number}.0", slots))
-    path = guard.record()
-    assert path is not None
+    path = written(guard)
     assert path.stat().st_size <= 1 << 20
     assert check_trace(path).verdict == "holds"
 
@@ -227,8 +225,7 @@ def test_impossible_limits_are_refused(tmp_path: Path) -> None:
 def test_the_snapshot_is_in_the_header(tmp_path: Path) -> None:
     guard = Guard("count", HEADER, recorder=Recorder(tmp_path, last=10))
     guard.batch([*BEGIN, *steps(50)])
-    path = guard.record()
-    assert path is not None
+    path = written(guard)
     header = json.loads(path.read_text().partition("\n")[0])
     gpu = header["snapshot"]["pools"][0]
     assert gpu["holders"] == [{"name": "req:1.0", "slots": [1, 2]}]

@@ -1,16 +1,10 @@
 """Each rule about requests and steps has a passing and a failing twin that names that invariant."""
 
-import pytest
+from twins import accepted, admit, cursor, drop, empty, finish, header, invariants, lookup, rejected, step
 
-from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4),),
-    depth=2,
-)
+HEADER = header(ev.Group("gpu", 4), depth=2)
 
 CACHED = [
     ev.Alloc("cpu", "op:0.0", [1, 2, 3]),
@@ -19,102 +13,68 @@ CACHED = [
     ev.Submit("1", 0, 16),
 ]
 PINNED = [*CACHED, ev.Touch("cpu", "hit:1.0", [1, 2])]
-PROMISED = [*PINNED, ev.Lookup("1", 0, 0, 8, "cpu", [1, 2])]
-REPEATED = [*PROMISED, ev.Touch("cpu", "hit:1.0", [3]), ev.Lookup("1", 0, 0, 12, "cpu", [1, 2, 3])]
-SHORTER = [*PROMISED, ev.Lookup("1", 0, 0, 4, "cpu", [1])]
-ADMITTED = [ev.Submit("1", 0, 9), ev.Admit("1", 0, 0, 0, 9, 9), ev.Alloc("gpu", "req:1.0", [1, 2, 3])]
-RUN = [*ADMITTED, ev.Dispatch(0, ["1"], [9])]
+PROMISED = [*PINNED, lookup(0, 8, "cpu", [1, 2])]
+REPEATED = [*PROMISED, ev.Touch("cpu", "hit:1.0", [3]), lookup(0, 12, "cpu", [1, 2, 3])]
+SHORTER = [*PROMISED, lookup(0, 4, "cpu", [1])]
+ADMITTED = [ev.Submit("1", 0, 9), admit(0, 0, 9, 9), ev.Alloc("gpu", "req:1.0", [1, 2, 3])]
+RUN = [*ADMITTED, step(0, 9)]
+TWO_STEPS = [*RUN, step(1, 1)]
 DONE = [*RUN, ev.Process(0)]
-FINISHED = [*DONE, ev.Finish("1", 0, "stop", 9), ev.Free("gpu", "req:1.0", [3, 2, 1])]
-COVERED = [*FINISHED[:-2], ev.Drop("1", 0, 0, 2, "resident"), *FINISHED[-2:]]
+DROPPED = [*DONE, drop(0, 2, "lazy")]
+FINISHED = [*DONE, finish("stop", 9), ev.Free("gpu", "req:1.0", [3, 2, 1])]
+COVERED = [*FINISHED[:-2], drop(0, 2, "resident"), *FINISHED[-2:]]
 PREEMPTED = [*DONE, ev.Preempt("1", 0), ev.Free("gpu", "req:1.0", [3, 2, 1])]
 
 TWINS = [
     # Submit.
     ("an id is submitted once", [ev.Submit("1", 0, 9)], ev.Submit("1", 1, 9), ev.Submit("1", 0, 9), "ONCE"),
     ("a preempted one may be told again", PREEMPTED, ev.Submit("1", 1, 9), ev.Submit("1", 0, 9), "ONCE"),
-    (
-        "what is submitted acts",
-        [ev.Submit("1", 0, 9)],
-        ev.Lookup("1", 0, 0, 0),
-        ev.Lookup("2", 0, 0, 0),
-        "ONCE",
-    ),
+    ("what is submitted acts", [ev.Submit("1", 0, 9)], lookup(0, 0), ev.Lookup("2", 0, 0, 0), "ONCE"),
     (
         "what is gone does nothing",
         [*COVERED, ev.Retire("1", 0)],
         ev.Submit("1", 1, 9),
-        ev.Drop("1", 0, 0, 1, "lazy"),
+        drop(0, 1, "lazy"),
         "ONCE",
     ),
     # Lookup.
-    ("a promise is held", PINNED, ev.Lookup("1", 0, 0, 8, "cpu", [1, 2]), None, ""),
-    ("a promise without a pin", CACHED, None, ev.Lookup("1", 0, 0, 8, "cpu", [1, 2]), "PIN"),
+    ("a promise is held", PINNED, lookup(0, 8, "cpu", [1, 2]), None, ""),
+    ("a promise without a pin", CACHED, None, lookup(0, 8, "cpu", [1, 2]), "PIN"),
     (
         "what is promised is cached",
         [*CACHED, ev.Alloc("cpu", "hit:1.0", [4])],
         None,
-        ev.Lookup("1", 0, 0, 4, "cpu", [4]),
+        lookup(0, 4, "cpu", [4]),
         "PIN",
     ),
     (
         "a hit is no longer than the request",
         PINNED,
-        ev.Lookup("1", 0, 8, 8, "cpu", [1, 2]),
-        ev.Lookup("1", 0, 9, 8, "cpu", [1, 2]),
+        lookup(8, 8, "cpu", [1, 2]),
+        lookup(9, 8, "cpu", [1, 2]),
         "COUNT",
     ),
-    ("a hit is not negative", CACHED, ev.Lookup("1", 0, 8, 0), ev.Lookup("1", 0, -1, 0), "COUNT"),
-    (
-        "pins are what is promised",
-        PINNED,
-        ev.Lookup("1", 0, 0, 8, "cpu", [1, 2]),
-        ev.Lookup("1", 0, 0, 4, "cpu", [1]),
-        "PURE",
-    ),
-    ("a lookup may be repeated", PROMISED, ev.Lookup("1", 0, 0, 8, "cpu", [1, 2]), None, ""),
-    ("and find more", REPEATED, ev.Lookup("1", 0, 0, 12, "cpu", [1, 2, 3]), None, ""),
-    (
-        "and less, if pins go",
-        [*SHORTER, ev.Free("cpu", "hit:1.0", [2])],
-        ev.Lookup("1", 0, 0, 4, "cpu", [1]),
-        None,
-        "",
-    ),
-    ("pins that stay", SHORTER, ev.Free("cpu", "hit:1.0", [2]), ev.Lookup("1", 0, 0, 4, "cpu", [1]), "PURE"),
-    (
-        "pins that stay until admission",
-        SHORTER,
-        ev.Free("cpu", "hit:1.0", [2]),
-        ev.Admit("1", 0, 0, 4, 12, 16),
-        "PURE",
-    ),
+    ("a hit is not negative", CACHED, lookup(8, 0), lookup(-1, 0), "COUNT"),
+    ("pins are what is promised", PINNED, lookup(0, 8, "cpu", [1, 2]), lookup(0, 4, "cpu", [1]), "PURE"),
+    ("a lookup may be repeated", PROMISED, lookup(0, 8, "cpu", [1, 2]), None, ""),
+    ("and find more", REPEATED, lookup(0, 12, "cpu", [1, 2, 3]), None, ""),
+    ("and less, if pins go", [*SHORTER, ev.Free("cpu", "hit:1.0", [2])], lookup(0, 4, "cpu", [1]), None, ""),
+    ("pins that stay", SHORTER, ev.Free("cpu", "hit:1.0", [2]), lookup(0, 4, "cpu", [1]), "PURE"),
+    ("pins that stay until admission", SHORTER, ev.Free("cpu", "hit:1.0", [2]), admit(0, 4, 12, 16), "PURE"),
     # Admit.
-    ("tokens add up", PROMISED, ev.Admit("1", 0, 0, 8, 8, 16), ev.Admit("1", 0, 0, 8, 9, 16), "COUNT"),
-    (
-        "not by negative numbers",
-        PROMISED,
-        ev.Admit("1", 0, 0, 8, 8, 16),
-        ev.Admit("1", 0, 16, 8, -8, 16),
-        "COUNT",
-    ),
-    (
-        "no more than promised",
-        PROMISED,
-        ev.Admit("1", 0, 0, 4, 12, 16),
-        ev.Admit("1", 0, 0, 12, 4, 16),
-        "COUNT",
-    ),
+    ("tokens add up", PROMISED, admit(0, 8, 8, 16), admit(0, 8, 9, 16), "COUNT"),
+    ("not by negative numbers", PROMISED, admit(0, 8, 8, 16), admit(16, 8, -8, 16), "COUNT"),
+    ("no more than promised", PROMISED, admit(0, 4, 12, 16), admit(0, 12, 4, 16), "COUNT"),
     (
         "nothing without a promise",
         [*PROMISED, ev.Withdraw("1", 0)],
-        ev.Admit("1", 0, 0, 0, 16, 16),
-        ev.Admit("1", 0, 0, 8, 8, 16),
+        admit(0, 0, 16, 16),
+        admit(0, 8, 8, 16),
         "COUNT",
     ),
     (
         "a promise not taken is over",
-        [*PROMISED, ev.Admit("1", 0, 0, 0, 16, 16)],
+        [*PROMISED, admit(0, 0, 16, 16)],
         ev.Free("cpu", "hit:1.0", [1, 2]),
         None,
         "",
@@ -122,48 +82,18 @@ TWINS = [
     # Ends.
     ("a generation is preempted once", DONE, ev.Preempt("1", 0), None, ""),
     ("not after it finished", FINISHED, None, ev.Preempt("1", 0), "ONCE"),
-    ("a generation finishes once", DONE, ev.Finish("1", 0, "stop", 9), ev.Finish("1", 0, "stop", 8), "COUNT"),
-    ("not again", FINISHED, None, ev.Finish("1", 0, "abort", 9), "ONCE"),
-    (
-        "an unprocessed step is not confirmed",
-        RUN,
-        ev.Finish("1", 0, "abort", 0),
-        ev.Finish("1", 0, "abort", 9),
-        "COUNT",
-    ),
-    ("a preempted generation is not dispatched", PREEMPTED, ev.Dispatch(1, ["1"], [9]), None, ""),
-    (
-        "a finished request is not dispatched",
-        FINISHED,
-        ev.Dispatch(1, [], []),
-        ev.Dispatch(1, ["1"], [1]),
-        "ONCE",
-    ),
+    ("a generation finishes once", DONE, finish("stop", 9), finish("stop", 8), "COUNT"),
+    ("not again", FINISHED, None, finish("abort", 9), "ONCE"),
+    ("an unprocessed step is not confirmed", RUN, finish("abort", 0), finish("abort", 9), "COUNT"),
+    ("a preempted generation is not dispatched", PREEMPTED, step(1, 9), None, ""),
+    ("a finished request is not dispatched", FINISHED, empty(1), step(1, 1), "ONCE"),
     # Cursor.
-    (
-        "the cursor passes dropped blocks",
-        [*DONE, ev.Drop("1", 0, 0, 2, "lazy")],
-        ev.Cursor("1", 0, 2),
-        ev.Cursor("1", 0, 3),
-        "CURSOR",
-    ),
-    (
-        "the cursor passes no gap",
-        [*DONE, ev.Drop("1", 0, 1, 1, "lazy")],
-        ev.Drop("1", 0, 0, 1, "lazy"),
-        ev.Cursor("1", 0, 1),
-        "CURSOR",
-    ),
-    (
-        "the cursor goes on",
-        [*DONE, ev.Drop("1", 0, 0, 2, "lazy"), ev.Cursor("1", 0, 1)],
-        ev.Cursor("1", 0, 1),
-        ev.Cursor("1", 0, 0),
-        "CURSOR",
-    ),
+    ("the cursor passes dropped blocks", DROPPED, cursor(2), cursor(3), "CURSOR"),
+    ("the cursor passes no gap", [*DONE, drop(1, 1, "lazy")], drop(0, 1, "lazy"), cursor(1), "CURSOR"),
+    ("the cursor goes on", [*DROPPED, cursor(1)], cursor(1), cursor(0), "CURSOR"),
     (
         "a new generation begins again",
-        [*DONE, ev.Drop("1", 0, 0, 2, "lazy"), ev.Cursor("1", 0, 2), ev.Preempt("1", 0)],
+        [*DROPPED, cursor(2), ev.Preempt("1", 0)],
         ev.Cursor("1", 1, 0),
         ev.Cursor("1", 1, 2),
         "CURSOR",
@@ -176,57 +106,28 @@ TWINS = [
     ("a pin stays behind", PINNED, None, ev.Retire("1", 0), "NO-LEAK"),
     ("a promise stays open", PROMISED, None, ev.Retire("1", 0), "NO-LEAK"),
     # Steps.
-    (
-        "steps are numbered",
-        [*ADMITTED, ev.Dispatch(4, [], [])],
-        ev.Dispatch(5, ["1"], [9]),
-        ev.Dispatch(6, ["1"], [9]),
-        "ONCE",
-    ),
-    ("steps are no more than allowed", RUN, ev.Dispatch(1, ["1"], [1]), None, ""),
-    (
-        "steps run too far ahead",
-        [*RUN, ev.Dispatch(1, ["1"], [1])],
-        ev.Process(0),
-        ev.Dispatch(2, ["1"], [1]),
-        "ONCE",
-    ),
-    ("steps end in order", [*RUN, ev.Dispatch(1, ["1"], [1])], ev.Process(0), ev.Process(1), "ONCE"),
-    ("a step ends once", DONE, ev.Dispatch(1, ["1"], [1]), ev.Process(0), "ONCE"),
+    ("steps are numbered", [*ADMITTED, empty(4)], step(5, 9), step(6, 9), "ONCE"),
+    ("steps are no more than allowed", RUN, step(1, 1), None, ""),
+    ("steps run too far ahead", TWO_STEPS, ev.Process(0), step(2, 1), "ONCE"),
+    ("steps end in order", TWO_STEPS, ev.Process(0), ev.Process(1), "ONCE"),
+    ("a step ends once", DONE, step(1, 1), ev.Process(0), "ONCE"),
     # The whole.
-    (
-        "a reset clears what it says",
-        CACHED,
-        ev.Reset(ok=True, pools=["gpu", "cpu"]),
-        ev.Reset(ok=True, pools=["gpu"]),
-        "RESET",
-    ),
+    ("a reset clears what it says", CACHED, ev.Reset(True, ["gpu", "cpu"]), ev.Reset(True, ["gpu"]), "RESET"),
     ("a refused reset clears nothing", CACHED, ev.Reset(ok=False), None, ""),
     ("nothing is held when quiet", CACHED, ev.Quiesce(), None, ""),
     ("a held slot is not quiet", ADMITTED, None, ev.Quiesce(), "NO-LEAK"),
-    ("a step is not quiet", [ev.Dispatch(0, [], [])], ev.Process(0), ev.Quiesce(), "NO-LEAK"),
+    ("a step is not quiet", [empty(0)], ev.Process(0), ev.Quiesce(), "NO-LEAK"),
 ]
 
 
-def judge(events: list[ev.Event], header: ev.Header = HEADER) -> list[str]:
-    """The invariants that ``events`` violate, in order."""
-    ledger = Ledger(header)
-    return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
-
-
-@pytest.mark.parametrize(
-    ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
-)
+@accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
-    assert judge([*before, sound]) == []
+    assert invariants([*before, sound], HEADER) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "faulty", "invariant"),
-    [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
-)
+@rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
-    assert judge([*before, faulty]) == [invariant]
+    assert invariants([*before, faulty], HEADER) == [invariant]
 
 
 def test_a_trace_may_begin_in_the_middle() -> None:
@@ -239,10 +140,9 @@ def test_a_trace_may_begin_in_the_middle() -> None:
         ev.Cursor("8", 0, 0),
         ev.Retire("7", 3),
     ]
-    assert judge(events, ev.Header(producer="test", pools=(ev.Pool("gpu", 8),))) == []
+    assert invariants(events, ev.Header(producer="test", pools=(ev.Pool("gpu", 8),))) == []
 
 
 def test_without_groups_blocks_are_not_counted() -> None:
-    header = ev.Header(producer="test", pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)))
-    assert judge([*FINISHED, ev.Retire("1", 0)], header) == []
-    assert judge([*FINISHED, ev.Retire("1", 0)]) == ["FLUSH"]
+    assert invariants([*FINISHED, ev.Retire("1", 0)], header()) == []
+    assert invariants([*FINISHED, ev.Retire("1", 0)], HEADER) == ["FLUSH"]

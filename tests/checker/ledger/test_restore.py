@@ -26,6 +26,12 @@ EXAMPLES = {
 }
 
 
+def relayed(ledger: Ledger) -> Ledger:
+    """A ledger that goes on from a snapshot of ``ledger``, which was written and read."""
+    header = msgspec.structs.replace(ledger.header, snapshot=snapshot_of(ledger.state))
+    return Ledger(msgspec.json.decode(msgspec.json.encode(header), type=ev.Header))
+
+
 @pytest.mark.parametrize("invariant", EXAMPLES)
 def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) -> None:
     right, wrong = EXAMPLES[invariant]
@@ -36,8 +42,7 @@ def test_a_trace_is_judged_alike_wherever_a_snapshot_is_taken(invariant: str) ->
         ledger = Ledger(header)
         for event in events[:split]:
             assert ledger.apply(event) is None
-        told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
-        other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=ev.Header))
+        other = relayed(ledger)
         for event in events[split:]:
             one, two = ledger.apply(event), other.apply(event)
             assert (one and (one.invariant, one.condition)) == (two and (two.invariant, two.condition)), split
@@ -59,8 +64,7 @@ def test_a_promise_by_groups_is_known_after_a_snapshot() -> None:
         ev.Lookup("7", 0, 0, 32, "cpu", [0, 1, 2], counts=[2, 1]),
     ]
     assert [ledger.apply(event) for event in promised] == [None] * len(promised)
-    told = msgspec.structs.replace(header, snapshot=snapshot_of(ledger.state))
-    other = Ledger(msgspec.json.decode(msgspec.json.encode(told), type=ev.Header))
+    other = relayed(ledger)
     assert other.state.extra.promised == ledger.state.extra.promised == {"7.0": (0, 32, (2, 1))}
     for external, broken in ((32, None), (16, "GEOMETRY")):
         for judge in (ledger.copy(), other.copy()):
@@ -68,26 +72,15 @@ def test_a_promise_by_groups_is_known_after_a_snapshot() -> None:
             assert (found and found.invariant) == broken
 
 
+UNEQUAL = {"op": 1, "gen": 0, "kind": "store", "keys": []}
+UNEQUAL |= {"src_pool": "gpu", "src": [1], "dst_pool": "gpu", "dst": []}
 WRONG = {
     "a pool that is not there": {"pools": [{"name": "disk"}]},
     "a slot that is not there": {"pools": [{"name": "gpu", "holders": [{"name": "op:1.0", "slots": [9]}]}]},
     "a slot twice": {"pools": [{"name": "gpu", "holders": [{"name": "op:1.0", "slots": [2, 2]}]}]},
     "labels without tags": {"pools": [{"name": "gpu", "labelled": [1]}]},
     "a step of nobody": {"steps": [{"step": 1, "reqs": [["7", 0]], "tokens": [1]}]},
-    "a transfer of unequal sides": {
-        "transfers": [
-            {
-                "op": 1,
-                "gen": 0,
-                "kind": "store",
-                "src_pool": "gpu",
-                "src": [1],
-                "dst_pool": "gpu",
-                "dst": [],
-                "keys": [],
-            }
-        ]
-    },
+    "a transfer of unequal sides": {"transfers": [UNEQUAL]},
     "packed numbers of an odd length": {"pools": [{"name": "gpu", "bad": "AAA="}]},
 }
 
@@ -128,13 +121,7 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize(
     ("state", "known"),
-    [
-        (Request, KnownRequest),
-        (Op, KnownTransfer),
-        (Holder, KnownHolder),
-        (PoolState, KnownPool),
-        (Extra, Rarer),
-    ],
+    [*zip(DERIVED, (KnownRequest, KnownTransfer, KnownHolder, KnownPool, Rarer), strict=True)],
 )
 def test_whatever_the_ledger_state_has_is_in_a_snapshot_or_follows_from_it(
     state: type, known: type[msgspec.Struct]

@@ -1,28 +1,10 @@
 """Each rule about transfers has a passing and a failing twin, and the failing one names that invariant."""
 
-import pytest
+import twins as tw
 
-from kvfence.checker.ledger.ledger import Ledger
 from kvfence.spec import events as ev
 
-HEADER = ev.Header(
-    producer="test",
-    pools=(ev.Pool("gpu", 8, null=0), ev.Pool("cpu", 6)),
-    groups=(ev.Group("gpu", 4),),
-    ranks=2,
-)
-
-
-def store(
-    op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object
-) -> ev.Queue:
-    """A store from gpu to cpu."""
-    return ev.Queue(op, gen, "store", "gpu", src, "cpu", dst, keys, **whose)  # type: ignore[arg-type]
-
-
-def load(op: int, src: list[int], dst: list[int], keys: list[int], gen: int = 0, **whose: object) -> ev.Queue:
-    """A load from cpu to gpu."""
-    return ev.Queue(op, gen, "load", "cpu", src, "gpu", dst, keys, **whose)  # type: ignore[arg-type]
+HEADER = tw.header(ev.Group("gpu", 4), ranks=2)
 
 
 def reports(op: int, gen: int = 0, ok: tuple[bool, bool] = (True, True)) -> list[ev.Event]:
@@ -37,18 +19,13 @@ HELD = [
     ev.Alloc("cpu", "op:1.0", [2, 3]),
     ev.Touch("gpu", "op:1.0", [1, 3]),
 ]
-PAIR = store(0, [1, 2], [0, 1], [11, 12])
+PAIR = tw.store(0, [1, 2], [0, 1], [11, 12])
 OPEN = [*HELD, PAIR]
-DONE = [*OPEN, *reports(0), ev.Complete(0, 0)]
+ISSUED = [*OPEN, tw.issue()]
+DONE = [*OPEN, *reports(0), tw.complete()]
 RESIDENT = [*DONE, ev.Label("cpu", [0, 1], [11, 12], op=0)]
-COMPUTED = [
-    ev.Submit("1", 0, 9),
-    ev.Admit("1", 0, 0, 0, 9, 9),
-    *HELD,
-    ev.Dispatch(0, ["1"], [9]),
-    ev.Process(0),
-]
-OWN = store(0, [1, 2], [0, 1], [11, 12], req="1", at=[0, 1])
+COMPUTED = [ev.Submit("1", 0, 9), tw.admit(0, 0, 9, 9), *HELD, tw.step(0, 9), ev.Process(0)]
+OWN = tw.store(0, [1, 2], [0, 1], [11, 12], req="1", at=[0, 1])
 # Request 2 has blocks 11 and 12 promised, after 4 local tokens.
 PROMISED = [
     *RESIDENT,
@@ -60,56 +37,63 @@ PROMISED = [
     ev.Alloc("gpu", "req:2.0", [4, 5, 6, 7]),
     ev.Touch("cpu", "op:5.0", [0, 1]),
 ]
-LOAD = load(5, [0, 1], [5, 6], [11, 12], req="2", at=[1, 2])
+LOAD = tw.load(5, [0, 1], [5, 6], [11, 12], req="2", at=[1, 2])
 LOADING = [*PROMISED, LOAD]
 LOADED = [*LOADING, *reports(5), ev.Complete(5, 0)]
 FAILED = [*LOADING, *reports(5, ok=(True, False)), ev.Complete(5, 0, ok=False)]
+ROLLED_BACK = [*FAILED, ev.Rollback("2", 0, 4)]
 SHARER = [*LOADING, ev.Submit("3", 0, 12), ev.Admit("3", 0, 8, 0, 4, 12), ev.Touch("gpu", "req:3.0", [4, 5])]
 SHARER_FAILED = [*SHARER, *reports(5, ok=(False, True)), ev.Complete(5, 0, ok=False)]
 AGAIN = [
     *FAILED,
     ev.Rollback("2", 0, 4),
     ev.Touch("cpu", "op:5.1", [0]),
-    load(5, [0], [5], [11], 1),
+    tw.load(5, [0], [5], [11], 1),
     *reports(5, 1),
 ]
 
-OTHER = store(1, [3], [2], [13])  # nothing wrong with it
+OTHER = tw.store(1, [3], [2], [13])  # nothing wrong with it
 TWINS = [
     # Queue.
-    ("a slot is a source once", HELD, PAIR, store(0, [1, 1], [0, 1], [11, 12]), "UNIQUE"),
-    ("a slot is a target once", HELD, PAIR, store(0, [1, 2], [1, 1], [11, 12]), "UNIQUE"),
-    ("a key is stored once", HELD, PAIR, store(0, [1, 2], [0, 1], [11, 11]), "UNIQUE"),
-    ("each source is held", HELD, OTHER, store(0, [4], [0], [13]), "FREEZE"),
-    ("each destination is held", HELD, OTHER, store(0, [3], [4], [13]), "FREEZE"),
-    ("each slot exists", HELD, OTHER, store(0, [3], [6], [13]), "CONSERVE"),
-    ("one store of a key is open", OPEN, OTHER, store(1, [1], [2], [11]), "UNIQUE"),
-    ("keys of two groups differ", OPEN, store(1, [1], [2], [11], group=1), None, ""),
-    ("a resident key is not stored", RESIDENT, OTHER, store(1, [1], [2], [11]), "UNIQUE"),
-    ("an id is used once at a time", OPEN, OTHER, store(0, [3], [2], [13], gen=1), "ONCE"),
-    ("an id grows older", DONE, store(0, [3], [2], [13], gen=1), store(0, [3], [2], [13]), "ONCE"),
-    ("what is written is not read", OPEN, load(1, [2], [3], [13]), load(1, [0], [3], [11]), "USE-READY"),
+    ("a slot is a source once", HELD, PAIR, tw.store(0, [1, 1], [0, 1], [11, 12]), "UNIQUE"),
+    ("a slot is a target once", HELD, PAIR, tw.store(0, [1, 2], [1, 1], [11, 12]), "UNIQUE"),
+    ("a key is stored once", HELD, PAIR, tw.store(0, [1, 2], [0, 1], [11, 11]), "UNIQUE"),
+    ("each source is held", HELD, OTHER, tw.store(0, [4], [0], [13]), "FREEZE"),
+    ("each destination is held", HELD, OTHER, tw.store(0, [3], [4], [13]), "FREEZE"),
+    ("each slot exists", HELD, OTHER, tw.store(0, [3], [6], [13]), "CONSERVE"),
+    ("one store of a key is open", OPEN, OTHER, tw.store(1, [1], [2], [11]), "UNIQUE"),
+    ("keys of two groups differ", OPEN, tw.store(1, [1], [2], [11], group=1), None, ""),
+    ("a resident key is not stored", RESIDENT, OTHER, tw.store(1, [1], [2], [11]), "UNIQUE"),
+    ("an id is used once at a time", OPEN, OTHER, tw.store(0, [3], [2], [13], gen=1), "ONCE"),
+    ("an id grows older", DONE, tw.store(0, [3], [2], [13], gen=1), tw.store(0, [3], [2], [13]), "ONCE"),
+    (
+        "what is written is not read",
+        OPEN,
+        tw.load(1, [2], [3], [13]),
+        tw.load(1, [0], [3], [11]),
+        "USE-READY",
+    ),
     (
         "one load fills a slot",
         [*LOADING, ev.Touch("gpu", "op:6.0", [6, 7])],
-        load(6, [1], [7], [12]),
-        load(6, [1], [6], [12]),
+        tw.load(6, [1], [7], [12]),
+        tw.load(6, [1], [6], [12]),
         "UNIQUE",
     ),
-    ("one store fills a slot", OPEN, OTHER, store(1, [3], [1], [13]), "UNIQUE"),
-    ("a slot is filled again when it is filled", LOADED, load(6, [1], [6], [12]), None, ""),
-    ("or when that has failed", [*FAILED, ev.Rollback("2", 0, 4)], load(6, [1], [6], [12]), None, ""),
-    ("a store reads no load's target", LOADING, OTHER, store(1, [5], [2], [13]), "USE-READY"),
-    ("a store reads no failed load's target", FAILED, OTHER, store(1, [5], [2], [13]), "FAIL-CLOSED"),
-    ("a load reads what was promised", PROMISED, LOAD, load(5, [2], [5], [11], req="2"), "PIN"),
-    ("no store beside a load", LOADED, store(1, [3], [2], [13], req="2"), None, ""),
-    ("no store while loading", LOADING, OTHER, store(1, [3], [2], [13], req="2"), "ONCE"),
-    ("no load while storing", [*PROMISED, store(1, [3], [2], [13], req="2")], None, LOAD, "ONCE"),
+    ("one store fills a slot", OPEN, OTHER, tw.store(1, [3], [1], [13]), "UNIQUE"),
+    ("a slot is filled again when it is filled", LOADED, tw.load(6, [1], [6], [12]), None, ""),
+    ("or when that has failed", ROLLED_BACK, tw.load(6, [1], [6], [12]), None, ""),
+    ("a store reads no load's target", LOADING, OTHER, tw.store(1, [5], [2], [13]), "USE-READY"),
+    ("a store reads no failed load's target", FAILED, OTHER, tw.store(1, [5], [2], [13]), "FAIL-CLOSED"),
+    ("a load reads what was promised", PROMISED, LOAD, tw.load(5, [2], [5], [11], req="2"), "PIN"),
+    ("no store beside a load", LOADED, tw.store(1, [3], [2], [13], req="2"), None, ""),
+    ("no store while loading", LOADING, OTHER, tw.store(1, [3], [2], [13], req="2"), "ONCE"),
+    ("no load while storing", [*PROMISED, tw.store(1, [3], [2], [13], req="2")], None, LOAD, "ONCE"),
     (
         "a store reads confirmed blocks",
         COMPUTED,
         OWN,
-        store(0, [1, 3], [0, 1], [11, 13], req="1", at=[0, 2]),
+        tw.store(0, [1, 3], [0, 1], [11, 13], req="1", at=[0, 2]),
         "STORE-READY",
     ),
     ("a store does not read ahead of the step", COMPUTED[:-1], PAIR, OWN, "STORE-READY"),
@@ -117,65 +101,35 @@ TWINS = [
         "a block is stored once",
         COMPUTED,
         OWN,
-        store(0, [1, 2], [0, 1], [11, 12], req="1", at=[1, 1]),
+        tw.store(0, [1, 2], [0, 1], [11, 12], req="1", at=[1, 1]),
         "UNIQUE",
     ),
     # Issue, report, stale.
-    ("a transfer is issued once", [*OPEN, OTHER, ev.Issue(0, 0)], ev.Issue(1, 0), ev.Issue(0, 0), "ONCE"),
-    ("an open transfer is issued", OPEN, ev.Issue(0, 0), ev.Issue(1, 0), "ONCE"),
-    ("its generation is issued", OPEN, ev.Issue(0, 0), ev.Issue(0, 1), "ONCE"),
-    ("it is reported after it is issued", OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1), "ONCE"),
-    (
-        "a rank reports once",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
-        ev.Report(0, 0, 0),
-        ev.Report(0, 0, 1),
-        "ONCE",
-    ),
-    ("a rank exists", [*OPEN, ev.Issue(0, 0)], ev.Report(0, 0, 1), ev.Report(0, 0, 2), "ONCE"),
-    ("a late report is not taken", DONE, ev.Stale(0, 0, 0), ev.Report(0, 0, 0), "ONCE"),
-    (
-        "an older generation is ignored",
-        [*OPEN, ev.Issue(0, 0)],
-        ev.Stale(0, -1, 0),
-        ev.Stale(0, 0, 0),
-        "ONCE",
-    ),
-    (
-        "a second report is ignored",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 1)],
-        ev.Stale(0, 0, 1),
-        ev.Stale(0, 0, 0),
-        "ONCE",
-    ),
+    ("a transfer is issued once", [*OPEN, OTHER, tw.issue()], ev.Issue(1, 0), tw.issue(), "ONCE"),
+    ("an open transfer is issued", OPEN, tw.issue(), ev.Issue(1, 0), "ONCE"),
+    ("its generation is issued", OPEN, tw.issue(), ev.Issue(0, 1), "ONCE"),
+    ("it is reported after it is issued", OPEN, tw.issue(), tw.report(1), "ONCE"),
+    ("a rank reports once", [*ISSUED, tw.report(1)], tw.report(0), tw.report(1), "ONCE"),
+    ("a rank exists", ISSUED, tw.report(1), tw.report(2), "ONCE"),
+    ("a late report is not taken", DONE, tw.stale(0), tw.report(0), "ONCE"),
+    ("an older generation is ignored", ISSUED, ev.Stale(0, -1, 0), tw.stale(0), "ONCE"),
+    ("a second report is ignored", [*ISSUED, tw.report(1)], tw.stale(1), tw.stale(0), "ONCE"),
     # Complete.
-    (
-        "all ranks reported",
-        [*OPEN, ev.Issue(0, 0), ev.Report(0, 0, 0)],
-        ev.Report(0, 0, 1),
-        ev.Complete(0, 0),
-        "RANKS",
-    ),
-    ("a transfer ends", [*OPEN, *reports(0)], ev.Complete(0, 0), ev.Complete(1, 0), "ONCE"),
-    ("a transfer ends once", DONE, ev.Stale(0, 0, 0), ev.Complete(0, 0), "ONCE"),
+    ("all ranks reported", [*ISSUED, tw.report(0)], tw.report(1), tw.complete(), "RANKS"),
+    ("a transfer ends", [*OPEN, *reports(0)], tw.complete(), ev.Complete(1, 0), "ONCE"),
+    ("a transfer ends once", DONE, tw.stale(0), tw.complete(), "ONCE"),
     (
         "one failure is a failure",
         [*OPEN, *reports(0, ok=(True, False))],
-        ev.Complete(0, 0, ok=False),
-        ev.Complete(0, 0),
+        tw.complete(ok=False),
+        tw.complete(),
         "FAIL-CLOSED",
     ),
     # After a load.
-    ("a loaded table runs", LOADED, ev.Dispatch(0, ["2"], [4]), None, ""),
-    ("a loading table waits", LOADING, ev.Dispatch(0, [], []), ev.Dispatch(0, ["2"], [4]), "USE-READY"),
-    ("a table that shares it waits", SHARER, ev.Dispatch(0, [], []), ev.Dispatch(0, ["3"], [4]), "USE-READY"),
-    (
-        "until it landed",
-        [*SHARER, *reports(5), ev.Complete(5, 0)],
-        ev.Dispatch(0, ["2", "3"], [4, 4]),
-        None,
-        "",
-    ),
+    ("a loaded table runs", LOADED, tw.step(0, 4, "2"), None, ""),
+    ("a loading table waits", LOADING, tw.empty(0), tw.step(0, 4, "2"), "USE-READY"),
+    ("a table that shares it waits", SHARER, tw.empty(0), tw.step(0, 4, "3"), "USE-READY"),
+    ("until it landed", [*SHARER, *reports(5), ev.Complete(5, 0)], tw.step(0, 4, "2", "3"), None, ""),
     (
         "loaded tokens are computed",
         LOADED,
@@ -183,14 +137,8 @@ TWINS = [
         ev.Finish("2", 0, "stop", 4),
         "COUNT",
     ),
-    (
-        "a failed table is rolled back",
-        [*FAILED, ev.Rollback("2", 0, 4)],
-        ev.Dispatch(0, ["2"], [12]),
-        None,
-        "",
-    ),
-    ("before it runs", FAILED, ev.Rollback("2", 0, 4), ev.Dispatch(0, ["2"], [4]), "FAIL-CLOSED"),
+    ("a failed table is rolled back", ROLLED_BACK, tw.step(0, 12, "2"), None, ""),
+    ("before it runs", FAILED, ev.Rollback("2", 0, 4), tw.step(0, 4, "2"), "FAIL-CLOSED"),
     (
         "a rollback goes to what is valid",
         FAILED,
@@ -198,13 +146,7 @@ TWINS = [
         ev.Rollback("2", 0, 8),
         "FAIL-CLOSED",
     ),
-    (
-        "a sharer is rolled back too",
-        SHARER_FAILED,
-        ev.Rollback("3", 0, 4),
-        ev.Dispatch(0, ["3"], [4]),
-        "FAIL-CLOSED",
-    ),
+    ("a sharer is rolled back too", SHARER_FAILED, ev.Rollback("3", 0, 4), tw.step(0, 4, "3"), "FAIL-CLOSED"),
     (
         "a sharer's rollback goes to what is valid",
         SHARER_FAILED,
@@ -216,65 +158,42 @@ TWINS = [
         "a table does not share what failed",
         [*FAILED, ev.Submit("3", 0, 12), ev.Touch("gpu", "req:3.0", [5], at=1)],
         ev.Rollback("3", 0, 4),
-        ev.Dispatch(0, ["3"], [4]),
+        tw.step(0, 4, "3"),
         "FAIL-CLOSED",
     ),
-    (
-        "a slot is labelled once rolled back",
-        [*FAILED, ev.Rollback("2", 0, 4)],
-        ev.Label("gpu", [5], [21]),
-        None,
-        "",
-    ),
+    ("a slot is labelled once rolled back", ROLLED_BACK, ev.Label("gpu", [5], [21]), None, ""),
     ("but not before", FAILED, ev.Rollback("2", 0, 4), ev.Label("gpu", [5], [21]), "FAIL-CLOSED"),
     ("a failed load may be tried again", AGAIN, ev.Complete(5, 1), None, ""),
     # What is covered.
     (
         "a failed store leaves a gap",
-        [*COMPUTED, OWN, *reports(0, ok=(False, False)), ev.Complete(0, 0, ok=False)],
-        ev.Cursor("1", 0, 0),
-        ev.Cursor("1", 0, 2),
+        [*COMPUTED, OWN, *reports(0, ok=(False, False)), tw.complete(ok=False)],
+        tw.cursor(0),
+        tw.cursor(2),
         "CURSOR",
     ),
     (
         "a gap may be filled",
-        [*COMPUTED, store(0, [2], [1], [12], req="1", at=[1]), ev.Drop("1", 0, 0, 1, "resident")],
-        ev.Cursor("1", 0, 2),
-        ev.Cursor("1", 0, 3),
+        [*COMPUTED, tw.store(0, [2], [1], [12], req="1", at=[1]), tw.drop(0, 1, "resident")],
+        tw.cursor(2),
+        tw.cursor(3),
         "CURSOR",
     ),
     # Ends.
     ("a request is not gone while it loads", LOADING, ev.Stale(5, 0, 7), ev.Retire("2", 0), "NO-LEAK"),
-    (
-        "all tiers are reset",
-        RESIDENT,
-        ev.Reset(ok=True, pools=["cpu"]),
-        ev.Reset(ok=True, pools=["gpu"]),
-        "RESET",
-    ),
-    ("an open transfer is not quiet", OPEN, ev.Issue(0, 0), ev.Quiesce(), "NO-LEAK"),
+    ("all tiers are reset", RESIDENT, ev.Reset(True, ["cpu"]), ev.Reset(True, ["gpu"]), "RESET"),
+    ("an open transfer is not quiet", OPEN, tw.issue(), ev.Quiesce(), "NO-LEAK"),
 ]
 
 
-def judge(events: list[ev.Event]) -> list[str]:
-    """The invariants that ``events`` violate, in order."""
-    ledger = Ledger(HEADER)
-    return [violation.invariant for event in events if (violation := ledger.apply(event)) is not None]
-
-
-@pytest.mark.parametrize(
-    ("before", "sound"), [pytest.param(b, s, id=name) for name, b, s, _, _ in TWINS if s is not None]
-)
+@tw.accepted(TWINS)
 def test_accepted(before: list[ev.Event], sound: ev.Event) -> None:
-    assert judge([*before, sound]) == []
+    assert tw.invariants([*before, sound], HEADER) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "faulty", "invariant"),
-    [pytest.param(b, f, i, id=n) for n, b, _, f, i in TWINS if f is not None],
-)
+@tw.rejected(TWINS)
 def test_rejected(before: list[ev.Event], faulty: ev.Event, invariant: str) -> None:
-    assert judge([*before, faulty]) == [invariant]
+    assert tw.invariants([*before, faulty], HEADER) == [invariant]
 
 
 def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
@@ -285,4 +204,4 @@ def test_a_failed_load_tells_of_labels_that_were_set_too_early() -> None:
         *reports(5, ok=(False, True)),
         ev.Complete(5, 0, ok=False),
     ]
-    assert judge(events) == ["USE-READY", "FAIL-CLOSED"]
+    assert tw.invariants(events, HEADER) == ["USE-READY", "FAIL-CLOSED"]

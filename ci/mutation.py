@@ -56,8 +56,7 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "checker/ledger/guard/guard.py": ("tests/checker/ledger/test_guard.py",),
     "spec/files": ("tests/checker/test_traces.py",),
     "checker/ledger": tests_named(
-        "checker/ledger",
-        "pool_rules request_rules transfer_rules rarer_rules ledger check restore",
+        "checker/ledger", "pool_rules request_rules transfer_rules rarer_rules ledger check restore"
     ),
     "checker/order": tests_named("checker/order", "rules slot_races memory shadow"),
     "checker/engines/native": tests_named("checker/engines/native", "layout native"),

@@ -64,10 +64,7 @@ def counterexample(
     if owed is not None:
         node, stated = (
             owed.then,
-            (
-                owed.promise.then,
-                {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)},
-            ),
+            (owed.promise.then, {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)}),
         )
     cells = reasons(node, at) if node is not None else set()
     sound = against

@@ -9,26 +9,14 @@ from typing import Any
 
 import z3
 
-from kvfence.checker.engines.base import (
-    FIRST,
-    INTERRUPTED,
-    Engine,
-    Finding,
-    Path,
-    Progress,
-    Report,
-    Result,
-    RunOptions,
-    Until,
-    Verdict,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.finite import Target, Unrolled
 from kvfence.checker.engines.smt.solve import checked
 from kvfence.spec.language import PREMISE, Machine
 
 
-class FiniteEngine(Engine):
+class FiniteEngine(base.Engine):
     """An engine that searches runs of a few steps at given sizes with z3, and may prove the rest.
 
     It stores no states, so bounds and limits of states and memory do not apply.
@@ -40,7 +28,9 @@ class FiniteEngine(Engine):
     seconds: float | None = None
     only = ""
 
-    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
+    def decide(
+        self, machine: Machine, sizes: Mapping[str, int] | None, options: base.RunOptions
+    ) -> base.Result:
         """Searches, and sums up; what was found before Ctrl-C is kept."""
         start = time.perf_counter()
         deadline = None if self.seconds is None else start + self.seconds
@@ -50,7 +40,7 @@ class FiniteEngine(Engine):
         try:
             unproved = self.prove(search)
         except KeyboardInterrupt:
-            search.stopped = unproved = INTERRUPTED
+            search.stopped = unproved = base.INTERRUPTED
         return search.result(self.name, time.perf_counter() - start, unproved)
 
     @abstractmethod
@@ -68,9 +58,9 @@ class Search:
     def __init__(
         self,
         interpreter: Interpreter,
-        until: Until = "end",
+        until: base.Until = "end",
         deadline: float | None = None,
-        progress: Report | None = None,
+        progress: base.Report | None = None,
         *,
         only: str = "",
         ignored: Collection[str] = (),
@@ -84,8 +74,8 @@ class Search:
         self.depth = -1
         self.complete = False  # no run is longer than ``depth``
         self.stopped: str | None = None
-        self.found: dict[str, Path] = {}
-        self.goals: dict[str, Path] = {}
+        self.found: dict[str, base.Path] = {}
+        self.goals: dict[str, base.Path] = {}
         self.targets: dict[str, Target] = {}
 
     @property
@@ -110,7 +100,7 @@ class Search:
             self._deepen()
             if self.progress is not None:
                 rate = self.depth / max(time.perf_counter() - self.started, 1e-9)
-                self.progress(Progress(self.depth + 1, 1, self.depth, rate))
+                self.progress(base.Progress(self.depth + 1, 1, self.depth, rate))
 
     def _deepen(self) -> None:
         runs = self.runs
@@ -136,7 +126,7 @@ class Search:
             }
             self._collect(wanted, k, lambda name, model: self._violation(conditions[name][0], model, k))
             if self.stopped is None and self.until == "first" and self.found:
-                self.stopped = FIRST
+                self.stopped = base.FIRST
             if self.stopped is not None:
                 return
         goals = [] if self.only else [(p, n) for p, n in self.grounded.goals if p.id != PREMISE]
@@ -176,18 +166,18 @@ class Search:
             steps, text = [*steps, blamed[0]], blamed[1]
         self.found[target.name] = self.interpreter.path(steps, target.id, target.name, text)
 
-    def result(self, engine: str, seconds: float, unproved: str | None) -> Result:
+    def result(self, engine: str, seconds: float, unproved: str | None) -> base.Result:
         """What was found; ``unproved`` says why longer runs may violate more, None if they do not."""
         g = self.grounded
         stopped = self.stopped if self.ended else unproved
-        verdict = Verdict.holds if stopped is None else Verdict.undetermined
+        verdict = base.Verdict.holds if stopped is None else base.Verdict.undetermined
         findings = {}
         for name, target in self.targets.items():
             path = self.found.get(name)
             if name != "deadlock":
-                found = verdict if path is None else Verdict.violated
-                findings[name] = Finding(target.id, name, target.kind, found, path)
-        return Result(
+                found = verdict if path is None else base.Verdict.violated
+                findings[name] = base.Finding(target.id, name, target.kind, found, path)
+        return base.Result(
             machine=g.machine.name,
             faults=tuple(sorted(g.machine.faults)),
             sizes=g.sizes,

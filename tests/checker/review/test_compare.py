@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import two_tier
 
 from kvfence.checker.analysis.liveness import liveness_sizes
-from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import compare
 from kvfence.checker.analysis.review.compare import effect_of, review, stopping
 from kvfence.checker.analysis.review.facts import Review
@@ -20,7 +20,7 @@ from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import LEMMA, Machine
 from kvfence.spec.machines import MACHINES
 
-SPEC = Path(__file__).parent / "two_tier.py"
+SPEC = Path(two_tier.__file__)
 QUICK = {  # designs whose fault shows where every sort has one element, or as many as said here
     "over_pop": {"Block": 4, "Holder": 2},
     "unpinned_lookup": {"Block": 2, "Request": 1},
@@ -29,12 +29,6 @@ QUICK = {  # designs whose fault shows where every sort has one element, or as m
     "flush_misses_queued": {},
     "barrier_with_any": {},
 }
-
-
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine of two_tier.py."""
-    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
-    return builder().machine
 
 
 def sorts_of(design: Design) -> set[str]:
@@ -136,12 +130,12 @@ def test_what_breaks_only_after_something_else_is_told_apart() -> None:
 
 
 def test_a_machine_that_stops_at_its_first_violation_breaks_the_same_first() -> None:
-    machine = build(frozenset({"no_pin"}))
+    machine = two_tier.build(frozenset({"no_pin"}))
     whole, stopped = Explore().run(machine), Explore().run(stopping(machine))
     assert {p.id for p in whole.violated} == {"PIN", "USE-READY"}
     assert {p.id for p in stopped.violated} == {"PIN"}
     assert len(stopped.violated[0]) == len(whole.violated[0])
-    sound = build()
+    sound = two_tier.build()
     assert Explore().run(stopping(sound)).states == Explore().run(sound).states
 
 

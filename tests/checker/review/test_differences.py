@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import two_tier
 
 from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import differences
@@ -10,13 +11,7 @@ from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import ForAll, Implies, Int, Machine, Not
 from kvfence.spec.machines import MACHINES
 
-SPEC = Path(__file__).parent / "two_tier.py"
-
-
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine of two_tier.py."""
-    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
-    return builder().machine
+SPEC = Path(two_tier.__file__)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -93,10 +88,10 @@ def test_inner_and_outer_variables_of_one_name_are_told_apart() -> None:
 
 
 def test_a_weaker_guard_only_adds_steps() -> None:
-    sound, stronger = build(), build(frozenset({"no_evict"}))
+    sound, stronger = two_tier.build(), two_tier.build(frozenset({"no_evict"}))
     assert differences.weaker_only(stronger, sound)
     assert not differences.weaker_only(sound, stronger)
-    assert not differences.weaker_only(sound, build(frozenset({"no_pin"})))
+    assert not differences.weaker_only(sound, two_tier.build(frozenset({"no_pin"})))
 
 
 def test_the_lines_of_a_switched_on_fault_are_told() -> None:

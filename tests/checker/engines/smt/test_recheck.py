@@ -1,9 +1,9 @@
 """Proofs are decided again: by a fresh z3, by another solver, and from files that other solvers can read."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.smt import recheck
@@ -46,7 +46,7 @@ def test_cvc5_decides_the_proof_of_the_pool_again() -> None:
 
 @pytest.mark.parametrize("answer", [None, False])
 def test_a_second_solver_that_objects_leaves_nothing_proved_and_one_that_gives_up_is_reported(
-    small: ModuleType, answer: bool | None, monkeypatch: pytest.MonkeyPatch
+    answer: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: answer)
     result = Unbounded(second="cvc5", search_seconds=1).run(small.with_the_lemma(small.lock()))
@@ -61,7 +61,9 @@ def test_an_unknown_second_solver_is_named() -> None:
         Unbounded(second="yices")
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, small: ModuleType) -> None:
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path,
+) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(CannotRun, match="give another folder"):

@@ -1,20 +1,7 @@
 """Small machines for the engines that ask z3."""
 
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    State,
-)
+from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not
 
 
 def lock(*, forgetful: bool = False) -> Machine:

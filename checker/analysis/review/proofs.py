@@ -74,21 +74,17 @@ class Proofs:
         return out
 
 
+@dataclass
 class _Evidences:
     """The evidence for the rows of one machine, of the base or of the change."""
 
-    def __init__(
-        self,
-        proofs: Proofs,
-        machine: Machine,
-        facts: MachineFacts,
-        liveness: Result | None,
-        side: Side,
-        report: Callable[[Progress], None] | None,
-    ) -> None:
-        self.proofs, self.machine, self.facts, self.liveness = proofs, machine, facts, liveness
-        self.side, self.report = side, report
-        self.prover: Prover | None = None
+    proofs: Proofs
+    machine: Machine
+    facts: MachineFacts
+    liveness: Result | None
+    side: Side
+    report: Callable[[Progress], None] | None
+    prover: Prover | None = None
 
     def may_hold(self, row: InvariantReview, verdict: Verdict | None) -> bool:
         """Whether there is anything to say: it holds, or an exploration that was stopped left it open."""

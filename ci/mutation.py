@@ -354,9 +354,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="copies in which mutants are tried at once")
     parser.add_argument("--limit", type=float, default=30, help="seconds that a mutant has at least")
     parser.add_argument("--results", type=Path, default=ROOT / "ci" / "mutation_results.jsonl")
-    parser.add_argument(
-        "--nearest", action="store_true", help="run only the nearest tests, not the whole area's"
-    )
+    parser.add_argument("--nearest", action="store_true", help="only the nearest tests, not the whole area's")
     parser.add_argument("--again", action="store_true", help="try survivors again that are not explained")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()
@@ -399,9 +397,8 @@ def main() -> int:
                         about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
                         about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
                         print(json.dumps(mutant._asdict() | {"fate": fate} | about), file=out, flush=True)
-                        print(
-                            f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True
-                        )
+                        place = f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s"
+                        print(f"{place}  {mutant.name[:160]}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             print(f"interrupted; what was found is in {given.results}", file=sys.stderr)

@@ -331,6 +331,19 @@ def _shortest_paths(results: list[Result], expected: str) -> list[tuple[Result, 
     return sorted(first.values(), key=lambda found: (found[1].id != expected, len(found[1])))
 
 
+_AS_FOUND = (
+    "machine",
+    "sizes",
+    "engine",
+    "states",
+    "transitions",
+    "depth",
+    "symmetry",
+    "goals",
+    "searched",
+    "proof",
+)
+"""What the facts of a machine have from the engine's result as it is."""
 _STATED = ("invariant", "check", "promise")  # the kinds of what a machine states of itself
 
 
@@ -358,28 +371,19 @@ def machine_facts(
     if unknown_ids or states_nothing or judged_none:
         verdicts.append(Verdict.undetermined)
     return MachineFacts(
-        machine=result.machine,
-        sizes=result.sizes,
-        engine=result.engine,
+        **{name: getattr(result, name) for name in _AS_FOUND},
         verdict=worst(verdicts) or result.verdict,
-        states=result.states,
-        transitions=result.transitions,
-        depth=result.depth,
         seconds=sum(each.seconds for each in results),
         conditions=tuple(conditions),
         taken=result.coverage,
-        symmetry=result.symmetry,
-        goals=result.goals,
         vacuous=tuple(name for each in results for name in each.vacuous),
         unmet=result.unmet | (liveness.unmet if liveness else {}),
         unevaluated=result.unjudged,
-        searched=result.searched,
         declared=sentences(machine) if machine else {},
         undeclared=unknown_ids,
         states_nothing=states_nothing,
         judged_none=judged_none and not states_nothing,
         stopped=INTERRUPTED if liveness and liveness.stopped == INTERRUPTED else result.stopped,
-        proof=result.proof,
         promised=JudgedLiveness(liveness.sizes, liveness.states, liveness.stopped) if liveness else None,
         unjudged=tuple(p for p in (machine.liveness if machine else ()) if p not in known),
         note=note,

@@ -117,7 +117,7 @@ def test_a_guard_that_would_have_prevented_it_is_named_with_its_line() -> None:
     assert "lookup.py:" in guard.where
 
 
-def test_an_update_that_would_have_prevented_it_is_told_with_both_values() -> None:
+def test_an_update_that_would_have_prevented_it_is_reported_with_both_values() -> None:
     (prevented,) = verified("unpinned_lookup", "lookup").diagnosis.prevented
     assert {d.name: (d.here, d.sound) for d in prevented.updates}["pin[0, 0]"] == (False, True)
 
@@ -148,14 +148,14 @@ def test_for_every_design_the_sound_one_does_something_else_on_the_way(design: s
     assert example.diagnosis.prevented or example.diagnosis.due
 
 
-def test_where_nothing_more_happens_the_steps_are_told_that_the_sound_design_would_take() -> None:
+def test_where_nothing_more_happens_the_steps_are_named_that_the_sound_design_would_take() -> None:
     example = verified("head_blocks_holder", "scheduling")
     assert example.loop == len(example.steps)
     assert example.diagnosis.due == ("promote(r=0)",)
     assert not example.diagnosis.prevented
 
 
-def test_of_a_broken_promise_it_is_told_what_never_comes_true_and_for_whom() -> None:
+def test_of_a_broken_promise_it_is_reported_what_never_comes_true_and_for_whom() -> None:
     example = verified("mirror_pins_starve", "scheduling")
     assert example.name == "a_wanted_copy_is_made_or_given_up"
     (wanted,) = [name for name, value in example.values.items() if value is True]
@@ -164,6 +164,6 @@ def test_of_a_broken_promise_it_is_told_what_never_comes_true_and_for_whom() -> 
     assert example.steps[(example.diagnosis.made_by or 0) - 1].action == "finish"
 
 
-def test_an_or_is_told_as_the_implication_it_was_written_as() -> None:
+def test_an_or_is_printed_as_the_implication_it_was_written_as() -> None:
     expr = MACHINES["transfer"](frozenset()).invariants["the_cursor_passes_only_what_is_accounted_for"].expr
     assert implication(expr.args[0], {}) == "cursor[r] implies covered[r]"

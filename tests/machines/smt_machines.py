@@ -43,6 +43,17 @@ def with_the_lemma(m: Machine) -> Machine:
     return m
 
 
+def with_a_wrong_lemma(m: Machine) -> Machine:
+    """The lock with a lemma that does not hold."""
+
+    @m.lemma
+    def it_is_always_free(s: State) -> Expr:
+        """It is not."""
+        return s.free == True  # noqa: E712
+
+    return m
+
+
 def counted(*, wrong_by: int = 0) -> Machine:
     """Seats that are taken and left, and a counter of those taken."""
     m = Machine("seats")
@@ -88,7 +99,7 @@ def dead_end() -> Machine:
 
 
 def stuck() -> Machine:
-    """Whoever went twice cannot go on; nothing else is wrong."""
+    """A walker that went twice cannot go on; nothing else is wrong."""
     m = Machine("stuck")
     Walker = m.sort("Walker", default=2)  # noqa: N806
     m.function("steps", Walker, value=Int(0, 2), init=0)

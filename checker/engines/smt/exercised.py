@@ -46,22 +46,14 @@ class Exercised(base.Engine):
             joined = _unexplored(result, machine, str(why))
         return replace(joined, seconds=joined.seconds + time.perf_counter() - start)
 
-    def _explored(
-        self,
-        machine: Machine,
-        sizes: Mapping[str, int] | None,
-        *,
-        bounds: base.Bounds | None = None,
-        max_states: int | None = None,
-        memory: int | None = None,
-        progress: base.Report | None = None,
-        **_: object,
-    ) -> base.Result:
+    def _explored(self, machine: Machine, sizes: Mapping[str, int] | None, **limits: Any) -> base.Result:
         """The search, by the native engine if its 64 bits suffice."""
         from kvfence.checker.engines.explicit.interpret import Interpret
         from kvfence.checker.engines.native import Native
 
         end = time.perf_counter() + self.seconds
+        progress: base.Report | None = limits.get("progress")
+        bounds: base.Bounds | None = limits.get("bounds")
 
         def in_time(state: base.Progress) -> None:
             if progress is not None:
@@ -69,9 +61,9 @@ class Exercised(base.Engine):
             if time.perf_counter() > end:
                 raise base.Stop(f"the {self.seconds:g} s for it were over")
 
-        most = min(self.states, max_states or self.states)
-        common: dict[str, Any] = {"until": "seen", "bounds": bounds, "memory": memory or MEMORY}
-        common["progress"] = in_time
+        most = min(self.states, limits.get("max_states") or self.states)
+        common: dict[str, Any] = {"until": "seen", "bounds": bounds, "progress": in_time}
+        common["memory"] = limits.get("memory") or MEMORY
         whole = {name: sort.default for name, sort in machine.sorts.items()} | dict(sizes or {})
         if bounds or all(f.value.range(whole) is not None for f in machine.functions.values()):
             found = Native(note=lambda _line: None).run(machine, sizes, max_states=most, **common)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import z3
@@ -48,6 +49,7 @@ class FiniteEngine(base.Engine):
         """Takes the search as far as the engine goes; why what it did not violate is not proved, or None."""
 
 
+@dataclass(eq=False)
 class Search:
     """A search that can be continued: ``depth`` steps are done, ``found`` has the violations by name.
 
@@ -55,24 +57,18 @@ class Search:
     in ``time.perf_counter`` terms.
     """
 
-    def __init__(
-        self,
-        interpreter: Interpreter,
-        until: base.Until = "end",
-        deadline: float | None = None,
-        progress: base.Report | None = None,
-        *,
-        only: str = "",
-        ignored: Collection[str] = (),
-    ) -> None:
-        self.interpreter, self.grounded = interpreter, interpreter.grounded
-        self.until, self.deadline, self.progress = until, deadline, progress
-        self.only, self.ignored = only, ignored
-        self.started = time.perf_counter()
+    interpreter: Interpreter
+    until: base.Until = "end"
+    deadline: float | None = None
+    progress: base.Report | None = None
+    only: str = field(default="", kw_only=True)
+    ignored: Collection[str] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.grounded, self.started = self.interpreter.grounded, time.perf_counter()
         self.runs = Unrolled(self.grounded)
         self.solver = self.runs.solver()
-        self.depth = -1
-        self.complete = False  # no run is longer than ``depth``
+        self.depth, self.complete = -1, False  # complete: no run is longer than ``depth``
         self.stopped: str | None = None
         self.found: dict[str, base.Path] = {}
         self.goals: dict[str, base.Path] = {}
@@ -177,22 +173,33 @@ class Search:
             if name != "deadlock":
                 found = verdict if path is None else base.Verdict.violated
                 findings[name] = base.Finding(target.id, name, target.kind, found, path)
-        return base.Result(
-            machine=g.machine.name,
-            faults=tuple(sorted(g.machine.faults)),
-            sizes=g.sizes,
-            engine=engine,
-            states=0,
-            transitions=0,
-            depth=max(self.depth, 0),
-            seconds=seconds,
-            findings=findings,
-            coverage={},
-            goals={
-                name: len(self.goals[name]) if name in self.goals else None
-                for name in (g.machine.goals if self.complete else self.goals)
-            },
-            witnesses=dict(self.goals),
-            deadlock=self.found.get("deadlock"),
-            stopped=stopped,
-        )
+        wanted = g.machine.goals if self.complete else self.goals
+        goals = {name: len(self.goals[name]) if name in self.goals else None for name in wanted}
+        result = asked_result(g.machine, self, engine, seconds, findings, stopped)
+        return replace(result, goals=goals, witnesses=dict(self.goals))
+
+
+def asked_result(
+    machine: Machine,
+    search: Search | None,
+    engine: str,
+    seconds: float,
+    findings: dict[str, base.Finding],
+    stopped: str | None,
+) -> base.Result:
+    """The result of an engine that stores no states: its findings, and how far the search went."""
+    return base.Result(
+        machine=machine.name,
+        faults=tuple(sorted(machine.faults)),
+        sizes=search.grounded.sizes if search else {},
+        engine=engine,
+        states=0,
+        transitions=0,
+        depth=max(search.depth, 0) if search else 0,
+        seconds=seconds,
+        findings=findings,
+        coverage={},
+        goals={},
+        deadlock=search.found.get("deadlock") if search else None,
+        stopped=stopped,
+    )

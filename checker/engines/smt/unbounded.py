@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 from kvfence.checker.engines import base
@@ -17,7 +18,7 @@ from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt import conditions, induction, recheck
 from kvfence.checker.engines.smt.conditions import DEADLOCK, Condition, Question, Unsupported
 from kvfence.checker.engines.smt.houdini import infer, with_lemmas
-from kvfence.checker.engines.smt.search import Search
+from kvfence.checker.engines.smt.search import Search, asked_result
 from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, QuestionCount, ask
 from kvfence.spec.language import Machine
 
@@ -124,30 +125,16 @@ class Unbounded(base.Engine):
             stopped = f"{many} not proved"
         if stopped is None and found:
             stopped = base.FIRST if search and search.stopped == base.FIRST else None
-        return base.Result(
-            machine=machine.name,
-            faults=tuple(sorted(machine.faults)),
-            sizes=search.grounded.sizes if search else {},
-            engine=self.name,
-            states=0,
-            transitions=0,
-            depth=max(search.depth, 0) if search else 0,
-            seconds=seconds,
-            findings=findings,
-            coverage={},
-            goals={},
-            deadlock=found.get(DEADLOCK),
-            stopped=stopped,
-            proof=base.Proof(
-                questions=attempt.asked,
-                seconds=attempt.spent,
-                open=remaining,
-                rechecked=attempt.again.agreed,
-                second=self.second,
-                second_open=tuple(attempt.second.open),
-                exported=str(self.folder) if self.folder else None,
-            ),
+        proof = base.Proof(
+            questions=attempt.asked,
+            seconds=attempt.spent,
+            open=remaining,
+            rechecked=attempt.again.agreed,
+            second=self.second,
+            second_open=tuple(attempt.second.open),
+            exported=str(self.folder) if self.folder else None,
         )
+        return replace(asked_result(machine, search, self.name, seconds, findings, stopped), proof=proof)
 
 
 class Attempt:

@@ -1,4 +1,4 @@
-"""What a proof is told about counts is true of finite sets: each fact, at every size tried, in any state."""
+"""What a proof assumes about counts is true of finite sets: each fact, at every size tried, in any state."""
 
 import random
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.counters import Counter, counts_in, everywhere, facts, flips
 from kvfence.checker.engines.smt.houdini import with_lemmas
 from kvfence.spec.language import LEMMA, Count, Elem, Expr, ForAll, Machine, Property, State
-from kvfence.spec.language.expr import Expr as Node
 from kvfence.spec.language.expr import substitute, variable
 from kvfence.spec.machines import MACHINES
 
@@ -74,7 +73,7 @@ def test_counts_that_differ_in_names_only_are_one() -> None:
         """Two ways to write the same."""
         return Count(seat, lambda x: s.taken[x]) == Count(seat, lambda y: s.taken[y])
 
-    found: list[Node] = counts_in([m.lemmas["twice"].expr])
+    found: list[Expr] = counts_in([m.lemmas["twice"].expr])
     assert len({c.uid for c in found}) == 2
     first, second = (Counter(c) for c in found)
     assert first.term is second.term

@@ -14,8 +14,7 @@ from kvfence.spec.machines import MACHINES
 @pytest.fixture
 def lemma_lock() -> Machine:
     """The lock with the lemma that its proof needs."""
-    machine: Machine = small.with_the_lemma(small.lock())
-    return machine
+    return small.with_the_lemma(small.lock())
 
 
 @pytest.mark.parametrize("name", ["block_pool", "tiers"])
@@ -48,14 +47,7 @@ def test_without_its_lemma_it_is_open_and_a_smallest_state_says_why() -> None:
 
 
 def test_a_lemma_that_is_not_kept_is_used_by_nothing() -> None:
-    m: Machine = small.lock()
-
-    @m.lemma
-    def it_is_always_free(s: State) -> Expr:
-        """It is not."""
-        return s.free == True  # noqa: E712
-
-    found = Prover(m).prove(["one_client_has_it"])
+    found = Prover(small.with_a_wrong_lemma(small.lock())).prove(["one_client_has_it"])
     assert "one_client_has_it" in found.open
     assert "lemmas that are not kept: it_is_always_free" in found.open
 

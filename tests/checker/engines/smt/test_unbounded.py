@@ -68,18 +68,9 @@ def test_a_real_violation_is_a_counterexample_and_not_only_open() -> None:
     assert [len(path) for path in result.violated] == [2]
 
 
-def _with_a_wrong_lemma(m: Machine) -> Machine:
-    @m.lemma
-    def it_is_always_free(s: State) -> Expr:
-        """It is not."""
-        return s.free == True  # noqa: E712
-
-    return m
-
-
 @pytest.mark.parametrize("engine", [Unbounded(search_seconds=10), Explore(), Interpret()])
 def test_a_wrong_lemma_is_violated_and_what_uses_it_is_not_proved(engine: Engine) -> None:
-    result = engine.run(_with_a_wrong_lemma(small.lock()))
+    result = engine.run(small.with_a_wrong_lemma(small.lock()))
     found = result.findings["it_is_always_free"]
     assert (found.kind, found.verdict) == ("lemma", Verdict.violated)
     assert result.verdict is Verdict.violated

@@ -380,17 +380,8 @@ def main() -> int:
                     limits = limits_of(members, free.queue[0], given) if members else {}
                     if limits is None:
                         return 2
-
-                    def judge(
-                        mutant: Mutant, limits: dict[str, Limits] = limits
-                    ) -> tuple[Mutant, str, float]:
-                        copy = free.get()
-                        try:
-                            return mutant, *copy.judge(mutant, limits[mutant.path])
-                        finally:
-                            free.put(copy)
-
-                    for future in as_completed([pool.submit(judge, mutant) for mutant in members]):
+                    tasks = [pool.submit(judged, mutant, free, limits[mutant.path]) for mutant in members]
+                    for future in as_completed(tasks):
                         mutant, fate, seconds = future.result()
                         done += 1
                         fates[mutant.key] = fate
@@ -404,6 +395,15 @@ def main() -> int:
             print(f"interrupted; what was found is in {given.results}", file=sys.stderr)
             return 3
     return report(chosen, fates)
+
+
+def judged(mutant: Mutant, free: Queue[Copy], limits: Limits) -> tuple[Mutant, str, float]:
+    """A mutant, judged in one of the copies that are free; its fate, and seconds."""
+    copy = free.get()
+    try:
+        return mutant, *copy.judge(mutant, limits)
+    finally:
+        free.put(copy)
 
 
 def limits_of(members: list[Mutant], copy: Copy, given: argparse.Namespace) -> dict[str, Limits] | None:

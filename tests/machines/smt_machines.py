@@ -1,7 +1,14 @@
-"""Small machines for the engines that ask z3."""
+"""Small machines for the tests of engines that ask z3, and the proofs of their results."""
 
+from kvfence.checker.engines.base import Proof, Result
 from kvfence.spec.language import Int, Machine, State
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not
+
+
+def proof_of(result: Result) -> Proof:
+    """The proof of a result, which has one."""
+    assert result.proof is not None
+    return result.proof
 
 
 def lock(*, forgetful: bool = False) -> Machine:

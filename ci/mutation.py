@@ -56,8 +56,7 @@ NEAREST: Final[dict[str, tuple[str, ...]]] = {
     "checker/ledger/guard/guard.py": ("tests/checker/ledger/test_guard.py",),
     "spec/files": ("tests/checker/test_traces.py",),
     "checker/ledger": tests_named(
-        "checker/ledger",
-        "pool_rules request_rules transfer_rules rarer_rules ledger check restore",
+        "checker/ledger", "pool_rules request_rules transfer_rules rarer_rules ledger check restore"
     ),
     "checker/order": tests_named("checker/order", "rules slot_races memory shadow"),
     "checker/engines/native": tests_named("checker/engines/native", "layout native"),
@@ -355,9 +354,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="copies in which mutants are tried at once")
     parser.add_argument("--limit", type=float, default=30, help="seconds that a mutant has at least")
     parser.add_argument("--results", type=Path, default=ROOT / "ci" / "mutation_results.jsonl")
-    parser.add_argument(
-        "--nearest", action="store_true", help="run only the nearest tests, not the whole area's"
-    )
+    parser.add_argument("--nearest", action="store_true", help="only the nearest tests, not the whole area's")
     parser.add_argument("--again", action="store_true", help="try survivors again that are not explained")
     parser.add_argument("paths", nargs="*", help="folders, files, or lines (FILE:LINE); default: all areas")
     given = parser.parse_args()
@@ -383,31 +380,30 @@ def main() -> int:
                     limits = limits_of(members, free.queue[0], given) if members else {}
                     if limits is None:
                         return 2
-
-                    def judge(
-                        mutant: Mutant, limits: dict[str, Limits] = limits
-                    ) -> tuple[Mutant, str, float]:
-                        copy = free.get()
-                        try:
-                            return mutant, *copy.judge(mutant, limits[mutant.path])
-                        finally:
-                            free.put(copy)
-
-                    for future in as_completed([pool.submit(judge, mutant) for mutant in members]):
+                    tasks = [pool.submit(judged, mutant, free, limits[mutant.path]) for mutant in members]
+                    for future in as_completed(tasks):
                         mutant, fate, seconds = future.result()
                         done += 1
                         fates[mutant.key] = fate
                         about = {"seconds": round(seconds, 1), "commit": commit, "seed": given.seed}
                         about |= {"tests": "nearest"} if given.nearest and fate == "survived" else {}
                         print(json.dumps(mutant._asdict() | {"fate": fate} | about), file=out, flush=True)
-                        print(
-                            f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s  {mutant.name[:160]}", flush=True
-                        )
+                        place = f"{done}/{len(rest)} {fate:8} {seconds:4.0f} s"
+                        print(f"{place}  {mutant.name[:160]}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             print(f"interrupted; what was found is in {given.results}", file=sys.stderr)
             return 3
     return report(chosen, fates)
+
+
+def judged(mutant: Mutant, free: Queue[Copy], limits: Limits) -> tuple[Mutant, str, float]:
+    """A mutant, judged in one of the copies that are free; its fate, and seconds."""
+    copy = free.get()
+    try:
+        return mutant, *copy.judge(mutant, limits)
+    finally:
+        free.put(copy)
 
 
 def limits_of(members: list[Mutant], copy: Copy, given: argparse.Namespace) -> dict[str, Limits] | None:

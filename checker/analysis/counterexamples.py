@@ -46,15 +46,9 @@ def counterexample(
         state, _ = interpreter.step(before, instance)
         run.append((before, instance, state))
         changed = changes(interpreter.view(before), interpreter.view(state))
-        steps.append(
-            Step(
-                number=number,
-                action=instance.name,
-                arguments=dict(instance.args),
-                doc=" ".join(instance.action.doc.split()),
-                changes=tuple(Change(name, old, new) for name, (old, new) in changed.items()),
-            )
-        )
+        parts = tuple(Change(name, old, new) for name, (old, new) in changed.items())
+        doc = " ".join(instance.action.doc.split())
+        steps.append(Step(number, instance.name, dict(instance.args), doc, parts))
     grounded = interpreter.grounded
     steps, header, idle, untold = _as_trace(interpreter, run, steps, path.loop == len(kept))
     node, read_before = _condition(grounded, instance, path.name)
@@ -62,13 +56,8 @@ def counterexample(
     stated = _stated(machine, instance, path.name)
     owed = _violated_liveness(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
     if owed is not None:
-        node, stated = (
-            owed.then,
-            (
-                owed.promise.then,
-                {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)},
-            ),
-        )
+        env = {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)}
+        node, stated = owed.then, (owed.promise.then, env)
     cells = reasons(node, at) if node is not None else set()
     sound = against
     if sound is None and machine.faults and machine.name in MACHINES:
@@ -177,7 +166,7 @@ def _reasons(node: Node, state: Values, known: dict[int, int]) -> set[int]:
     if node.op == "cell":
         return {node.value}
     if node.op in {"and", "or"}:
-        decisive = 1 if node.op == "or" else 0
+        decisive = int(node.op == "or")
         if _value(node, state, known) == decisive:
             witness = next(arg for arg in node.args if _value(arg, state, known) == decisive)
             return _reasons(witness, state, known)

@@ -93,17 +93,8 @@ def _design(design: Design, machines: Builders, shown: str, root: Path) -> Named
         faults = design.faults if machine in design.machines else frozenset()
         return lambda: traced(lambda: machines[machine](faults), root)
 
-    return NamedSpec(
-        name=shown,
-        summary=design.summary,
-        builders={machine: builder(machine) for machine in machines},
-        touched=tuple(design.machines),
-        sizes=dict(design.sizes),
-    )
-
-
-def _itself(built: Built) -> Built:
-    return built
+    builders = {machine: builder(machine) for machine in machines}
+    return NamedSpec(shown, design.summary, builders, tuple(design.machines), dict(design.sizes))
 
 
 # Machines in files.
@@ -112,12 +103,8 @@ def _itself(built: Built) -> Built:
 def _file(text: str, path: Path, attribute: str, shown: str, root: Path | None) -> NamedSpec:
     built = _build(path, attribute, shown, root or path.parent)
     summary = (built.machine.doc or "").split("\n\n")[0].replace("\n", " ")
-    return NamedSpec(
-        name=text,
-        summary=summary,
-        builders={built.machine.name: partial(_itself, built)},
-        touched=(built.machine.name,),
-    )
+    name = built.machine.name
+    return NamedSpec(text, summary, {name: lambda: built}, (name,))
 
 
 def _build(path: Path, attribute: str, shown: str, root: Path) -> Built:
@@ -235,8 +222,10 @@ def _at_revision(text: str, revision: str, rest: str) -> NamedSpec:
                     if rest not in designs:
                         raise unknown(f"design at {revision}", rest, designs, "kvfence designs lists today's")
                     found = _design(designs[rest], machines, text, folder)
-                    builders = {name: partial(_itself, make()) for name, make in found.builders.items()}
-                    found = replace(found, builders=builders)
+                    built = {name: make() for name, make in found.builders.items()}
+                    found = replace(
+                        found, builders={name: partial(built.__getitem__, name) for name in built}
+                    )
         except (CannotRun, SpecError) as error:
             raise CannotRun(str(error).replace(f"{folder}/", f"{revision}:")) from error
         for make in found.builders.values():
@@ -261,11 +250,8 @@ def _export(revision: str, folder: Path, start: Path) -> Path:
     """The files of ``revision`` under ``folder``; the repository's own top folder."""
     here = start if start.is_dir() else Path.cwd()
     top = _git(["rev-parse", "--show-toplevel"], here, f"{here} is in no git repository").decode().strip()
-    _git(
-        ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
-        here,
-        f"git knows no revision {revision}",
-    )
+    verify = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    _git(verify, here, f"git knows no revision {revision}")
     packed = _git(["archive", "--format=tar", revision], Path(top), f"git cannot read revision {revision}")
     with tarfile.open(fileobj=BytesIO(packed)) as tar:
         tar.extractall(folder, filter="data")

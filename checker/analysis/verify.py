@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import judged, liveness_sizes, requires_progress
@@ -25,6 +25,7 @@ from kvfence.checker.core import interrupts
 from kvfence.checker.core.names import ENGINES, EXPLORERS, SMT_ENGINES, SOUND
 from kvfence.checker.engines.base import FIRST, Engine, Finding, Path, Progress, Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
+from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.liveness.state_graph import Explored
 from kvfence.checker.engines.smt import smt_engine
 from kvfence.spec.catalog import INVARIANTS
@@ -55,6 +56,9 @@ class EngineOptions(TypedDict, total=False):
     note: Callable[[str], None] | None
 
 
+_FOR_SMT: Final = ("export", "second_solver", "infer_lemmas")
+
+
 def engine_named(name: str, **options: Unpack[EngineOptions]) -> Engine:
     """The engine of that name; CannotRun for another name than those of ENGINES, or options it lacks.
 
@@ -63,13 +67,10 @@ def engine_named(name: str, **options: Unpack[EngineOptions]) -> Engine:
     (a folder), ``second_solver`` and ``infer_lemmas`` are for engine smt, and ``walks`` (``walks``,
     ``steps``, ``seed``) for engine swarm.
     """
-    for_smt = {
-        "export": options.get("export"),
-        "second_solver": options.get("second_solver"),
-        "infer_lemmas": options.get("infer_lemmas", False),
-    }
-    for option, given in for_smt.items():
-        if name != "smt" and given not in (None, False):
+    every = cast("dict[str, Any]", options)
+    for_smt = {option: every[option] for option in _FOR_SMT if every.get(option) not in (None, False)}
+    for option in for_smt:
+        if name != "smt":
             raise CannotRun(f"engine {name} has no --{option.replace('_', '-')}: use --engine smt")
     note = options.get("note")
     symmetry, checkpoint = options.get("symmetry", False), options.get("checkpoint")
@@ -92,10 +93,8 @@ def engine_named(name: str, **options: Unpack[EngineOptions]) -> Engine:
         walks: Any = {"walks": WALKS, "steps": STEPS, "seed": 0, **(options.get("walks") or {})}
         return Swarm(**walks, note=note)
     if name in SMT_ENGINES:
-        return smt_engine(name, **for_smt)  # type: ignore[arg-type]
+        return smt_engine(name, **for_smt)
     if name == "liveness":
-        from kvfence.checker.engines.liveness.liveness import Liveness
-
         return Liveness()
     if name == "explore":
         from kvfence.checker.engines.explicit.numpy_search import Explore
@@ -148,14 +147,6 @@ def check_sorts(sizes: Mapping[str, int], machines: Iterable[Machine], these_are
     for sort in sizes:
         if sort not in sorts:
             raise unknown("sort", sort, sorts, f"{these_are} {', '.join(sorted(sorts))}")
-
-
-def _exceeds_64_bits(result: Result) -> str:
-    """Why the interpreter explores in place of the default engine."""
-    return (
-        f"{result.overflow}, too much for the 64 bits of engine {result.engine}: engine interpret explores "
-        "instead"
-    )
 
 
 def _graph_search(result: Result, engine: Engine) -> Explored | None:
@@ -219,7 +210,8 @@ class _Runs:
             limits: Any = {"until": until, "memory": self.memory, "progress": report}
             result = self.engine_for(machine).run(machine, own_sizes, **limits)
             if result.overflow and self.may_interpret:
-                self.notes[machine.name] = _exceeds_64_bits(result)
+                too_wide = f"{result.overflow}, too much for the 64 bits of engine {result.engine}"
+                self.notes[machine.name] = f"{too_wide}: engine interpret explores instead"
                 self.note(f"{machine.name}: {self.notes[machine.name]}")
                 result = Interpret().run(machine, own_sizes, **limits)
             return result
@@ -339,6 +331,19 @@ def _shortest_paths(results: list[Result], expected: str) -> list[tuple[Result, 
     return sorted(first.values(), key=lambda found: (found[1].id != expected, len(found[1])))
 
 
+_AS_FOUND = (
+    "machine",
+    "sizes",
+    "engine",
+    "states",
+    "transitions",
+    "depth",
+    "symmetry",
+    "goals",
+    "searched",
+    "proof",
+)
+"""What the facts of a machine have from the engine's result as it is."""
 _STATED = ("invariant", "check", "promise")  # the kinds of what a machine states of itself
 
 
@@ -353,11 +358,9 @@ def machine_facts(
     findings = [finding for each in results for finding in each.findings.values()]
     unknown_ids = undeclared(machine) if machine else {}
     conditions = [Condition(f.id, f.name, _known(f, unknown_ids)) for f in findings]
-    proved = (
-        result.proof is not None and result.stopped != INTERRUPTED and "deadlock" not in result.proof.open
-    )
-    unsure = result.stopped is not None and not proved
-    alive = Verdict.undetermined if unsure else Verdict.holds
+    proof = result.proof if result.stopped != INTERRUPTED else None
+    proved = proof is not None and "deadlock" not in proof.open
+    alive = Verdict.holds if result.stopped is None or proved else Verdict.undetermined
     stuck = alive if result.deadlock is None else Verdict.violated
     known = {found.name for found in findings}
     if result.engine != "liveness":
@@ -368,28 +371,19 @@ def machine_facts(
     if unknown_ids or states_nothing or judged_none:
         verdicts.append(Verdict.undetermined)
     return MachineFacts(
-        machine=result.machine,
-        sizes=result.sizes,
-        engine=result.engine,
+        **{name: getattr(result, name) for name in _AS_FOUND},
         verdict=worst(verdicts) or result.verdict,
-        states=result.states,
-        transitions=result.transitions,
-        depth=result.depth,
         seconds=sum(each.seconds for each in results),
         conditions=tuple(conditions),
         taken=result.coverage,
-        symmetry=result.symmetry,
-        goals=result.goals,
         vacuous=tuple(name for each in results for name in each.vacuous),
         unmet=result.unmet | (liveness.unmet if liveness else {}),
         unevaluated=result.unjudged,
-        searched=result.searched,
         declared=sentences(machine) if machine else {},
         undeclared=unknown_ids,
         states_nothing=states_nothing,
         judged_none=judged_none and not states_nothing,
         stopped=INTERRUPTED if liveness and liveness.stopped == INTERRUPTED else result.stopped,
-        proof=result.proof,
         promised=JudgedLiveness(liveness.sizes, liveness.states, liveness.stopped) if liveness else None,
         unjudged=tuple(p for p in (machine.liveness if machine else ()) if p not in known),
         note=note,

@@ -13,7 +13,7 @@ from kvfence.spec.language import Elem, Exists, Expr, ForAll, Machine, Not, Spec
 
 
 def counter(*, progress: bool = True) -> Machine:
-    """Whoever waits at the counter is served; ``progress``: that this comes about is promised as PROGRESS."""
+    """A guest who waits at the counter is served; ``progress``: that is promised as PROGRESS."""
     m = Machine("counter")
     Guest = m.sort("Guest", default=2)  # noqa: N806
     m.relation("waits", Guest, init=False)
@@ -87,7 +87,7 @@ def test_a_mutant_that_shuts_again_and_again_is_noticed_by_the_promise_alone(
     assert rows == ({"who_waits_is_served": "PROGRESS"} if progress else {})
 
 
-def test_the_verdicts_tell_where_promises_were_judged_and_where_they_were_not() -> None:
+def test_the_verdicts_say_where_promises_were_judged_and_where_they_were_not() -> None:
     explored = verify(machine="ranks", sizes={"Operation": 1})
     assert explored.machines[0].verdict_on("PROGRESS") == "holds"
     assert explored.machines[0].promised is not None

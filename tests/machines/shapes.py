@@ -7,23 +7,8 @@ import random
 import kvlife
 
 from kvfence.checker.engines import Result
-from kvfence.spec.language import (
-    And,
-    Bool,
-    Count,
-    Enum,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Implies,
-    Index,
-    Int,
-    IsIn,
-    Machine,
-    Or,
-    State,
-)
+from kvfence.spec.language import Bool, Enum, Int, Machine, State
+from kvfence.spec.language.expr import And, Count, Exists, Expr, ForAll, If, Implies, Index, IsIn, Or
 
 Colour = Enum("Colour", "red green blue")
 

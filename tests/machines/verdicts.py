@@ -35,21 +35,21 @@ def slots(name: str, *, taking: bool = True) -> tuple[Machine, Sort]:
     return m, block
 
 
-def stating(name: str, body: Body) -> Machine:
-    """The blocks, with PIN: ``body`` of every block."""
-    return stating_all(name, {"stated": body})
+def stating(name: str, body: Body, called: str = "stated", id_: str = "PIN") -> Machine:
+    """The blocks, with ``id_``: ``body`` of every block, as an invariant of the name ``called``."""
+    return stating_all(name, {called: body}, id_)
 
 
-def stating_all(name: str, bodies: dict[str, Body]) -> Machine:
+def stating_all(name: str, bodies: dict[str, Body], id_: str = "PIN", *, taking: bool = True) -> Machine:
     """The blocks, with each of ``bodies`` of every block as an invariant of that name."""
-    m, block = slots(name)
+    m, block = slots(name, taking=taking)
     for each, body in bodies.items():
 
         def stated(s: State, body: Body = body) -> Expr:
             return ForAll(block, lambda b: body(s, b))
 
         stated.__name__ = each
-        m.invariant("PIN")(stated)
+        m.invariant(id_)(stated)
     return m
 
 
@@ -103,19 +103,16 @@ def shaped(faults: Faults = NONE) -> Machine:  # noqa: ARG001 (a builder takes i
     return stating("shaped", UNMET["shaped"])
 
 
-def negated(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """The same, negated."""
-    return stating("negated", UNMET["negated"])
-
-
-def ored(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """The same, the conclusion first."""
-    return stating("ored", UNMET["ored"])
-
-
-def conj(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """Two implications joined."""
-    return stating("conj", UNMET["conj"])
+negated = stating("negated", UNMET["negated"])
+"""The same as ``shaped``, negated."""
+ored = stating("ored", UNMET["ored"])
+"""The same, the conclusion first."""
+conj = stating("conj", UNMET["conj"])
+"""Two implications joined."""
+noinv, _ = slots("noinv")
+"""Nothing is stated."""
+unknownid = stating("unknownid", lambda s, b: s.cold[b], "t2", "NOSUCHRULE")
+"""An id that is in no catalogue, on a condition that says something."""
 
 
 def check(faults: Faults = NONE) -> Machine:  # noqa: ARG001
@@ -138,9 +135,9 @@ def idle_check(faults: Faults = NONE) -> Machine:  # noqa: ARG001
 
     @m.action(b=block)
     def look(s: State, b: Elem) -> None:
-        """Somebody looks at a used block."""
+        """A used block is looked at."""
         s.require(s.used[b])
-        s.check("ONCE", Implies(~s.used[b], s.cold[b]), "of free blocks, which nobody looks at")
+        s.check("ONCE", Implies(~s.used[b], s.cold[b]), "of free blocks, which are never looked at")
         s.cold[b] = True
 
     return m
@@ -218,26 +215,12 @@ def one(faults: Faults = NONE) -> Machine:  # noqa: ARG001
 
 def dead0(faults: Faults = NONE) -> Machine:  # noqa: ARG001
     """The initial state is a deadlock."""
-    m, block = slots("dead0", taking=False)
-
-    @m.invariant("PIN")
-    def ok(s: State) -> Expr:
-        """Nothing is used."""
-        return ForAll(block, lambda b: ~s.used[b])
-
-    return m
+    return stating_all("dead0", {"ok": lambda s, b: ~s.used[b]}, taking=False)
 
 
 def bad0(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """PIN is false in the initial state."""
-    m, block = slots("bad0")
-
-    @m.invariant("PIN")
-    def bad(s: State) -> Expr:
-        """Everything is used."""
-        return ForAll(block, lambda b: s.used[b])
-
-    return m
+    """PIN is false in the initial state: it says that everything is used."""
+    return stating("bad0", lambda s, b: s.used[b], "bad")
 
 
 def stuck0(faults: Faults = NONE) -> Machine:  # noqa: ARG001
@@ -248,36 +231,15 @@ def stuck0(faults: Faults = NONE) -> Machine:  # noqa: ARG001
     return m
 
 
-def noinv(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """Nothing is stated."""
-    return slots("noinv")[0]
-
-
-def unknownid(faults: Faults = NONE) -> Machine:  # noqa: ARG001
-    """An id that nobody knows, on a condition that says something."""
-    m, block = slots("unknownid")
-
-    @m.invariant("NOSUCHRULE")
-    def t2(s: State) -> Expr:
-        """all is cold"""
-        return ForAll(block, lambda b: s.cold[b])
-
-    return m
-
-
 def incons(faults: Faults = NONE) -> Machine:  # noqa: ARG001
     """Lemmas that contradict each other."""
-    m, block = slots("incons")
+    m = stating("incons", lambda s, b: ~s.used[b], "bad")
+    block = m.sorts["Block"]
 
     @m.lemma
     def contra(s: State) -> Expr:
         """Because."""
         return Exists(block, lambda b: s.used[b]) & ForAll(block, lambda b: ~s.used[b])
-
-    @m.invariant("PIN")
-    def bad(s: State) -> Expr:
-        """False."""
-        return ForAll(block, lambda b: ~s.used[b])
 
     return m
 
@@ -297,7 +259,7 @@ def declared(faults: Faults = NONE) -> Machine:
     def again(s: State, b: Elem) -> None:
         """A used block is taken once more."""
         s.require(s.used[b])
-        s.check("RENT", s.used[b], "it is taken by whoever has it")
+        s.check("RENT", s.used[b], "it is taken by its holder")
         s.cold[b] = True
 
     return m
@@ -305,7 +267,7 @@ def declared(faults: Faults = NONE) -> Machine:
 
 def promised(faults: Faults = NONE) -> Machine:  # noqa: ARG001
     """States nothing but a promise about whole runs."""
-    m = Machine("promised", doc="A light that goes on some day, and off again.")
+    m = Machine("promised", doc="A light that goes on at some time, and off again.")
     m.relation("on")
 
     @m.action(fair="weak")

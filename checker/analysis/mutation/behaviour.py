@@ -44,11 +44,7 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        mutants: Sequence[Mutant],
-        sizes: Mapping[str, int],
-        memory: int | None = None,
+        self, machine: Machine, mutants: Sequence[Mutant], sizes: Mapping[str, int], memory: int | None = None
     ) -> None:
         self.mutants = {m.name: m for m in mutants}
         both = copy.copy(machine)

@@ -16,14 +16,14 @@ from enum import StrEnum
 
 from kvfence.checker.analysis.liveness import requires_progress
 from kvfence.checker.analysis.mutation.behaviour import Comparison
-from kvfence.checker.analysis.mutation.mutants import Kind, Mutant, mutants
+from kvfence.checker.analysis.mutation.mutants import Kind, Mutant, conjuncts, mutants
 from kvfence.checker.core.processes import ProcessDied, side_by_side
 from kvfence.checker.engines.base import Log, Stop
 from kvfence.checker.engines.explicit.numpy_search import Reachable
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.word_size import TooWide
 from kvfence.spec.designs import DESIGNS
-from kvfence.spec.language import Action, Expr, Machine, Premise, SpecError, ground
+from kvfence.spec.language import Action, Machine, Premise, SpecError, ground
 from kvfence.spec.language.evaluate import spell
 from kvfence.spec.machines import MACHINES
 
@@ -304,13 +304,9 @@ def _with_the_checks_of(designs: Sequence[Mutant], machine: Machine, given: Sequ
 
 def _meaning(action: Action) -> str:
     """What an action does, checks aside, in words: two machines do not share their expressions."""
-    guards = {part for g in action.guards for part in map(spell, _conjuncts(g.expr))}
+    guards = {part for g in action.guards for part in map(spell, conjuncts(g.expr))}
     updates = {f.name: spell(e) for f, e in action.updates.items()}
     return repr((sorted(guards), sorted(updates.items())))
-
-
-def _conjuncts(e: Expr) -> tuple[Expr, ...]:
-    return e.args if e.op == "and" else (e,)
 
 
 def _vacuous(base: Log) -> set[str]:

@@ -144,7 +144,7 @@ def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
     rows = tuple(r for r in _rows(campaign.conditions, killed) if r.total or not partial)
     judged = not (partial or campaign.stopped or campaign.of(Fate.undetermined))
     return Matrix(
-        machine=campaign.machine,
+        **{name: getattr(campaign, name) for name in ("machine", "ghosts", "missing", "stopped", "seconds")},
         states=tuple(campaign.states),
         tried=_by_kind(campaign.outcomes),
         killed=_by_kind(killed),
@@ -153,14 +153,10 @@ def matrix(campaign: Campaign, partial: bool = False) -> Matrix:
         rows=rows,
         idle=tuple(r.name for r in rows if judged and not r.total and r.name not in campaign.may_idle),
         accepted_idle=campaign.may_idle,
-        ghosts=campaign.ghosts,
         vacuous=tuple(campaign.vacuous),
         stale=tuple(campaign.stale),
         survivors=tuple(_survivor(o) for o in campaign.outcomes if o.fate in (Fate.accepted, Fate.survived)),
         undetermined=tuple(_survivor(o) for o in campaign.of(Fate.undetermined)),
-        missing=campaign.missing,
-        stopped=campaign.stopped,
-        seconds=campaign.seconds,
     )
 
 

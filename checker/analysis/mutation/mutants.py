@@ -75,14 +75,17 @@ def _of_action(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, 
 
 def _guards(action: Action) -> Iterator[tuple[Kind, str, tuple[Guard, ...]]]:
     """The guard with one conjunct dropped, or with one conjunct weakened inside."""
-    split = [
-        Guard(e, g.where) for g in action.guards for e in (g.expr.args if g.expr.op == "and" else (g.expr,))
-    ]
+    split = [Guard(e, g.where) for g in action.guards for e in conjuncts(g.expr)]
     for k, guard in enumerate(split):
         rest = (*split[:k], *split[k + 1 :])
         yield Kind.guard, f"without guard {spell(guard.expr)}", rest
         for text, e in _unlike(guard.expr, weakened(guard.expr)):
             yield Kind.fence, f"guard: {text}", (*split[:k], Guard(e, guard.where), *split[k + 1 :])
+
+
+def conjuncts(e: Expr) -> tuple[Expr, ...]:
+    """The parts of a conjunction; of another expression, itself."""
+    return e.args if e.op == "and" else (e,)
 
 
 def _updates(action: Action, ghosts: Collection[str]) -> Iterator[tuple[Kind, str, Function, Expr | None]]:

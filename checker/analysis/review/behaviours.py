@@ -26,6 +26,8 @@ from kvfence.spec.language.expr import TRUE
 from kvfence.spec.language.nodes import Graph, Node
 
 _MOST_IN_PYTHON = 50_000
+_BUILDERS = {"not": "negation", "eq": "equal", "lt": "less", "le": "at_most", "sub": "subtract"}
+"""The method of a graph that builds a node, where it is not named as the operation of the node."""
 
 
 def behaviours(
@@ -158,16 +160,8 @@ class _Moved:
         args = [self(a) for a in n.args]
         if n.op in ("and", "or"):
             return g.junction(n.op, args)
-        build = {
-            "not": g.negation,
-            "ite": g.ite,
-            "eq": g.equal,
-            "lt": g.less,
-            "le": g.at_most,
-            "add": g.add,
-            "sub": g.subtract,
-        }
-        return build[n.op](*args)  # type: ignore[operator, no-any-return]
+        built: Node = getattr(g, _BUILDERS.get(n.op, n.op))(*args)
+        return built
 
 
 def _search(pair: _Pair, kind: str, most: int, threads: int, progress: Report | None) -> Behaviours:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import liveness_sizes
 from kvfence.checker.analysis.named_specs import Built, NamedSpec, named_spec
-from kvfence.checker.analysis.results import Counterexample, MachineFacts, own_titles
+from kvfence.checker.analysis.results import MachineFacts, own_titles
 from kvfence.checker.analysis.review import differences
 from kvfence.checker.analysis.review.behaviours import behaviours
 from kvfence.checker.analysis.review.facts import (
@@ -42,6 +42,10 @@ BUILT_IN = ("DEADLOCK", "RANGE")
 """Conditions of every machine; where a design does not list one, nothing there can break it."""
 MOST_LIVENESS_STATES = 300_000
 """States of a graph on which liveness properties are decided."""
+
+
+_Verdicts: TypeAlias = Sequence[Verdict | None]
+"""Those of the base and of the change; None where a design does not state the condition."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,8 @@ def review(
     built = [(named[0].builders[one](), named[1].builders[other]()) for one, other in names]
     check_sorts(sizes or {}, [b.machine for pair in built for b in pair])
     known = [spec.sizes for spec in named]
-    whole = {sort: max(own.get(sort, 0) for own in known) for own in known for sort in own} | dict(
-        sizes or {}
-    )
+    whole = {sort: max(own.get(sort, 0) for own in known) for own in known for sort in own}
+    whole |= sizes or {}
     interrupted = False
     for pair in built:
         name = pair[1].machine.name
@@ -169,27 +172,20 @@ def _paired(
     )
 
 
+@dataclass
 class _Comparison:
     """One machine of the base and one of the change, explored and compared."""
 
-    def __init__(
-        self,
-        built: tuple[Built, Built],
-        sizes: Mapping[str, int],
-        limits: _Limits,
-        proofs: Proofs,
-        progress: MachineProgress | None,
-    ) -> None:
-        self.built, self.sizes, self.limits, self.proofs, self.progress = (
-            built,
-            sizes,
-            limits,
-            proofs,
-            progress,
-        )
-        self.machines = (built[0].machine, built[1].machine)
+    built: tuple[Built, Built]
+    sizes: Mapping[str, int]
+    limits: _Limits
+    proofs: Proofs
+    progress: MachineProgress | None
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.machines = (self.built[0].machine, self.built[1].machine)
         self.name = self.machines[1].name
-        self.interrupted = False
 
     def review(self) -> MachineReview:
         """Everything that is found out about the pair."""
@@ -213,6 +209,9 @@ class _Comparison:
             rows, self.machines, facts, liveness, restated, lambda side: self._report(f"proof of the {side}")
         )
         self.interrupted = self.proofs.interrupted
+        ends = zip(SIDES, (base.stopped, change.stopped), strict=True)
+        stopped = [f"the {side} was not explored to the end: {why}" for side, why in ends if why]
+        pairs = zip(SIDES, facts, strict=True)
         return MachineReview(
             machine=self.name,
             sizes=change.sizes,
@@ -228,18 +227,7 @@ class _Comparison:
             actions_gained=_untaken(change, base),
             lines=differences.lines(*self.built),
             differences=differences.parts(*self.machines),
-            notes=(
-                *(
-                    f"the {side} was not explored to the end: {result.stopped}"
-                    for side, result in zip(SIDES, results, strict=True)
-                    if result.stopped
-                ),
-                *(
-                    f"the {side} {text}"
-                    for side, own in zip(SIDES, facts, strict=True)
-                    for text in _undecided(own)
-                ),
-            ),
+            notes=(*stopped, *(f"the {side} {text}" for side, own in pairs for text in _undecided(own))),
         )
 
     def _report(self, what: str) -> Callable[[Progress], None] | None:
@@ -269,13 +257,19 @@ class _Comparison:
         self.interrupted = INTERRUPTED in (new.why, lost.why)
         return new, lost
 
-    def _story(
-        self, at: int, effect: Effect, result: Result | None, path: Path | None
-    ) -> Counterexample | None:
-        """The counterexample of one side, compared with the other, where the change has an effect."""
-        if result is None or path is None or effect not in ("worse", "better"):
-            return None
-        return counterexample(self.machines[at], result.sizes, path, self.machines[1 - at])
+    def _row(
+        self, id_: str, verdicts: _Verdicts, result: Result | None, path: Path | None, **rest: Any
+    ) -> InvariantReview:
+        """What the change does to one condition.
+
+        Where that is an effect, the side that ``path`` of ``result`` violates is compared with the other.
+        """
+        (base, change), at = verdicts, _violating(verdicts)
+        effect, story = effect_of(base, change), None
+        if result is not None and path is not None and effect in ("worse", "better"):
+            story = counterexample(self.machines[at], result.sizes, path, self.machines[1 - at])
+        rest |= {"story": story, "story_of": "" if story is None else SIDES[at]}
+        return InvariantReview(invariant=id_, effect=effect, base=base, change=change, **rest)
 
     def _invariants(self, results: Sequence[Result], facts: Sequence[MachineFacts]) -> list[InvariantReview]:
         ids = [row.id for row in INVARIANTS]
@@ -287,25 +281,14 @@ class _Comparison:
         out = []
         for id_ in ids:
             verdicts = [_verdict(own, id_) for own in facts]
-            effect = effect_of(*verdicts)
-            at = int(verdicts[1] is Verdict.violated)
+            at = _violating(verdicts)
             paths = [p for p in results[at].violated if p.id == id_]
-            story = self._story(at, effect, results[at], paths[0] if paths else None)
-            if story is not None and at not in firsts:
+            path, sentence = next(iter(paths), None), titles.get(id_, "")
+            row = self._row(id_, verdicts, results[at], path, sentence=sentence)
+            if row.story is not None and at not in firsts:
                 firsts[at] = self._breaks_first(at, results[at])
-            out.append(
-                InvariantReview(
-                    invariant=id_,
-                    effect=effect,
-                    base=verdicts[0],
-                    change=verdicts[1],
-                    conditions=tuple(dict.fromkeys(p.name for p in paths)),
-                    first=story is None or id_ in firsts[at],
-                    story=story,
-                    story_of="" if story is None else SIDES[at],
-                    sentence=titles.get(id_, ""),
-                )
-            )
+            first = row.story is None or id_ in firsts[at]
+            out.append(replace(row, conditions=tuple(dict.fromkeys(p.name for p in paths)), first=first))
         return out
 
     def _breaks_first(self, at: int, result: Result) -> set[str]:
@@ -326,23 +309,10 @@ class _Comparison:
         for name in dict.fromkeys((*base.liveness, *change.liveness)):
             findings = [r.findings.get(name) if r else None for r in results]
             verdicts = [f.verdict if f else None for f in findings]
-            effect = effect_of(*verdicts)
-            at = int(verdicts[1] is Verdict.violated)
-            finding = findings[at]
-            story = self._story(at, effect, results[at], finding.path if finding else None)
-            out.append(
-                InvariantReview(
-                    invariant=(change.liveness.get(name) or base.liveness[name]).id,
-                    effect=effect,
-                    base=verdicts[0],
-                    change=verdicts[1],
-                    kind="progress",
-                    conditions=(name,),
-                    sizes=self._smaller(results),
-                    story=story,
-                    story_of="" if story is None else SIDES[at],
-                )
-            )
+            at = _violating(verdicts)
+            finding, id_ = findings[at], (change.liveness.get(name) or base.liveness[name]).id
+            row = self._row(id_, verdicts, results[at], finding.path if finding else None, kind="progress")
+            out.append(replace(row, conditions=(name,), sizes=self._smaller(results)))
         return out
 
     def _smaller(self, results: Sequence[Result | None]) -> dict[str, int]:
@@ -356,14 +326,10 @@ class _Comparison:
         if not machine.liveness:
             return None
         whole = {sort: self.sizes.get(sort, s.default) for sort, s in machine.sorts.items()}
-        sizes = liveness_sizes(machine, whole)
+        sizes, report, memory = liveness_sizes(machine, whole), self._report("promises"), self.limits.memory
         while True:
             result = Liveness().run(
-                machine,
-                sizes,
-                max_states=MOST_LIVENESS_STATES,
-                memory=self.limits.memory,
-                progress=self._report("promises"),
+                machine, sizes, max_states=MOST_LIVENESS_STATES, memory=memory, progress=report
             )
             largest = max(sizes, key=lambda sort: sizes[sort], default=None)
             if result.stopped in (None, INTERRUPTED) or largest is None or sizes[largest] < 2:
@@ -402,6 +368,11 @@ def effect_of(base: Verdict | None, change: Verdict | None) -> Effect:
     if change is Verdict.undetermined:
         return "open"
     return "better" if base is Verdict.violated else "same"
+
+
+def _violating(verdicts: _Verdicts) -> int:
+    """Which side a counterexample is of: 1, the change, if that violates the condition, else 0."""
+    return int(verdicts[1] is Verdict.violated)
 
 
 def _verdict(facts: MachineFacts, id_: str) -> Verdict | None:

@@ -64,13 +64,11 @@ def _parts(base: Machine, change: Machine) -> Iterator[Difference]:
     yield from _named("sort", base.sorts, change.sorts, lambda s: f"default {s.default}")
     yield from _named("field", base.functions, change.functions, _field_text)
     for name in dict.fromkeys((*base.actions, *change.actions)):
-        one, other = base.actions.get(name), change.actions.get(name)
-        if one is None or other is None:
-            yield from _only_one(
-                f"action {name}", {name: one} if one else {}, {name: other} if other else {}, repr
-            )
+        if name in base.actions and name in change.actions:
+            yield from _of_action(name, base.actions[name], change.actions[name])
         else:
-            yield from _of_action(name, one, other)
+            own, others = ({name: m.actions[name]} if name in m.actions else {} for m in (base, change))
+            yield from _only_one(f"action {name}", own, others, repr)
     yield from _named("invariant", base.invariants, change.invariants, _text, _property)
     yield from _named("goal", base.goals, change.goals, _text, _property)
     yield from _named("promise", base.liveness, change.liveness, _liveness_text)
@@ -242,18 +240,14 @@ def _whole(m: Machine) -> Form:
         checks = tuple((c.id, form(c.expr, known)) for c in a.checks)
         guards, assigned = frozenset(_guards(a)), frozenset(_assigned(a).items())
         actions.append((name, _parameters(a), a.fair, guards, assigned, checks))
-    liveness = tuple(
-        (
-            p.id,
-            p.name,
-            None if p.when is None else form(p.when, _positions(p.params)),
-            form(p.then, _positions(p.params)),
-        )
-        for p in m.liveness.values()
-    )
+    liveness = []
+    for p in m.liveness.values():
+        known = _positions(p.params)
+        when = None if p.when is None else form(p.when, known)
+        liveness.append((p.id, p.name, when, form(p.then, known)))
     invariants = tuple(_property(p) for p in m.invariants.values())
     goals = tuple(_property(p) for p in m.goals.values())
-    return (_state(m), tuple(actions), invariants, goals, liveness, _property(m.terminal_states))
+    return (_state(m), tuple(actions), invariants, goals, tuple(liveness), _property(m.terminal_states))
 
 
 def _positions(params: tuple[Expr, ...]) -> dict[int, Form]:
@@ -265,30 +259,25 @@ def _positions(params: tuple[Expr, ...]) -> dict[int, Form]:
 
 def lines(base: Built, change: Built) -> tuple[SourceLine, ...]:
     """Lines that only one side has, or that only one side's machine was built by."""
-    out: list[SourceLine] = []
-    for one, other in _pairs(base, change):
-        out += _between(base, one, change, other)
-    return tuple(out)
+    pairs = _pairs(base, change)
+    return tuple(line for one, other in pairs for line in _between(base, one, change, other))
 
 
 def _pairs(base: Built, change: Built) -> Iterator[tuple[str, str]]:
     """Files of the two sides that stand for each other: of one name, maybe in another folder or revision."""
     left = list(change.sources)
     for one in base.sources:
-        last = PurePosixPath(one.rpartition(":")[2]).name
-        alike = [o for o in left if o == one] or [
-            o for o in left if PurePosixPath(o.rpartition(":")[2]).name == last
-        ]
+        alike = [o for o in left if o == one] or [o for o in left if _file_name(o) == _file_name(one)]
         if not alike and len(base.sources) == len(change.sources) == 1:
             alike = left
-        if alike:
-            other = alike[0]
-            left.remove(other)
-            yield one, other
-        else:
-            yield one, ""
-    for other in left:
-        yield "", other
+        other = alike[0] if alike else ""
+        left = [o for o in left if o != other]
+        yield one, other
+    yield from (("", other) for other in left)
+
+
+def _file_name(shown: str) -> str:
+    return PurePosixPath(shown.rpartition(":")[2]).name
 
 
 def _between(base: Built, one: str, change: Built, other: str) -> Iterator[SourceLine]:
@@ -300,11 +289,9 @@ def _between(base: Built, one: str, change: Built, other: str) -> Iterator[Sourc
             for k in range(a_end - a):
                 n, m = a + k + 1, b + k + 1
                 if (n in went) != (m in goes) and ".faulty(" not in ours[n - 1]:
-                    at_base = n in went
-                    file, line, text = (one, n, ours[n - 1]) if at_base else (other, m, theirs[m - 1])
-                    yield SourceLine("base" if at_base else "change", file, line, text)
+                    at_base = SourceLine("base", one, n, ours[n - 1])
+                    yield at_base if n in went else SourceLine("change", other, m, theirs[m - 1])
         else:
-            yield from (SourceLine("base", one, n + 1, ours[n]) for n in range(a, a_end) if ours[n].strip())
-            yield from (
-                SourceLine("change", other, n + 1, theirs[n]) for n in range(b, b_end) if theirs[n].strip()
-            )
+            gone = (SourceLine("base", one, n, text) for n, text in enumerate(ours[a:a_end], a + 1))
+            came = (SourceLine("change", other, n, text) for n, text in enumerate(theirs[b:b_end], b + 1))
+            yield from (line for line in (*gone, *came) if line.text.strip())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -74,21 +74,17 @@ class Proofs:
         return out
 
 
+@dataclass
 class _Evidences:
     """The evidence for the rows of one machine, of the base or of the change."""
 
-    def __init__(
-        self,
-        proofs: Proofs,
-        machine: Machine,
-        facts: MachineFacts,
-        liveness: Result | None,
-        side: Side,
-        report: Callable[[Progress], None] | None,
-    ) -> None:
-        self.proofs, self.machine, self.facts, self.liveness = proofs, machine, facts, liveness
-        self.side, self.report = side, report
-        self.prover: Prover | None = None
+    proofs: Proofs
+    machine: Machine
+    facts: MachineFacts
+    liveness: Result | None
+    side: Side
+    report: Callable[[Progress], None] | None
+    prover: Prover | None = None
 
     def may_hold(self, row: InvariantReview, verdict: Verdict | None) -> bool:
         """Whether there is anything to say: it holds, or an exploration that was stopped left it open."""
@@ -149,12 +145,8 @@ class _Evidences:
     def _of_liveness(self, row: InvariantReview) -> Evidence:
         graph = self.liveness
         assert graph is not None
-        return Evidence(
-            side=self.side,
-            basis="exhausted",
-            conditions=row.conditions,
-            why=WHOLE_RUNS,
-            sizes=graph.sizes,
-            states=graph.states,
-            fairness={name: a.fair for name, a in self.machine.actions.items() if a.fair is not None},
-        )
+        fair: dict[str, str] = {
+            name: a.fair for name, a in self.machine.actions.items() if a.fair is not None
+        }
+        found: Any = {"conditions": row.conditions, "sizes": graph.sizes, "states": graph.states}
+        return Evidence(side=self.side, basis="exhausted", why=WHOLE_RUNS, fairness=fair, **found)

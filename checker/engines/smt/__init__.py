@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from kvfence.checker.engines.base import Engine
 
 
+_FINITE = {"bmc": "BMC", "kinduction": "KInduction", "spacer": "Spacer"}
+"""The classes of the engines for given sizes; each is in the module of the engine's name."""
+
+
 def smt_engine(
     name: str, *, export: Path | None = None, second_solver: str | None = None, infer_lemmas: bool = False
 ) -> Engine:
@@ -23,20 +28,11 @@ def smt_engine(
     """
     if find_spec("z3") is None:
         raise CannotRun(f"engine {name} asks z3, which is not installed: pip install 'kvfence[smt]'")
-    if name == "smt":
-        from kvfence.checker.engines.smt.unbounded import Unbounded
+    if name not in ("smt", *_FINITE):
+        raise unknown("engine", name, SMT_ENGINES, f"there is {', '.join(SMT_ENGINES)}")
+    if name in _FINITE:
+        module = import_module(f"kvfence.checker.engines.smt.{name}")
+        return Exercised(getattr(module, _FINITE[name])())
+    from kvfence.checker.engines.smt.unbounded import Unbounded
 
-        return Exercised(Unbounded(folder=export, second=second_solver, infer=infer_lemmas))
-    if name == "bmc":
-        from kvfence.checker.engines.smt.bmc import BMC
-
-        return Exercised(BMC())
-    if name == "kinduction":
-        from kvfence.checker.engines.smt.kinduction import KInduction
-
-        return Exercised(KInduction())
-    if name == "spacer":
-        from kvfence.checker.engines.smt.spacer import Spacer
-
-        return Exercised(Spacer())
-    raise unknown("engine", name, SMT_ENGINES, f"there is {', '.join(SMT_ENGINES)}")
+    return Exercised(Unbounded(folder=export, second=second_solver, infer=infer_lemmas))

@@ -61,6 +61,7 @@ class _Proved:
     asked_second: bool = False
 
 
+@dataclass(eq=False)
 class Prover:
     """Proves conditions of one machine, one call after the other; answers are kept between calls.
 
@@ -68,24 +69,21 @@ class Prover:
     ``second``: another solver that decides every question once more. CannotRun when it is not there.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        *,
-        false: Collection[str] = (),
-        deadline: float | None = None,
-        second: str | None = None,
-        progress: Report | None = None,
-    ) -> None:
-        self.machine = machine.finished()
-        self.deadline, self.second = deadline, second
-        self._decide = recheck.second_solver(second) if second else None
+    machine: Machine
+    false: Collection[str] = ()
+    deadline: float | None = None
+    second: str | None = None
+    progress: Report | None = None
+
+    def __post_init__(self) -> None:
+        self.machine = self.machine.finished()
+        self._decide = recheck.second_solver(self.second) if self.second else None
         known = {c.name: c for c in conditions.of_machine(self.machine)}
-        self.candidates = {name: c for name, c in known.items() if name not in false}
-        self.dropped = {name: "it is violated" for name in known if name in false}
+        self.candidates = {name: c for name, c in known.items() if name not in self.false}
+        self.dropped = {name: "it is violated" for name in known if name in self.false}
         self._proved: dict[str, list[_Proved]] = {}
         self._tried_small, self._failed_case = False, ""
-        self._questions_decided = QuestionCount(progress)
+        self._questions_decided = QuestionCount(self.progress)
 
     def prove(self, names: Sequence[str]) -> Support:
         """Whether the conditions, checks or ``deadlock`` of these names hold for any size."""

@@ -5,30 +5,19 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import z3
 
-from kvfence.checker.engines.base import (
-    FIRST,
-    INTERRUPTED,
-    Engine,
-    Finding,
-    Path,
-    Progress,
-    Report,
-    Result,
-    RunOptions,
-    Until,
-    Verdict,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt.finite import Target, Unrolled
 from kvfence.checker.engines.smt.solve import checked
 from kvfence.spec.language import PREMISE, Machine
 
 
-class FiniteEngine(Engine):
+class FiniteEngine(base.Engine):
     """An engine that searches runs of a few steps at given sizes with z3, and may prove the rest.
 
     It stores no states, so bounds and limits of states and memory do not apply.
@@ -40,7 +29,9 @@ class FiniteEngine(Engine):
     seconds: float | None = None
     only = ""
 
-    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
+    def decide(
+        self, machine: Machine, sizes: Mapping[str, int] | None, options: base.RunOptions
+    ) -> base.Result:
         """Searches, and sums up; what was found before Ctrl-C is kept."""
         start = time.perf_counter()
         deadline = None if self.seconds is None else start + self.seconds
@@ -50,7 +41,7 @@ class FiniteEngine(Engine):
         try:
             unproved = self.prove(search)
         except KeyboardInterrupt:
-            search.stopped = unproved = INTERRUPTED
+            search.stopped = unproved = base.INTERRUPTED
         return search.result(self.name, time.perf_counter() - start, unproved)
 
     @abstractmethod
@@ -58,6 +49,7 @@ class FiniteEngine(Engine):
         """Takes the search as far as the engine goes; why what it did not violate is not proved, or None."""
 
 
+@dataclass(eq=False)
 class Search:
     """A search that can be continued: ``depth`` steps are done, ``found`` has the violations by name.
 
@@ -65,27 +57,21 @@ class Search:
     in ``time.perf_counter`` terms.
     """
 
-    def __init__(
-        self,
-        interpreter: Interpreter,
-        until: Until = "end",
-        deadline: float | None = None,
-        progress: Report | None = None,
-        *,
-        only: str = "",
-        ignored: Collection[str] = (),
-    ) -> None:
-        self.interpreter, self.grounded = interpreter, interpreter.grounded
-        self.until, self.deadline, self.progress = until, deadline, progress
-        self.only, self.ignored = only, ignored
-        self.started = time.perf_counter()
+    interpreter: Interpreter
+    until: base.Until = "end"
+    deadline: float | None = None
+    progress: base.Report | None = None
+    only: str = field(default="", kw_only=True)
+    ignored: Collection[str] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.grounded, self.started = self.interpreter.grounded, time.perf_counter()
         self.runs = Unrolled(self.grounded)
         self.solver = self.runs.solver()
-        self.depth = -1
-        self.complete = False  # no run is longer than ``depth``
+        self.depth, self.complete = -1, False  # complete: no run is longer than ``depth``
         self.stopped: str | None = None
-        self.found: dict[str, Path] = {}
-        self.goals: dict[str, Path] = {}
+        self.found: dict[str, base.Path] = {}
+        self.goals: dict[str, base.Path] = {}
         self.targets: dict[str, Target] = {}
 
     @property
@@ -110,7 +96,7 @@ class Search:
             self._deepen()
             if self.progress is not None:
                 rate = self.depth / max(time.perf_counter() - self.started, 1e-9)
-                self.progress(Progress(self.depth + 1, 1, self.depth, rate))
+                self.progress(base.Progress(self.depth + 1, 1, self.depth, rate))
 
     def _deepen(self) -> None:
         runs = self.runs
@@ -136,7 +122,7 @@ class Search:
             }
             self._collect(wanted, k, lambda name, model: self._violation(conditions[name][0], model, k))
             if self.stopped is None and self.until == "first" and self.found:
-                self.stopped = FIRST
+                self.stopped = base.FIRST
             if self.stopped is not None:
                 return
         goals = [] if self.only else [(p, n) for p, n in self.grounded.goals if p.id != PREMISE]
@@ -176,33 +162,44 @@ class Search:
             steps, text = [*steps, blamed[0]], blamed[1]
         self.found[target.name] = self.interpreter.path(steps, target.id, target.name, text)
 
-    def result(self, engine: str, seconds: float, unproved: str | None) -> Result:
+    def result(self, engine: str, seconds: float, unproved: str | None) -> base.Result:
         """What was found; ``unproved`` says why longer runs may violate more, None if they do not."""
         g = self.grounded
         stopped = self.stopped if self.ended else unproved
-        verdict = Verdict.holds if stopped is None else Verdict.undetermined
+        verdict = base.Verdict.holds if stopped is None else base.Verdict.undetermined
         findings = {}
         for name, target in self.targets.items():
             path = self.found.get(name)
             if name != "deadlock":
-                found = verdict if path is None else Verdict.violated
-                findings[name] = Finding(target.id, name, target.kind, found, path)
-        return Result(
-            machine=g.machine.name,
-            faults=tuple(sorted(g.machine.faults)),
-            sizes=g.sizes,
-            engine=engine,
-            states=0,
-            transitions=0,
-            depth=max(self.depth, 0),
-            seconds=seconds,
-            findings=findings,
-            coverage={},
-            goals={
-                name: len(self.goals[name]) if name in self.goals else None
-                for name in (g.machine.goals if self.complete else self.goals)
-            },
-            witnesses=dict(self.goals),
-            deadlock=self.found.get("deadlock"),
-            stopped=stopped,
-        )
+                found = verdict if path is None else base.Verdict.violated
+                findings[name] = base.Finding(target.id, name, target.kind, found, path)
+        wanted = g.machine.goals if self.complete else self.goals
+        goals = {name: len(self.goals[name]) if name in self.goals else None for name in wanted}
+        result = asked_result(g.machine, self, engine, seconds, findings, stopped)
+        return replace(result, goals=goals, witnesses=dict(self.goals))
+
+
+def asked_result(
+    machine: Machine,
+    search: Search | None,
+    engine: str,
+    seconds: float,
+    findings: dict[str, base.Finding],
+    stopped: str | None,
+) -> base.Result:
+    """The result of an engine that stores no states: its findings, and how far the search went."""
+    return base.Result(
+        machine=machine.name,
+        faults=tuple(sorted(machine.faults)),
+        sizes=search.grounded.sizes if search else {},
+        engine=engine,
+        states=0,
+        transitions=0,
+        depth=max(search.depth, 0) if search else 0,
+        seconds=seconds,
+        findings=findings,
+        coverage={},
+        goals={},
+        deadlock=search.found.get("deadlock") if search else None,
+        stopped=stopped,
+    )

@@ -10,26 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
-from kvfence.checker.engines.base import (
-    FIRST,
-    INTERRUPTED,
-    Engine,
-    Finding,
-    Kind,
-    Path,
-    Proof,
-    Report,
-    Result,
-    RunOptions,
-    Verdict,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt import conditions, induction, recheck
 from kvfence.checker.engines.smt.conditions import DEADLOCK, Condition, Question, Unsupported
 from kvfence.checker.engines.smt.houdini import infer, with_lemmas
-from kvfence.checker.engines.smt.search import Search
+from kvfence.checker.engines.smt.search import Search, asked_result
 from kvfence.checker.engines.smt.solve import SECONDS, Answer, Outcome, QuestionCount, ask
 from kvfence.spec.language import Machine
 
@@ -38,7 +27,7 @@ SEARCH_SECONDS = 60.0
 CTI_SECONDS = 10.0
 
 
-class Unbounded(Engine):
+class Unbounded(base.Engine):
     """Proves for any number of elements of every sort, and any number of steps.
 
     ``folder``: where the proof is written as SMT-LIB 2 files. ``second``: the solver that decides it a second
@@ -61,7 +50,9 @@ class Unbounded(Engine):
         self.second, self.infer = second, infer
         self._decide = recheck.second_solver(second) if second else None
 
-    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
+    def decide(
+        self, machine: Machine, sizes: Mapping[str, int] | None, options: base.RunOptions
+    ) -> base.Result:
         """Proves what it can, and searches for the rest. Goals and coverage are left to other engines."""
         start, progress = time.perf_counter(), options.report.progress
         attempt = Attempt(machine.finished(), self.seconds, progress)
@@ -82,7 +73,7 @@ class Unbounded(Engine):
                 search.deepen_to(SEARCH_DEPTH)
                 self._explain(machine, attempt, search)
         except KeyboardInterrupt:
-            stopped = INTERRUPTED
+            stopped = base.INTERRUPTED
         return self._result(machine, attempt, search, stopped, time.perf_counter() - start)
 
     def _decide_again(self, machine: Machine, attempt: Attempt) -> None:
@@ -119,51 +110,37 @@ class Unbounded(Engine):
 
     def _result(
         self, machine: Machine, attempt: Attempt, search: Search | None, stopped: str | None, seconds: float
-    ) -> Result:
-        found: dict[str, Path] = dict(search.found) if search else {}
+    ) -> base.Result:
+        found: dict[str, base.Path] = dict(search.found) if search else {}
         complete = stopped is None and attempt.finished
-        findings: dict[str, Finding] = {}
+        findings: dict[str, base.Finding] = {}
         for id_, name, kind in attempt.stated():
             path = found.get(name)
             unbroken = complete and name not in attempt.open
-            verdict = Verdict.holds if unbroken else Verdict.undetermined
-            findings[name] = Finding(id_, name, kind, Verdict.violated if path else verdict, path)
+            verdict = base.Verdict.holds if unbroken else base.Verdict.undetermined
+            findings[name] = base.Finding(id_, name, kind, base.Verdict.violated if path else verdict, path)
         remaining = {name: why for name, why in attempt.open.items() if name not in found}
         if stopped is None and remaining:
             many = f"{len(remaining)} conditions were" if len(remaining) > 1 else "1 condition was"
             stopped = f"{many} not proved"
         if stopped is None and found:
-            stopped = FIRST if search and search.stopped == FIRST else None
-        return Result(
-            machine=machine.name,
-            faults=tuple(sorted(machine.faults)),
-            sizes=search.grounded.sizes if search else {},
-            engine=self.name,
-            states=0,
-            transitions=0,
-            depth=max(search.depth, 0) if search else 0,
-            seconds=seconds,
-            findings=findings,
-            coverage={},
-            goals={},
-            deadlock=found.get(DEADLOCK),
-            stopped=stopped,
-            proof=Proof(
-                questions=attempt.asked,
-                seconds=attempt.spent,
-                open=remaining,
-                rechecked=attempt.again.agreed,
-                second=self.second,
-                second_open=tuple(attempt.second.open),
-                exported=str(self.folder) if self.folder else None,
-            ),
+            stopped = base.FIRST if search and search.stopped == base.FIRST else None
+        proof = base.Proof(
+            questions=attempt.asked,
+            seconds=attempt.spent,
+            open=remaining,
+            rechecked=attempt.again.agreed,
+            second=self.second,
+            second_open=tuple(attempt.second.open),
+            exported=str(self.folder) if self.folder else None,
         )
+        return replace(asked_result(machine, search, self.name, seconds, findings, stopped), proof=proof)
 
 
 class Attempt:
     """One attempt to prove a machine: ``open`` says why a condition is not proved."""
 
-    def __init__(self, machine: Machine, limit: float, progress: Report | None) -> None:
+    def __init__(self, machine: Machine, limit: float, progress: base.Report | None) -> None:
         self.machine, self.limit, self.questions = machine, limit, QuestionCount(progress)
         self.conditions = conditions.of_machine(machine)
         # Lemmas are about the sound design, but may help with others: there they are tried, and not judged.
@@ -177,9 +154,9 @@ class Attempt:
         self.finished = False
         self.again, self.second = recheck.Checked(), recheck.Checked()
 
-    def stated(self) -> list[tuple[str, str, Kind]]:
+    def stated(self) -> list[tuple[str, str, base.Kind]]:
         """Every condition and check: id, name, kind."""
-        checks: list[tuple[str, str, Kind]] = [
+        checks: list[tuple[str, str, base.Kind]] = [
             (c.id, c.name, "check") for a in self.machine.actions.values() for c in a.checks
         ]
         rest = [(c.id, c.name, c.kind) for c in self.conditions if c.name in self.judged]

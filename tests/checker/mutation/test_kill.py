@@ -1,4 +1,4 @@
-"""The kill matrix: what is noticed, by whom, and what makes a machine fail."""
+"""The kill matrix: what is noticed, by which condition, and what makes a machine fail."""
 
 import pytest
 

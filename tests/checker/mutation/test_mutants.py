@@ -6,23 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from kvfence.checker.analysis.mutation.mutants import Kind, mutants, shrinks, weakened
-from kvfence.spec.language import (
-    And,
-    Bool,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    Int,
-    Machine,
-    Not,
-    Or,
-    State,
-    ground,
-)
+from kvfence.spec.language import Bool, Int, Machine, State, ground
 from kvfence.spec.language.evaluate import Evaluator
-from kvfence.spec.language.expr import apply
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, Not, Or, apply
 from kvfence.spec.machines import MACHINES
 
 Condition = Callable[[State, Expr], Expr]

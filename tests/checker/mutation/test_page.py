@@ -1,4 +1,4 @@
-"""docs/mutation.md tells of the machines as they are; writing it takes minutes, so parts are compared."""
+"""docs/mutation.md describes the machines as they are; writing it takes minutes, so parts are compared."""
 
 from pathlib import Path
 

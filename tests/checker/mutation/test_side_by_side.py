@@ -1,4 +1,4 @@
-"""Work in several processes: one that is killed is told of, and none outlives the command."""
+"""Work in several processes: a killed one is reported, and none outlives the command."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def leaves(item: int) -> int:
     raise SystemExit(item)
 
 
-def test_a_killed_process_is_told_of() -> None:
+def test_a_killed_process_is_reported() -> None:
     with pytest.raises(ProcessDied, match="memory"):
         list(side_by_side(lambda k: killed_at(k, 7), range(8), 2))
 
@@ -64,7 +64,7 @@ def test_processes_end_when_their_parent_is_killed() -> None:
 
 
 def lives(process: int) -> bool:
-    """Whether it runs; one that nobody has waited for does not."""
+    """Whether it runs; a process that was not waited for does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,24 +1,14 @@
 """Behaviours of one side only: shortest, checked by running them on both sides."""
 
-from pathlib import Path
-
 import pytest
+import two_tier
 
-from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import behaviours as module
 from kvfence.checker.analysis.review.behaviours import behaviours
 from kvfence.checker.analysis.review.facts import Behaviour
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.spec.language import Machine
 from kvfence.spec.machines import MACHINES
-
-SPEC = Path(__file__).parent / "two_tier.py"
-
-
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine of two_tier.py."""
-    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
-    return builder().machine
 
 
 def shortest_by_hand(own: Machine, other: Machine, most: int = 9) -> int | None:
@@ -61,7 +51,7 @@ def test_what_only_a_lookup_without_a_pin_can_do(compiler: bool, monkeypatch: py
             raise module.CannotCompile("no compiler")
 
         monkeypatch.setattr(module, "Model", none)
-    base, change = build(), build(frozenset({"no_pin"}))
+    base, change = two_tier.build(), two_tier.build(frozenset({"no_pin"}))
     new, lost = behaviours(base, change, {})
     (first,) = new.found
     assert [str(s) for s in first.steps][-1].startswith("evict(")
@@ -74,7 +64,7 @@ def test_what_only_a_lookup_without_a_pin_can_do(compiler: bool, monkeypatch: py
 
 
 def test_what_only_one_that_evicts_can_do() -> None:
-    base, change = build(), build(frozenset({"no_evict"}))
+    base, change = two_tier.build(), two_tier.build(frozenset({"no_evict"}))
     new, lost = behaviours(base, change, {})
     assert (new.found, new.complete, new.states) == ((), True, 0)
     (first,) = lost.found

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import two_tier
 
 from kvfence.checker.analysis.liveness import liveness_sizes
-from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import compare
 from kvfence.checker.analysis.review.compare import effect_of, review, stopping
-from kvfence.checker.analysis.review.facts import Review
+from kvfence.checker.analysis.review.facts import Effect, Review
 from kvfence.checker.engines.base import Result, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.numpy_search import Explore
@@ -20,7 +20,7 @@ from kvfence.spec.errors import CannotRun
 from kvfence.spec.language import LEMMA, Machine
 from kvfence.spec.machines import MACHINES
 
-SPEC = Path(__file__).parent / "two_tier.py"
+SPEC = Path(two_tier.__file__)
 QUICK = {  # designs whose fault shows where every sort has one element, or as many as said here
     "over_pop": {"Block": 4, "Holder": 2},
     "unpinned_lookup": {"Block": 2, "Request": 1},
@@ -31,22 +31,13 @@ QUICK = {  # designs whose fault shows where every sort has one element, or as m
 }
 
 
-def build(faults: frozenset[str] = frozenset()) -> Machine:
-    """The machine of two_tier.py."""
-    (builder,) = named_spec("+".join((f"{SPEC}:build", *faults))).builders.values()
-    return builder().machine
-
-
 def sorts_of(design: Design) -> set[str]:
     return {sort for name in design.machines for sort in MACHINES[name](design.faults).sorts}
 
 
-def worse(found: Review) -> set[tuple[str, str]]:
-    return {(m.machine, i.invariant) for m, i in found.of("worse")}
-
-
-def better(found: Review) -> set[tuple[str, str]]:
-    return {(m.machine, i.invariant) for m, i in found.of("better")}
+def affected(found: Review, effect: Effect) -> set[tuple[str, str]]:
+    """The machines and invariants on which the change has that effect."""
+    return {(m.machine, i.invariant) for m, i in found.of(effect)}
 
 
 def broken(machine: Machine, sizes: dict[str, int]) -> set[str]:
@@ -61,7 +52,7 @@ def test_a_review_names_exactly_what_a_design_breaks_and_the_reverse_what_its_re
     sizes = {**dict.fromkeys(sorts_of(design), 1), **QUICK[name]}
     found = review("sound", name, sizes=sizes, pairs=0, proving=None)
     expected = {(m, id_) for m in design.machines for id_ in broken(MACHINES[m](design.faults), sizes)}
-    assert worse(found) == expected
+    assert affected(found, "worse") == expected
     assert {id_ for _, id_ in expected} >= {design.breaks}
     assert found.verdict == "worse"
     assert not found.better
@@ -74,8 +65,8 @@ def test_a_review_names_exactly_what_a_design_breaks_and_the_reverse_what_its_re
         wrong = {f.id for f in failures} | {p.id for p in run.violated(state)}
         assert i.invariant in wrong
     back = review(name, "sound", sizes=sizes, pairs=0, proving=None)
-    assert better(back) == expected
-    assert not worse(back)
+    assert affected(back, "better") == expected
+    assert not affected(back, "worse")
     assert back.verdict == ("undetermined" if back.open else "better")
 
 
@@ -130,18 +121,18 @@ def test_an_action_that_is_never_taken_any_more_is_worse() -> None:
     assert found.verdict == "worse"
 
 
-def test_what_breaks_only_after_something_else_is_told_apart() -> None:
+def test_what_breaks_only_after_something_else_is_distinguished() -> None:
     found = review(f"{SPEC}:build", f"{SPEC}:build+no_pin", pairs=0, proving=None)
     assert {(i.invariant, i.first) for _, i in found.of("worse")} == {("PIN", True), ("USE-READY", False)}
 
 
 def test_a_machine_that_stops_at_its_first_violation_breaks_the_same_first() -> None:
-    machine = build(frozenset({"no_pin"}))
+    machine = two_tier.build(frozenset({"no_pin"}))
     whole, stopped = Explore().run(machine), Explore().run(stopping(machine))
     assert {p.id for p in whole.violated} == {"PIN", "USE-READY"}
     assert {p.id for p in stopped.violated} == {"PIN"}
     assert len(stopped.violated[0]) == len(whole.violated[0])
-    sound = build()
+    sound = two_tier.build()
     assert Explore().run(stopping(sound)).states == Explore().run(sound).states
 
 

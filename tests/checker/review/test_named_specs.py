@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import two_tier
 
 from kvfence.checker.analysis.named_specs import named_spec
 from kvfence.checker.analysis.review import differences
 from kvfence.spec.errors import CannotRun
 from kvfence.spec.machines import MACHINES
 
-SPEC = Path(__file__).parent / "two_tier.py"
+SPEC = Path(two_tier.__file__)
 
 
 def test_a_design_touches_its_machines_and_leaves_the_others_sound() -> None:

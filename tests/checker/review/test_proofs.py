@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import two_tier
 
 pytest.importorskip("z3", reason="needs the extra smt")
 
@@ -24,7 +25,7 @@ from kvfence.checker.report.text.reviewed import review_text
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.errors import CannotRun
 
-SPEC = Path(__file__).parent / "two_tier.py"
+SPEC = Path(two_tier.__file__)
 SMALL = {"Request": 1, "Block": 2}
 QUICK = {  # designs of three machines, where their faults show at once
     "unpinned_lookup": SMALL,

@@ -17,9 +17,10 @@ from kvfence.checker.engines.explicit.numpy_search import Explore
 from kvfence.checker.engines.liveness.liveness import Liveness
 from kvfence.checker.engines.smt.bmc import BMC
 from kvfence.checker.engines.smt.conditions import after, initially, some
+from kvfence.checker.engines.smt.counters import everywhere
 from kvfence.spec.designs import DESIGNS
 from kvfence.spec.language import And, Bool, Function, Implies, Machine, Not, Or, Property
-from kvfence.spec.language.expr import apply, make, substitute
+from kvfence.spec.language.expr import apply, substitute
 from kvfence.spec.machines import MACHINES
 
 DESIGNS_WITHOUT_PROGRESS = [d.name for d in DESIGNS.values() if d.breaks == "PROGRESS"]
@@ -45,11 +46,7 @@ def owing(machine: Machine, promise: str) -> Machine:
         out.actions[name] = changed
     fair = [a for a in machine.actions.values() if a.fair]
     goes_on = Or(*(some(a.params, And(*(g.expr for g in a.guards))) for a in fair))
-    body = (
-        make("forall", Bool, (Implies(now, goes_on),), owed.formals)
-        if owed.formals
-        else Implies(now, goes_on)
-    )
+    body = everywhere(owed.formals, Implies(now, goes_on))
     out.invariants = {"it_goes_on": Property("PROGRESS", "it_goes_on", "", body, (), where=machine.where)}
     return out
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
@@ -60,8 +61,7 @@ def test_a_falsehood_is_not_proved_whatever_the_bound_asks(form: str) -> None:
     found = smt_engine("smt").run(m)
     assert found.verdict is Verdict.undetermined
     assert found.findings["at_most_three"].verdict is Verdict.undetermined
-    assert found.proof is not None
-    (why,) = {w for name, w in found.proof.open.items() if name == "at_most_three"} or {""}
+    (why,) = {w for name, w in small.proof_of(found).open.items() if name == "at_most_three"} or {""}
     assert "bound of n of machine limited cannot be used at any size" in why
     assert "test_bounds_by_size.py:" in why
     assert Interpret().run(m, {"Block": 7}).findings["at_most_three"].verdict is Verdict.violated

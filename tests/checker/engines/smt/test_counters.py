@@ -1,10 +1,10 @@
-"""What a proof is told about counts is true of finite sets: each fact, at every size tried, in any state."""
+"""What a proof assumes about counts is true of finite sets: each fact, at every size tried, in any state."""
 
 import random
 from collections.abc import Sequence
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.smt import conditions
@@ -12,7 +12,6 @@ from kvfence.checker.engines.smt.conditions import Question
 from kvfence.checker.engines.smt.counters import Counter, counts_in, everywhere, facts, flips
 from kvfence.checker.engines.smt.houdini import with_lemmas
 from kvfence.spec.language import LEMMA, Count, Elem, Expr, ForAll, Machine, Property, State
-from kvfence.spec.language.expr import Expr as Node
 from kvfence.spec.language.expr import substitute, variable
 from kvfence.spec.machines import MACHINES
 
@@ -45,14 +44,14 @@ def _false_somewhere(m: Machine, claims: Sequence[Expr], sizes: dict[str, int], 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["block_pool", "lookup", "seats"])
-def test_every_fact_about_counts_holds_in_every_state(small: ModuleType, name: str, size: int) -> None:
+def test_every_fact_about_counts_holds_in_every_state(name: str, size: int) -> None:
     m = small.counted() if name == "seats" else MACHINES[name](frozenset())
     claims = {e.uid: e for q in _questions(m) for e in (_closed(f, q.fixed) for f in facts(q))}
     assert len(claims) > 5
     assert _false_somewhere(m, list(claims.values()), dict.fromkeys(m.sorts, size), seed=size) == set()
 
 
-def test_a_fact_that_leaves_out_an_element_is_noticed(small: ModuleType) -> None:
+def test_a_fact_that_leaves_out_an_element_is_noticed() -> None:
     m = small.counted()
     question = next(q for q in _questions(m) if q.counts and q.case == "take_two")
     (before, after), *_ = question.counts
@@ -65,7 +64,7 @@ def test_a_fact_that_leaves_out_an_element_is_noticed(small: ModuleType) -> None
     assert _false_somewhere(m, [_closed(only_first, question.fixed)], {"Seat": 3}, seed=1)
 
 
-def test_counts_that_differ_in_names_only_are_one(small: ModuleType) -> None:
+def test_counts_that_differ_in_names_only_are_one() -> None:
     m = small.counted()
     seat = m.sorts["Seat"]
 
@@ -74,7 +73,7 @@ def test_counts_that_differ_in_names_only_are_one(small: ModuleType) -> None:
         """Two ways to write the same."""
         return Count(seat, lambda x: s.taken[x]) == Count(seat, lambda y: s.taken[y])
 
-    found: list[Node] = counts_in([m.lemmas["twice"].expr])
+    found: list[Expr] = counts_in([m.lemmas["twice"].expr])
     assert len({c.uid for c in found}) == 2
     first, second = (Counter(c) for c in found)
     assert first.term is second.term

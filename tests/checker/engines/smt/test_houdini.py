@@ -1,6 +1,6 @@
 """Lemmas that are found: enough for a proof where the vocabulary suffices, and never believed without one."""
 
-from types import ModuleType
+import smt_machines as small
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.explicit.numpy_search import Explore
@@ -34,7 +34,7 @@ def test_what_is_found_holds_in_every_state_that_exploring_reaches() -> None:
     assert {f.verdict for f in result.findings.values()} == {Verdict.holds}
 
 
-def test_most_candidates_are_false_and_none_of_these_is_proposed(small: ModuleType) -> None:
+def test_most_candidates_are_false_and_none_of_these_is_proposed() -> None:
     m = small.lock()
     tried = {p.name for p in candidates(m)}
     found = {p.name for p in infer(m)}
@@ -42,5 +42,5 @@ def test_most_candidates_are_false_and_none_of_these_is_proposed(small: ModuleTy
     assert len(found) < len(tried) / 2
 
 
-def test_a_violation_is_not_explained_away(small: ModuleType) -> None:
+def test_a_violation_is_not_explained_away() -> None:
     assert Unbounded(infer=True).run(small.lock(forgetful=True)).verdict is Verdict.violated

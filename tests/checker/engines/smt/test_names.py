@@ -59,9 +59,8 @@ def named(field: str, sort: str, enum: str, label: str, *, bad: bool = False) ->
     @m.invariant("COUNT")
     def also_like_phase(s: State) -> Expr:
         """x"""
-        return ForAll(
-            block, lambda b: Iff(s.also_[b] == getattr(also, label), s.phase_[b] == getattr(phase, label))
-        )
+        first, second = getattr(phase, label), getattr(also, label)
+        return ForAll(block, lambda b: Iff(s.also_[b] == second, s.phase_[b] == first))
 
     return m
 

@@ -1,9 +1,9 @@
 """Proofs of some conditions: they use what is proved, say what, and fail when that is taken away."""
 
 import time
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.smt import needed, recheck
 from kvfence.checker.engines.smt.needed import Prover, named
@@ -12,10 +12,9 @@ from kvfence.spec.machines import MACHINES
 
 
 @pytest.fixture
-def lemma_lock(small: ModuleType) -> Machine:
+def lemma_lock() -> Machine:
     """The lock with the lemma that its proof needs."""
-    machine: Machine = small.with_the_lemma(small.lock())
-    return machine
+    return small.with_the_lemma(small.lock())
 
 
 @pytest.mark.parametrize("name", ["block_pool", "tiers"])
@@ -41,21 +40,14 @@ def test_the_lemma_that_a_proof_needs_is_named(lemma_lock: Machine) -> None:
     assert found.questions == 6  # each holds initially, and both actions keep it
 
 
-def test_without_its_lemma_it_is_open_and_a_smallest_state_says_why(small: ModuleType) -> None:
+def test_without_its_lemma_it_is_open_and_a_smallest_state_says_why() -> None:
     found = Prover(small.lock()).prove(["one_client_has_it"])
     assert "one_client_has_it is not kept by take(c=" in found.open
     assert found.questions == 0
 
 
-def test_a_lemma_that_is_not_kept_is_used_by_nothing(small: ModuleType) -> None:
-    m: Machine = small.lock()
-
-    @m.lemma
-    def it_is_always_free(s: State) -> Expr:
-        """It is not."""
-        return s.free == True  # noqa: E712
-
-    found = Prover(m).prove(["one_client_has_it"])
+def test_a_lemma_that_is_not_kept_is_used_by_nothing() -> None:
+    found = Prover(small.with_a_wrong_lemma(small.lock())).prove(["one_client_has_it"])
     assert "one_client_has_it" in found.open
     assert "lemmas that are not kept: it_is_always_free" in found.open
 
@@ -74,12 +66,12 @@ def test_a_condition_that_fails_leaves_what_does_not_use_it_proved(lemma_lock: M
     assert prover.prove(["one_client_has_it"]).open == ""
 
 
-def test_counts_of_any_size_are_proved_and_wrong_ones_are_not(small: ModuleType) -> None:
+def test_counts_of_any_size_are_proved_and_wrong_ones_are_not() -> None:
     assert Prover(small.counted()).prove(["the_counter_counts"]).open == ""
     assert Prover(small.counted(wrong_by=1)).prove(["the_counter_counts"]).open
 
 
-def test_a_state_without_a_successor_is_not_proved_away(small: ModuleType) -> None:
+def test_a_state_without_a_successor_is_not_proved_away() -> None:
     assert Prover(small.stuck()).prove(["deadlock"]).open
     assert Prover(small.stuck()).prove(["not_negative"]).open == ""
 

@@ -1,9 +1,9 @@
 """Proofs are decided again: by a fresh z3, by another solver, and from files that other solvers can read."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.smt import recheck
@@ -24,10 +24,9 @@ def test_cvc5_tells_right_from_wrong() -> None:
     assert [recheck.by_cvc5(text) for text in (RIGHT, WRONG)] == [True, False]
 
 
-def test_the_files_of_a_proof_are_unsatisfiable_for_whoever_reads_them(tmp_path: Path) -> None:
-    proof = Unbounded(folder=tmp_path).run(MACHINES["block_pool"](frozenset())).proof
+def test_the_files_of_a_proof_are_unsatisfiable_for_any_reader(tmp_path: Path) -> None:
+    proof = small.proof_of(Unbounded(folder=tmp_path).run(MACHINES["block_pool"](frozenset())))
     files = sorted((tmp_path / "block_pool").iterdir())
-    assert proof is not None
     assert len(files) == proof.questions
     for path in files[::7]:
         text = path.read_text()
@@ -40,13 +39,13 @@ def test_cvc5_decides_the_proof_of_the_pool_again() -> None:
     pytest.importorskip("cvc5")
     result = Unbounded(second="cvc5").run(MACHINES["block_pool"](frozenset()))
     assert result.verdict is Verdict.holds
-    assert result.proof is not None
-    assert len(result.proof.second_open) < result.proof.questions // 4
+    proof = small.proof_of(result)
+    assert len(proof.second_open) < proof.questions // 4
 
 
 @pytest.mark.parametrize("answer", [None, False])
 def test_a_second_solver_that_objects_leaves_nothing_proved_and_one_that_gives_up_is_reported(
-    small: ModuleType, answer: bool | None, monkeypatch: pytest.MonkeyPatch
+    answer: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recheck, "second_solver", lambda _name: lambda _text, _seconds: answer)
     result = Unbounded(second="cvc5", search_seconds=1).run(small.with_the_lemma(small.lock()))
@@ -61,7 +60,9 @@ def test_an_unknown_second_solver_is_named() -> None:
         Unbounded(second="yices")
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, small: ModuleType) -> None:
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path,
+) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(CannotRun, match="give another folder"):

@@ -1,9 +1,9 @@
 """Spacer is not believed: whatever its process does, the verdict is right."""
 
 import sys
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.base import Verdict
 from kvfence.checker.engines.smt.spacer import Spacer
@@ -14,12 +14,12 @@ def _saying(text: str) -> tuple[str, ...]:
     return sys.executable, "-c", f"import sys; sys.stdin.read(); print({text!r})"
 
 
-def test_an_invariant_that_spacer_finds_is_confirmed(small: ModuleType) -> None:
+def test_an_invariant_that_spacer_finds_is_confirmed() -> None:
     result = Spacer(depth=2).run(small.lock())
     assert result.verdict is Verdict.holds
 
 
-def test_a_violation_is_found_before_spacer_is_asked(small: ModuleType) -> None:
+def test_a_violation_is_found_before_spacer_is_asked() -> None:
     result = Spacer(depth=2, command=_saying("sat")).run(small.lock(forgetful=True))
     assert [len(p) for p in result.violated] == [2]
 
@@ -36,7 +36,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_undetermined_and_the_reason_is_given(small: ModuleType, lie: str) -> None:
+def test_a_lie_is_undetermined_and_the_reason_is_given(lie: str) -> None:
     text, reason = LIES[lie]
     result = Spacer(depth=2, command=_saying(text)).run(small.lock())
     assert result.verdict is Verdict.undetermined
@@ -44,7 +44,7 @@ def test_a_lie_is_undetermined_and_the_reason_is_given(small: ModuleType, lie: s
     assert reason in (result.stopped or "")
 
 
-def test_a_lie_about_a_wrong_machine_does_not_hide_its_fault(small: ModuleType) -> None:
+def test_a_lie_about_a_wrong_machine_does_not_hide_its_fault() -> None:
     result = Spacer(depth=1, command=_saying("sat\n(assert true)")).run(small.lock(forgetful=True))
     assert result.verdict is Verdict.undetermined
 
@@ -54,7 +54,7 @@ def test_a_lie_about_a_wrong_machine_does_not_hide_its_fault(small: ModuleType) 
     [("import os; os.abort()", 60.0, "exit code"), ("import time; time.sleep(600)", 2.0, "did not answer")],
 )
 def test_a_process_that_crashes_or_hangs_is_undetermined_and_ended(
-    small: ModuleType, program: str, seconds: float, reason: str
+    program: str, seconds: float, reason: str
 ) -> None:
     spacer = Spacer(depth=2, seconds=seconds, command=(sys.executable, "-c", program))
     result = spacer.run(small.lock())

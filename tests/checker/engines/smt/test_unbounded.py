@@ -1,9 +1,9 @@
 """Proofs for any size: what is right is proved, what is wrong is refuted or open, and never the other way."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
+import smt_machines as small
 
 from kvfence.checker.engines.base import Engine, Verdict
 from kvfence.checker.engines.explicit.interpret import Interpret
@@ -49,37 +49,27 @@ def test_a_faulty_design_of_pool_lookup_or_transfers_is_refuted(design: str, mac
     assert {f.kind for f in result.findings.values()} <= {"invariant", "check", "range"}
 
 
-def test_without_its_lemma_an_invariant_is_open_and_the_reason_is_a_smallest_state(small: ModuleType) -> None:
+def test_without_its_lemma_an_invariant_is_open_and_the_reason_is_a_smallest_state() -> None:
     result = Unbounded(search_seconds=5).run(small.lock())
     assert result.verdict is Verdict.undetermined
     assert result.findings["one_client_has_it"].verdict is Verdict.undetermined
-    assert result.proof is not None
-    why = result.proof.open["one_client_has_it"]
+    why = small.proof_of(result).open["one_client_has_it"]
     assert all(part in why for part in ("take(c=", "Client 2", "has["))
 
 
-def test_with_its_lemma_the_same_invariant_is_proved(small: ModuleType) -> None:
+def test_with_its_lemma_the_same_invariant_is_proved() -> None:
     assert Unbounded().run(small.with_the_lemma(small.lock())).verdict is Verdict.holds
 
 
-def test_a_real_violation_is_a_counterexample_and_not_only_open(small: ModuleType) -> None:
+def test_a_real_violation_is_a_counterexample_and_not_only_open() -> None:
     result = Unbounded().run(small.lock(forgetful=True))
     assert result.verdict is Verdict.violated
     assert [len(path) for path in result.violated] == [2]
 
 
-def _with_a_wrong_lemma(m: Machine) -> Machine:
-    @m.lemma
-    def it_is_always_free(s: State) -> Expr:
-        """It is not."""
-        return s.free == True  # noqa: E712
-
-    return m
-
-
 @pytest.mark.parametrize("engine", [Unbounded(search_seconds=10), Explore(), Interpret()])
-def test_a_wrong_lemma_is_violated_and_what_uses_it_is_not_proved(small: ModuleType, engine: Engine) -> None:
-    result = engine.run(_with_a_wrong_lemma(small.lock()))
+def test_a_wrong_lemma_is_violated_and_what_uses_it_is_not_proved(engine: Engine) -> None:
+    result = engine.run(small.with_a_wrong_lemma(small.lock()))
     found = result.findings["it_is_always_free"]
     assert (found.kind, found.verdict) == ("lemma", Verdict.violated)
     assert result.verdict is Verdict.violated
@@ -87,19 +77,18 @@ def test_a_wrong_lemma_is_violated_and_what_uses_it_is_not_proved(small: ModuleT
         assert result.findings["one_client_has_it"].verdict is not Verdict.holds
 
 
-def test_a_counter_is_proved_to_count_sets_of_any_size(small: ModuleType) -> None:
+def test_a_counter_is_proved_to_count_sets_of_any_size() -> None:
     assert Unbounded().run(small.counted()).verdict is Verdict.holds
 
 
-def test_a_counter_that_counts_wrongly_is_refuted(small: ModuleType) -> None:
+def test_a_counter_that_counts_wrongly_is_refuted() -> None:
     result = Unbounded().run(small.counted(wrong_by=1))
     assert [path.id for path in result.violated] == ["COUNT"]
 
 
-def test_a_state_without_a_successor_is_found(small: ModuleType) -> None:
+def test_a_state_without_a_successor_is_found() -> None:
     result = Unbounded().run(small.stuck())
-    assert result.deadlock is not None
-    assert len(result.deadlock) == 4
+    assert (result.deadlock and len(result.deadlock)) == 4
     assert result.findings["not_negative"].verdict is Verdict.holds
 
 
@@ -116,7 +105,7 @@ def lie(question: Question, seconds: float = 4.0) -> Answer:
 
 @pytest.mark.parametrize(("answer", "lemma"), [(late, True), (lie, False)])
 def test_a_solver_that_gives_up_or_lies_proves_nothing(
-    small: ModuleType, answer: Callable[..., Answer], lemma: bool, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[..., Answer], lemma: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unbounded, "ask", answer)
     machine = small.with_the_lemma(small.lock()) if lemma else small.lock()
@@ -140,13 +129,10 @@ def test_a_machine_that_numbers_its_elements_is_undetermined() -> None:
 
     result = Unbounded(search_seconds=1).run(m)
     assert result.verdict is Verdict.undetermined
-    assert result.proof is not None
-    assert "numbers the elements" in result.proof.open["never_negative"]
+    assert "numbers the elements" in small.proof_of(result).open["never_negative"]
 
 
-def test_a_question_with_no_answer_in_time_says_so(
-    small: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_with_no_answer_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve, "ATTEMPTS", ())
     result = Unbounded(search_seconds=1).run(small.lock())
     assert result.verdict is Verdict.undetermined
@@ -172,5 +158,4 @@ def test_a_state_of_endless_numbers_is_shown_as_near_the_start_as_z3_can() -> No
 
     result = Unbounded().run(m, bounds={"number": (-4, 2)})
     assert result.findings["stated"].verdict is Verdict.undetermined
-    assert result.proof is not None
-    assert "is not kept by setting()" in result.proof.open["stated"]
+    assert "is not kept by setting()" in small.proof_of(result).open["stated"]

@@ -1,20 +1,14 @@
-"""Small machines for the engines that ask z3."""
+"""Small machines for the tests of engines that ask z3, and the proofs of their results."""
 
-from kvfence.spec.language import (
-    And,
-    Count,
-    Elem,
-    Exists,
-    Expr,
-    ForAll,
-    If,
-    Iff,
-    Implies,
-    Int,
-    Machine,
-    Not,
-    State,
-)
+from kvfence.checker.engines.base import Proof, Result
+from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not
+
+
+def proof_of(result: Result) -> Proof:
+    """The proof of a result, which has one."""
+    assert result.proof is not None
+    return result.proof
 
 
 def lock(*, forgetful: bool = False) -> Machine:
@@ -52,6 +46,17 @@ def with_the_lemma(m: Machine) -> Machine:
     def nobody_has_a_free_lock(s: State) -> Expr:
         """It is free when it was given back, and only then."""
         return Iff(s.free, Not(Exists(client, lambda c: s.has[c])))
+
+    return m
+
+
+def with_a_wrong_lemma(m: Machine) -> Machine:
+    """The lock with a lemma that does not hold."""
+
+    @m.lemma
+    def it_is_always_free(s: State) -> Expr:
+        """It is not."""
+        return s.free == True  # noqa: E712
 
     return m
 
@@ -101,7 +106,7 @@ def dead_end() -> Machine:
 
 
 def stuck() -> Machine:
-    """Whoever went twice cannot go on; nothing else is wrong."""
+    """A walker that went twice cannot go on; nothing else is wrong."""
     m = Machine("stuck")
     Walker = m.sort("Walker", default=2)  # noqa: N806
     m.function("steps", Walker, value=Int(0, 2), init=0)

@@ -58,7 +58,7 @@ def build(faults: frozenset[str] = frozenset()) -> Machine:
         "a_promise_is_kept",
         lambda s, r, b: s.promised[r, b],
         lambda s, r, b: Not(s.promised[r, b]),
-        doc="who was promised a block reads it some day",
+        doc="a reader that was promised a block reads it in the end",
         r=Reader,
         b=Block,
     )

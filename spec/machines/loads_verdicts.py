@@ -11,7 +11,7 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads_verdicts as events
 from kvfence.spec.machines.field_maps.relations import quiesce
-from kvfence.spec.machines.state.relations import declare_sorts
+from kvfence.spec.machines.state.relations import assign, declare_sorts
 
 Status = Enum("Status", "waiting loading running gone")
 Question = Enum("Question", "unasked asked known over")
@@ -126,9 +126,7 @@ def declare_answers(m: Machine) -> None:
     def look(s: State, r: Elem, g: Expr) -> None:
         """The tier looks at its index; on a hit it pins its copy. The answer is on its way."""
         s.require(s.question[r, g] == Question.asked)
-        s.question[r, g] = Question.known
-        s.says_hit[r, g] = s.stored
-        s.pin[r, g] = s.stored
+        assign(s, (r, g), question=Question.known, says_hit=s.stored, pin=s.stored)
 
     @m.action(r=Request, g=Generation, q=Request, event=events.answer)
     def answer(s: State, r: Elem, g: Expr, q: Elem) -> None:
@@ -153,8 +151,7 @@ def declare_answers(m: Machine) -> None:
         """The answer comes too late: nobody waits for it any more. It is dropped, with its pin."""
         s.require(s.question[r, g] == Question.known, Not(present(s, r, g)))
         s.check("ONCE", Not(present(s, r, g)), "an answer that is waited for is not dropped")
-        s.question[r, g] = Question.over
-        s.says_hit[r, g] = False
+        assign(s, (r, g), question=Question.over, says_hit=False)
         if not m.faulty("dropped_answer_keeps_pin"):
             s.pin[r, g] = False
 
@@ -228,9 +225,7 @@ def declare_ends(m: Machine) -> None:
     def come_again(s: State, r: Elem) -> None:
         """A request with the same id comes, in the next generation."""
         s.require(s.status[r] == Status.gone, s.gen[r] == 0)
-        s.gen[r] = 1
-        s.verdict[r] = Verdict.unknown
-        s.status[r] = Status.waiting
+        assign(s, r, gen=1, verdict=Verdict.unknown, status=Status.waiting)
 
     @m.action(event=quiesce)
     def rest(s: State) -> None:

@@ -31,7 +31,7 @@ later; the later one is judged when it is launched.
 from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Machine, Not, Or, State
 from kvfence.spec.machines.field_maps.stream_order import Events
 from kvfence.spec.machines.lemmas import stream_order as stream_order_lemmas
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 from kvfence.spec.machines.state.stream_order import (
     MEMORIES,
     USEFUL,
@@ -257,8 +257,7 @@ def declare_launches(m: Machine, at: Streams) -> None:
         )
         at.forget(s, "done", o)
         s.use.update(lambda x: If(s.slot[o, x] & s.load[o], Use.used, s.use[x]))
-        s.state[o] = Op.idle
-        s.load[o] = False
+        assign(s, o, state=Op.idle, load=False)
         remove(s, o, "slot", "host")
 
 

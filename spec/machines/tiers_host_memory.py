@@ -11,7 +11,7 @@ transfers that take their buffers rank by rank before they start can wait for ea
 from kvfence.spec import events as ev
 from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")
@@ -173,8 +173,7 @@ def declare_transfers(m: Machine) -> None:
         """A transfer between the tiers is decided, once all ranks know what memory they use."""
         s.require(s.state[o] == Stage.idle, s.uses[o] < USES)
         s.require(ForAll(Rank, lambda k: s.use[k] != Use.undecided))
-        s.state[o] = Stage.queued
-        s.uses[o] = s.uses[o] + 1
+        assign(s, o, state=Stage.queued, uses=s.uses[o] + 1)
 
     @m.action(o=Operation, event=lambda pre, post, o: [ev.Issue(o, gen(pre, o))])
     def issue(s: State, o: Elem) -> None:

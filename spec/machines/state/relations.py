@@ -13,3 +13,9 @@ def remove(s: State, x: Elem, *relations: str) -> None:
     for name in relations:
         field = getattr(s, name)
         field.update(lambda y, *rest, field=field: field[(y, *rest)] & (y != x))
+
+
+def assign(s: State, element: Elem | tuple[Elem, ...], **values: object) -> None:
+    """Give fields of one element, or of one tuple of elements, new values, in the order of the arguments."""
+    for field, value in values.items():
+        getattr(s, field)[element] = value

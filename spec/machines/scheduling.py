@@ -84,8 +84,7 @@ def is_first(s: State, r: Elem) -> Expr:
 
 def is_its_turn(s: State, r: Elem) -> None:
     """Nobody ahead of r waits, no running request lacks a block, and r's own old steps are over."""
-    s.require(Not(in_flight(s, r)), is_first(s, r))
-    s.require(ForAll(Request, lambda q: Not(lacks(s, q))))
+    s.require(Not(in_flight(s, r)), is_first(s, r), ForAll(Request, lambda q: Not(lacks(s, q))))
 
 
 def take(s: State, r: Elem, b: Elem) -> None:

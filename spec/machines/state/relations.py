@@ -1,6 +1,6 @@
 """What the files of all machines share: how sorts are declared, and relations cleared."""
 
-from kvfence.spec.language import Elem, Machine, Sort, State
+from kvfence.spec.language import Elem, Expr, Machine, Sort, State
 
 
 def declare_sorts(m: Machine, *sorts: Sort) -> None:
@@ -15,7 +15,7 @@ def remove(s: State, x: Elem, *relations: str) -> None:
         field.update(lambda y, *rest, field=field: field[(y, *rest)] & (y != x))
 
 
-def assign(s: State, element: Elem | tuple[Elem, ...], **values: object) -> None:
+def assign(s: State, element: Expr | tuple[Expr, ...], **values: object) -> None:
     """Give fields of one element, or of one tuple of elements, new values, in the order of the arguments."""
     for field, value in values.items():
         getattr(s, field)[element] = value

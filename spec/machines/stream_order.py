@@ -49,10 +49,7 @@ from kvfence.spec.machines.state.stream_order import (
 
 ACCEPTED = (
     ("compute: use is not assigned", "A fresh slot that stays fresh can be used for less."),
-    (
-        "compute: without guard (use[x]*",
-        "A kernel that writes a free slot takes it as an allocation does.",
-    ),
+    ("compute: without guard (use[x]*", "A kernel that writes a free slot takes it as an allocation does."),
     ("free: without guard (use[x]*", "A free slot stays free, and one that is loaded is in a transfer."),
     ("free_after_flush: without guard some*", "A flush is never too much before a slot is freed."),
     ("free_after_flush: use is not assigned", "A flush that frees nothing is a wait."),
@@ -62,10 +59,7 @@ ACCEPTED = (
         "With one host slot no load runs beside a store; a lemma sees two.",
     ),
     ("queue_store: state: queued -> taken", "The copy thread may take an operation at once."),
-    (
-        "launch_*: state: launched -> announced",
-        "The engine thread may ask for the completion event at once.",
-    ),
+    ("launch_*: state: launched -> announced", "The engine thread may ask for the completion event at once."),
 )
 """How the machine may be changed without an invariant noticing."""
 

@@ -203,12 +203,7 @@ class Gpu(CompiledEngine):
 
 
 def gpu_engine(
-    *,
-    threads: int,
-    symmetry: bool,
-    checkpoint: Path | None,
-    note: Note | None,
-    store: MakeStore = PlainStore,
+    *, threads: int, symmetry: bool, checkpoint: Path | None, note: Note | None, store: MakeStore = PlainStore
 ) -> Gpu:
     """The engine of the command line: on the first GPU, or, under torchrun, on one GPU a rank.
 

@@ -66,11 +66,7 @@ def _ordered_by_itself(m: Machine, at: Streams) -> None:
     @m.lemma
     def a_stream_comes_after_what_the_thread_has_seen_that_launches_on_it(s: State) -> Expr:
         """A launch comes before the work that it launches."""
-        pairs = (
-            (Place.engine, Place.compute),
-            (Place.copier, Place.store),
-            (Place.copier, Place.load),
-        )
+        pairs = ((Place.engine, Place.compute), (Place.copier, Place.store), (Place.copier, Place.load))
 
         def after(thread: Expr, stream: Expr) -> Expr:
             device = ForAll(

@@ -48,10 +48,7 @@ def came_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("kept", [0, 150_000, 1 << 20])
 def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
-    kvlife: Kvlife,
-    came_back: list[int],
-    kept: int,
-    monkeypatch: pytest.MonkeyPatch,
+    kvlife: Kvlife, came_back: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 1024)
     monkeypatch.setattr(expansion, "LARGEST_SEGMENT", 1024)

@@ -264,8 +264,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("block_pool", doc=__doc__, faults=faults)
-    declare_sorts(m, Block, Holder, Key)
+    m = declare_sorts(Machine("block_pool", doc=__doc__, faults=faults), Block, Holder, Key)
     declare_state(m)
     declare_allocation(m)
     declare_sharing(m)

@@ -408,8 +408,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("geometry", doc=__doc__, faults=faults)
-    declare_sorts(m, Group, Token, Ahead)
+    m = declare_sorts(Machine("geometry", doc=__doc__, faults=faults), Group, Token, Ahead)
     declare_state(m)
     declare_groups(m)
     declare_writer(m)

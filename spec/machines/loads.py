@@ -469,8 +469,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("loads", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Group)
+    m = declare_sorts(Machine("loads", doc=__doc__, faults=faults), Request, Block, Group)
     declare_state(m)
     declare_gathering(m)
     declare_loads(m)

@@ -365,8 +365,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("verdicts", doc=__doc__, faults=faults)
-    declare_sorts(m, Request)
+    m = declare_sorts(Machine("verdicts", doc=__doc__, faults=faults), Request)
     declare_state(m)
     declare_tier(m)
     declare_answers(m)

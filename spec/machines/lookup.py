@@ -457,8 +457,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("lookup", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block)
+    m = declare_sorts(Machine("lookup", doc=__doc__, faults=faults), Request, Block)
     declare_state(m)
     declare_tier(m)
     declare_lookup(m)

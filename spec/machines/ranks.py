@@ -490,8 +490,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("ranks", doc=__doc__, faults=faults)
-    declare_sorts(m, Operation, Rank)
+    m = declare_sorts(Machine("ranks", doc=__doc__, faults=faults), Operation, Rank)
     declare_state(m)
     declare_owner(m)
     declare_decision(m)

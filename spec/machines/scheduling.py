@@ -444,8 +444,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("scheduling", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Host)
+    m = declare_sorts(Machine("scheduling", doc=__doc__, faults=faults), Request, Block, Host)
     declare_state(m)
     declare_admission(m)
     declare_steps(m)

@@ -327,8 +327,7 @@ def declare_goals(m: Machine, at: Streams) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("stream_order", doc=__doc__, faults=faults)
-    declare_sorts(m, Slot, Host, Operation)
+    m = declare_sorts(Machine("stream_order", doc=__doc__, faults=faults), Slot, Host, Operation)
     early_record = m.faulty("barrier_before_compute")
     no_store_barrier = m.faulty("store_without_barrier")
     at = Streams(

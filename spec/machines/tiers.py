@@ -385,8 +385,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("tiers", doc=__doc__, faults=faults)
-    declare_sorts(m, Tier, Key, Part, Operation)
+    m = declare_sorts(Machine("tiers", doc=__doc__, faults=faults), Tier, Key, Part, Operation)
     declare_state(m)
     declare_transfers(m)
     declare_losses(m)

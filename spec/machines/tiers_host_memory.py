@@ -343,8 +343,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("host_memory", doc=__doc__, faults=faults)
-    declare_sorts(m, Rank, Piece, Buffer, Operation)
+    m = declare_sorts(Machine("host_memory", doc=__doc__, faults=faults), Rank, Piece, Buffer, Operation)
     declare_state(m)
     declare_registration(m)
     declare_transfers(m)

@@ -434,8 +434,7 @@ def declare_caches(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("transfer", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Host, Operation, Rank)
+    m = declare_sorts(Machine("transfer", doc=__doc__, faults=faults), Request, Block, Host, Operation, Rank)
     declare_state(m)
     declare_admission(m)
     declare_steps(m)

@@ -3,9 +3,10 @@
 from kvfence.spec.language import Elem, Expr, Machine, Sort, State
 
 
-def declare_sorts(m: Machine, *sorts: Sort) -> None:
-    """Add a file's sorts to a machine; the functions of the file name them without being given them."""
+def declare_sorts(m: Machine, *sorts: Sort) -> Machine:
+    """The machine with a file's sorts, which functions of the file name without being given them."""
     m.sorts.update({sort.name: sort for sort in sorts})
+    return m
 
 
 def remove(s: State, x: Elem, *relations: str) -> None:

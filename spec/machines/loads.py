@@ -151,7 +151,7 @@ def declare_loads(m: Machine) -> None:
         s.fills.update(lambda q, b: s.fills[q, b] | ((q == r) & s.table[r, b] & fresh(s, b)))
         assign(s, r, counted=PLACES, to_compute=0, status=Status.loading)
 
-    @m.action(r=Request, b=Block, event=events.land)
+    @m.action(r=Request, b=Block, event=lambda pre, post: [])
     def land(s: State, r: Elem, b: Elem) -> None:
         """Block b of the request's load has landed."""
         s.require(s.fills[r, b], Not(s.heard[r, b]))

@@ -221,7 +221,7 @@ def declare_ends(m: Machine) -> None:
         s.require(s.status[r] == Status.running)
         s.status[r] = Status.gone
 
-    @m.action(r=Request, event=events.come_again)
+    @m.action(r=Request, event=lambda pre, post: [])
     def come_again(s: State, r: Elem) -> None:
         """A request with the same id comes, in the next generation."""
         s.require(s.status[r] == Status.gone, s.gen[r] == 0)

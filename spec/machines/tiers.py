@@ -142,7 +142,7 @@ def declare_transfers(m: Machine) -> None:
         begin(s, o, t, k)
         assign(s, (o, a, k), source=True, pin=True)
 
-    @m.action(o=Operation, p=Part, event=events.land)
+    @m.action(o=Operation, p=Part, event=lambda pre, post: [])
     def land(s: State, o: Elem, p: Elem) -> None:
         """Part p has landed in the target."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), Not(gone(s, o, p)))
@@ -150,7 +150,7 @@ def declare_transfers(m: Machine) -> None:
         s.check("FAIL-CLOSED", Not(gone(s, o, p)), "what lands was read from a copy that is there")
         s.landed[o, p] = True
 
-    @m.action(o=Operation, p=Part, event=events.read_fails)
+    @m.action(o=Operation, p=Part, event=lambda pre, post: [])
     def read_fails(s: State, o: Elem, p: Elem) -> None:
         """The source's part p turns out to be lost: the transfer will fail."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), gone(s, o, p))

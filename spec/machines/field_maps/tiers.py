@@ -90,16 +90,6 @@ def promote(pre: View, post: View, o: int, a: int, t: int, k: int) -> list[ev.Ev
     ]
 
 
-def land(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is seen of a part."""
-    return []
-
-
-def read_fails(pre: View, post: View) -> list[ev.Event]:
-    """The failure is told when the transfer is over."""
-    return []
-
-
 def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
     gen, op = _op(pre, o)
     sources, targets = related(pre, "source", o), related(pre, "target", o)

@@ -177,20 +177,20 @@ def declare_use_of_verdicts(m: Machine) -> None:
     def fail(s: State, r: Elem) -> None:
         """The load has failed: the copy is no good. Who was told of a hit, or will be, has a miss instead."""
         s.require(s.status[r] == Status.loading)
-        told_kept, coming_kept = m.faulty("verdict_kept_after_failure"), m.faulty("answer_on_its_way_kept")
+        answer_kept, coming_kept = m.faulty("verdict_kept_after_failure"), m.faulty("answer_on_its_way_kept")
 
         def promised(q: Elem) -> Expr:
             return (s.status[q] == Status.waiting) & (s.verdict[q] == Verdict.hit)
 
         def still_pins(q: Elem, g: Expr) -> Expr:
             loads = (s.status[q] == Status.loading) & (q != r)
-            present_one = (s.gen[q] == g) & (loads | promised(q) if told_kept else loads)
+            present_one = (s.gen[q] == g) & (loads | promised(q) if answer_kept else loads)
             return present_one | s.says_hit[q, g] if coming_kept else present_one
 
         s.pin.update(lambda q, g: s.pin[q, g] & still_pins(q, g))
         if not coming_kept:
             s.says_hit.update(lambda q, g: False)
-        if not told_kept:
+        if not answer_kept:
             s.verdict.update(lambda q: If(promised(q), Verdict.miss, s.verdict[q]))
         s.verdict[r] = Verdict.miss
         s.stored = False
@@ -211,8 +211,8 @@ def declare_ends(m: Machine) -> None:
     def abort(s: State, r: Elem) -> None:
         """The client of a waiting request goes away; what it asked is answered to nobody."""
         s.require(s.status[r] == Status.waiting)
-        told = s.verdict[r] != Verdict.unknown
-        s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r]) & told))
+        answered = s.verdict[r] != Verdict.unknown
+        s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r]) & answered))
         s.status[r] = Status.gone
 
     @m.action(r=Request, event=events.finish)
@@ -269,11 +269,11 @@ def declare_invariants(m: Machine) -> None:
 
     @m.invariant("ONCE")
     def a_verdict_is_the_answer_to_a_question_that_is_over(s: State) -> Expr:
-        def told(r: Elem, g: Expr) -> Expr:
+        def answered(r: Elem, g: Expr) -> Expr:
             return And(s.verdict[r] != Verdict.unknown, s.gen[r] == g)
 
         return ForAll(
-            Request, Generation, lambda r, g: Implies(told(r, g), s.question[r, g] == Question.over)
+            Request, Generation, lambda r, g: Implies(answered(r, g), s.question[r, g] == Question.over)
         )
 
     @m.invariant("ONCE")

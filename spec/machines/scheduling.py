@@ -211,9 +211,9 @@ def declare_steps(m: Machine) -> None:
         s.require(s.status[r] == Status.running, Not(lacks(s, r)))
         s.require(s.confirmed[r] + s.placeholders[r] < TOKENS)
         s.require(ForAll(Request, lambda q: Not(s.flight[1, q])))
-        behind = Exists(Request, lambda q: s.flight[0, q])
-        s.flight[1, r] = behind
-        s.flight[0, r] = s.flight[0, r] | Not(behind)
+        second = Exists(Request, lambda q: s.flight[0, q])
+        s.flight[1, r] = second
+        s.flight[0, r] = s.flight[0, r] | Not(second)
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.placeholders[r] = s.placeholders[r] + 1
 

@@ -268,11 +268,11 @@ def declare_lemmas(m: Machine) -> None:
     def a_decision_follows_the_votes(s: State) -> Expr:
         """Votes do not change, and each use waits for its votes."""
 
-        def told(k: Elem) -> Expr:
+        def reported_whole(k: Elem) -> Expr:
             agreed = ForAll(Rank, lambda j: s.vote[j] == Vote.yes)
             return And(Implies(s.use[k] == Use.pinned, agreed), Implies(s.use[k] == Use.plain, refused(s)))
 
-        return ForAll(Rank, told)
+        return ForAll(Rank, reported_whole)
 
     @m.lemma
     def transfers_wait_for_every_decision(s: State) -> Expr:

@@ -117,9 +117,9 @@ def declare_steps(m: Machine) -> None:
             ForAll(Block, lambda b: Implies(s.table[r, b], Not(loading_into(s, b)))),
             "no step reads a block before the load that fills it has landed",
         )
-        behind = Exists(Request, lambda q: s.flight[0, q])
-        s.flight[1, r] = behind
-        s.flight[0, r] = s.flight[0, r] | Not(behind)
+        second = Exists(Request, lambda q: s.flight[0, q])
+        s.flight[1, r] = second
+        s.flight[0, r] = s.flight[0, r] | Not(second)
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.computed[r] = s.computed[r] + 1
 

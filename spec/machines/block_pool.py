@@ -14,7 +14,7 @@ first. A refused allocation changes nothing.
 from kvfence.spec import events as ev
 from kvfence.spec.language import Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 EVICTED_FIRST = "an allocated slot carries no key: a cached slot is evicted first"
 
@@ -82,8 +82,7 @@ def declare_allocation(m: Machine) -> None:
     def reserve_null(s: State, b: Elem) -> None:
         """Set-up: slot b becomes the null block."""
         s.require(Not(ready(s)))
-        s.null[b] = True
-        s.entries[b] = 0
+        assign(s, b, null=True, entries=0)
         s.nfree = Count(Block, lambda c: free(s, c))
 
     @m.action(
@@ -265,8 +264,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("block_pool", doc=__doc__, faults=faults)
-    declare_sorts(m, Block, Holder, Key)
+    m = declare_sorts(Machine("block_pool", doc=__doc__, faults=faults), Block, Holder, Key)
     declare_state(m)
     declare_allocation(m)
     declare_sharing(m)

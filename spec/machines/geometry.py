@@ -333,13 +333,13 @@ def declare_invariants(m: Machine) -> None:
 
     @m.invariant("GEOMETRY")
     def the_last_place_ends_a_block_in_every_group(s: State) -> Expr:
-        behind = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "last", "past"))
-        return And(s.last + s.past == s.length, behind)
+        every_group_ends_one = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "last", "past"))
+        return And(s.last + s.past == s.length, every_group_ends_one)
 
     @m.invariant("GEOMETRY")
     def the_place_before_ends_a_block_in_every_group(s: State) -> Expr:
-        behind = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "before", "gone"))
-        return And(s.before + s.gone == s.length, behind)
+        every_group_ends_one = ForAll(Group, lambda g: geometry_lemmas.ends_a_block(s, g, "before", "gone"))
+        return And(s.before + s.gone == s.length, every_group_ends_one)
 
     def bound(s: State, g: Elem) -> Expr:
         """The most blocks that reach and lookahead together can touch, wherever they begin.
@@ -408,8 +408,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("geometry", doc=__doc__, faults=faults)
-    declare_sorts(m, Group, Token, Ahead)
+    m = declare_sorts(Machine("geometry", doc=__doc__, faults=faults), Group, Token, Ahead)
     declare_state(m)
     declare_groups(m)
     declare_writer(m)

@@ -16,7 +16,7 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads as events
 from kvfence.spec.machines.field_maps.relations import quiesce
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Status = Enum("Status", "gathering loading running gone")
 
@@ -149,11 +149,9 @@ def declare_loads(m: Machine) -> None:
         """The request has all blocks. Its load will fill the fresh ones; all places count as computed."""
         s.require(s.status[r] == Status.gathering, complete_table(s, r))
         s.fills.update(lambda q, b: s.fills[q, b] | ((q == r) & s.table[r, b] & fresh(s, b)))
-        s.counted[r] = PLACES
-        s.to_compute[r] = 0
-        s.status[r] = Status.loading
+        assign(s, r, counted=PLACES, to_compute=0, status=Status.loading)
 
-    @m.action(r=Request, b=Block, event=events.land)
+    @m.action(r=Request, b=Block, event=lambda pre, post: [])
     def land(s: State, r: Elem, b: Elem) -> None:
         """Block b of the request's load has landed."""
         s.require(s.fills[r, b], Not(s.heard[r, b]))
@@ -310,8 +308,7 @@ def declare_running(m: Machine) -> None:
         )
         s.label.update(lambda b: s.label[b] | written(b))
         s.good.update(lambda b: s.good[b] | written(b))
-        s.counted[r] = s.counted[r] + 1
-        s.to_compute[r] = s.to_compute[r] - 1
+        assign(s, r, counted=s.counted[r] + 1, to_compute=s.to_compute[r] - 1)
 
     @m.action(r=Request, event=events.finish)
     def finish(s: State, r: Elem) -> None:
@@ -472,8 +469,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("loads", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Group)
+    m = declare_sorts(Machine("loads", doc=__doc__, faults=faults), Request, Block, Group)
     declare_state(m)
     declare_gathering(m)
     declare_loads(m)

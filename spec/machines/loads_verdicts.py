@@ -11,7 +11,7 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps import loads_verdicts as events
 from kvfence.spec.machines.field_maps.relations import quiesce
-from kvfence.spec.machines.state.relations import declare_sorts
+from kvfence.spec.machines.state.relations import assign, declare_sorts
 
 Status = Enum("Status", "waiting loading running gone")
 Question = Enum("Question", "unasked asked known over")
@@ -126,9 +126,7 @@ def declare_answers(m: Machine) -> None:
     def look(s: State, r: Elem, g: Expr) -> None:
         """The tier looks at its index; on a hit it pins its copy. The answer is on its way."""
         s.require(s.question[r, g] == Question.asked)
-        s.question[r, g] = Question.known
-        s.says_hit[r, g] = s.stored
-        s.pin[r, g] = s.stored
+        assign(s, (r, g), question=Question.known, says_hit=s.stored, pin=s.stored)
 
     @m.action(r=Request, g=Generation, q=Request, event=events.answer)
     def answer(s: State, r: Elem, g: Expr, q: Elem) -> None:
@@ -153,8 +151,7 @@ def declare_answers(m: Machine) -> None:
         """The answer comes too late: nobody waits for it any more. It is dropped, with its pin."""
         s.require(s.question[r, g] == Question.known, Not(present(s, r, g)))
         s.check("ONCE", Not(present(s, r, g)), "an answer that is waited for is not dropped")
-        s.question[r, g] = Question.over
-        s.says_hit[r, g] = False
+        assign(s, (r, g), question=Question.over, says_hit=False)
         if not m.faulty("dropped_answer_keeps_pin"):
             s.pin[r, g] = False
 
@@ -180,20 +177,20 @@ def declare_use_of_verdicts(m: Machine) -> None:
     def fail(s: State, r: Elem) -> None:
         """The load has failed: the copy is no good. Who was told of a hit, or will be, has a miss instead."""
         s.require(s.status[r] == Status.loading)
-        told_kept, coming_kept = m.faulty("verdict_kept_after_failure"), m.faulty("answer_on_its_way_kept")
+        answer_kept, coming_kept = m.faulty("verdict_kept_after_failure"), m.faulty("answer_on_its_way_kept")
 
         def promised(q: Elem) -> Expr:
             return (s.status[q] == Status.waiting) & (s.verdict[q] == Verdict.hit)
 
         def still_pins(q: Elem, g: Expr) -> Expr:
             loads = (s.status[q] == Status.loading) & (q != r)
-            present_one = (s.gen[q] == g) & (loads | promised(q) if told_kept else loads)
+            present_one = (s.gen[q] == g) & (loads | promised(q) if answer_kept else loads)
             return present_one | s.says_hit[q, g] if coming_kept else present_one
 
         s.pin.update(lambda q, g: s.pin[q, g] & still_pins(q, g))
         if not coming_kept:
             s.says_hit.update(lambda q, g: False)
-        if not told_kept:
+        if not answer_kept:
             s.verdict.update(lambda q: If(promised(q), Verdict.miss, s.verdict[q]))
         s.verdict[r] = Verdict.miss
         s.stored = False
@@ -214,8 +211,8 @@ def declare_ends(m: Machine) -> None:
     def abort(s: State, r: Elem) -> None:
         """The client of a waiting request goes away; what it asked is answered to nobody."""
         s.require(s.status[r] == Status.waiting)
-        told = s.verdict[r] != Verdict.unknown
-        s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r]) & told))
+        answered = s.verdict[r] != Verdict.unknown
+        s.pin.update(lambda q, g: s.pin[q, g] & Not((q == r) & (g == s.gen[r]) & answered))
         s.status[r] = Status.gone
 
     @m.action(r=Request, event=events.finish)
@@ -224,13 +221,11 @@ def declare_ends(m: Machine) -> None:
         s.require(s.status[r] == Status.running)
         s.status[r] = Status.gone
 
-    @m.action(r=Request, event=events.come_again)
+    @m.action(r=Request, event=lambda pre, post: [])
     def come_again(s: State, r: Elem) -> None:
         """A request with the same id comes, in the next generation."""
         s.require(s.status[r] == Status.gone, s.gen[r] == 0)
-        s.gen[r] = 1
-        s.verdict[r] = Verdict.unknown
-        s.status[r] = Status.waiting
+        assign(s, r, gen=1, verdict=Verdict.unknown, status=Status.waiting)
 
     @m.action(event=quiesce)
     def rest(s: State) -> None:
@@ -274,11 +269,11 @@ def declare_invariants(m: Machine) -> None:
 
     @m.invariant("ONCE")
     def a_verdict_is_the_answer_to_a_question_that_is_over(s: State) -> Expr:
-        def told(r: Elem, g: Expr) -> Expr:
+        def answered(r: Elem, g: Expr) -> Expr:
             return And(s.verdict[r] != Verdict.unknown, s.gen[r] == g)
 
         return ForAll(
-            Request, Generation, lambda r, g: Implies(told(r, g), s.question[r, g] == Question.over)
+            Request, Generation, lambda r, g: Implies(answered(r, g), s.question[r, g] == Question.over)
         )
 
     @m.invariant("ONCE")
@@ -370,8 +365,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("verdicts", doc=__doc__, faults=faults)
-    declare_sorts(m, Request)
+    m = declare_sorts(Machine("verdicts", doc=__doc__, faults=faults), Request)
     declare_state(m)
     declare_tier(m)
     declare_answers(m)

@@ -18,7 +18,7 @@ from kvfence.spec import events as ev
 from kvfence.spec.language import Bool, Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, Not, Or
 from kvfence.spec.machines.field_maps.relations import free
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Phase = Enum("Phase", "new waiting loading running gone")
 Slot = Enum("Slot", "empty storing cached")
@@ -130,16 +130,13 @@ def declare_tier(m: Machine) -> None:
         s.require(s.slot[b] == Slot.empty, s.ref[b] == 0)
         s.require(ForAll(Block, lambda c: Implies(s.slot[c] != Slot.empty, s.first[c] != first)))
         s.check("CONSERVE", s.slot[b] == Slot.empty, "a cached block is evicted before a store takes it")
-        s.slot[b] = Slot.storing
-        s.first[b] = first
-        s.ref[b] = 1
+        assign(s, b, slot=Slot.storing, first=first, ref=1)
 
     @m.action(b=Block, event=store_events(begin=False))
     def end_store(s: State, b: Elem) -> None:
         """The store into b has landed: b can be hit from here on."""
         s.require(s.slot[b] == Slot.storing)
-        s.slot[b] = Slot.cached
-        s.ref[b] = s.ref[b] - 1
+        assign(s, b, slot=Slot.cached, ref=s.ref[b] - 1)
 
     @m.action(b=Block, event=lambda pre, post, b: [ev.Evict("cpu", [b])])
     def evict(s: State, b: Elem) -> None:
@@ -147,8 +144,7 @@ def declare_tier(m: Machine) -> None:
         s.require(cached(s, b), ForAll(Request, lambda r: Not(s.loading[r, b])))
         if not m.faulty("evict_pinned"):
             s.require(ForAll(Request, lambda r: Not(s.pin[r, b])))
-        s.slot[b] = Slot.empty
-        s.first[b] = False
+        assign(s, b, slot=Slot.empty, first=False)
 
 
 def lookup_events(pre: View, post: View, r: int, local: int) -> list[ev.Event]:
@@ -284,11 +280,7 @@ def declare_ends(m: Machine) -> None:
     def preempt(s: State, r: Elem) -> None:
         """The request loses its blocks and waits to be looked up again, in a new generation."""
         s.require(s.phase[r] == Phase.running, s.gen[r] == 0)
-        s.phase[r] = Phase.waiting
-        s.gen[r] = 1
-        s.external[r] = 0
-        s.compute[r] = 0
-        s.local[r] = 0
+        assign(s, r, phase=Phase.waiting, gen=1, external=0, compute=0, local=0)
 
     @m.action(
         r=Request,
@@ -465,8 +457,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("lookup", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block)
+    m = declare_sorts(Machine("lookup", doc=__doc__, faults=faults), Request, Block)
     declare_state(m)
     declare_tier(m)
     declare_lookup(m)

@@ -24,7 +24,7 @@ from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Count, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Not, Or
 from kvfence.spec.machines.accepted import ranks as ranks_accepted
 from kvfence.spec.machines.lemmas import ranks as ranks_lemmas
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Leader = Enum("Leader", "idle asking committed aborting")
 Part = Enum("Part", "none reserved refused aborted copying done broken")
@@ -70,8 +70,7 @@ def all_reported(s: State, o: Elem) -> Expr:
 
 def clear(s: State, o: Elem) -> None:
     """The operation is over, and its id may be used again."""
-    s.leader[o] = Leader.idle
-    s.failed[o] = False
+    assign(s, o, leader=Leader.idle, failed=False)
     remove(s, o, "reported")
 
 
@@ -491,8 +490,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("ranks", doc=__doc__, faults=faults)
-    declare_sorts(m, Operation, Rank)
+    m = declare_sorts(Machine("ranks", doc=__doc__, faults=faults), Operation, Rank)
     declare_state(m)
     declare_owner(m)
     declare_decision(m)

@@ -32,7 +32,7 @@ from kvfence.spec.machines.field_maps import scheduling as events
 from kvfence.spec.machines.field_maps.relations import quiesce
 from kvfence.spec.machines.field_maps.scheduling import TOKENS
 from kvfence.spec.machines.lemmas import scheduling as scheduling_lemmas
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Status = Enum("Status", "new waiting deferred answered parked landed running gone")
 Need = Enum("Need", "short long growing")
@@ -84,8 +84,7 @@ def is_first(s: State, r: Elem) -> Expr:
 
 def is_its_turn(s: State, r: Elem) -> None:
     """Nobody ahead of r waits, no running request lacks a block, and r's own old steps are over."""
-    s.require(Not(in_flight(s, r)), is_first(s, r))
-    s.require(ForAll(Request, lambda q: Not(lacks(s, q))))
+    s.require(Not(in_flight(s, r)), is_first(s, r), ForAll(Request, lambda q: Not(lacks(s, q))))
 
 
 def take(s: State, r: Elem, b: Elem) -> None:
@@ -147,8 +146,7 @@ def declare_admission(m: Machine) -> None:
         s.require(s.status[r] == Status.new, fits(need))
         s.check("PROGRESS", fits(need), "a request is taken on only if it fits into the pool")
         s.ahead.update(lambda q, x: s.ahead[q, x] | And(x == r, s.status[q] != Status.new))
-        s.need[r] = need
-        s.status[r] = Status.waiting
+        assign(s, r, need=need, status=Status.waiting)
 
     @m.action(r=Request, b=Block, c=Block, fair="weak", event=events.admit)
     def admit(s: State, r: Elem, b: Elem, c: Elem) -> None:
@@ -193,9 +191,7 @@ def declare_admission(m: Machine) -> None:
             s.require(Not(Exists(Request, lambda q: s.status[q] == Status.waiting)))
         if m.faulty("blockless_head"):
             s.require(Not(Exists(Request, lambda q: And(s.ahead[q, r], s.status[q] == Status.answered))))
-        s.status[r] = Status.running
-        s.confirmed[r] = 1
-        s.leans[r] = True
+        assign(s, r, status=Status.running, confirmed=1, leans=True)
 
 
 def step_is_over(s: State, r: Elem) -> None:
@@ -215,9 +211,9 @@ def declare_steps(m: Machine) -> None:
         s.require(s.status[r] == Status.running, Not(lacks(s, r)))
         s.require(s.confirmed[r] + s.placeholders[r] < TOKENS)
         s.require(ForAll(Request, lambda q: Not(s.flight[1, q])))
-        behind = Exists(Request, lambda q: s.flight[0, q])
-        s.flight[1, r] = behind
-        s.flight[0, r] = s.flight[0, r] | Not(behind)
+        second = Exists(Request, lambda q: s.flight[0, q])
+        s.flight[1, r] = second
+        s.flight[0, r] = s.flight[0, r] | Not(second)
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.placeholders[r] = s.placeholders[r] + 1
 
@@ -236,8 +232,7 @@ def declare_steps(m: Machine) -> None:
     def process_failed_load(s: State, r: Elem) -> None:
         """The oldest step's output arrives, and with it that the load it leans on has failed."""
         s.require(s.flight[0, r], s.status[r] == Status.running, s.leans[r])
-        s.lost[r] = True
-        s.confirmed[r] = 0
+        assign(s, r, lost=True, confirmed=0)
         if not m.faulty("placeholder_not_rolled_back"):
             s.placeholders[r] = s.placeholders[r] - 1
         s.leans[r] = False
@@ -263,12 +258,7 @@ def declare_steps(m: Machine) -> None:
         if not m.faulty("free_fenced_victim"):
             s.fence.update(lambda q, b: s.fence[q, b] | And(q == v, s.table[q, b], in_flight(s, v)))
         remove(s, v, "table")
-        s.confirmed[v] = 0
-        s.placeholders[v] = 0
-        s.grown[v] = False
-        s.leans[v] = False
-        s.lost[v] = False
-        s.status[v] = Status.waiting
+        assign(s, v, confirmed=0, placeholders=0, grown=False, leans=False, lost=False, status=Status.waiting)
 
     @m.action(r=Request, fair="weak", event=events.finish)
     def finish(s: State, r: Elem) -> None:
@@ -276,9 +266,7 @@ def declare_steps(m: Machine) -> None:
         s.require(s.status[r] == Status.running, s.confirmed[r] == TOKENS)
         s.wanted.update(lambda b: s.wanted[b] | s.table[r, b])
         remove(s, r, "table")
-        s.confirmed[r] = 0
-        s.grown[r] = False
-        s.status[r] = Status.gone
+        assign(s, r, confirmed=0, grown=False, status=Status.gone)
 
 
 def declare_host_tier(m: Machine) -> None:
@@ -456,8 +444,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("scheduling", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Host)
+    m = declare_sorts(Machine("scheduling", doc=__doc__, faults=faults), Request, Block, Host)
     declare_state(m)
     declare_admission(m)
     declare_steps(m)

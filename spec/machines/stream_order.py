@@ -31,7 +31,7 @@ later; the later one is judged when it is launched.
 from kvfence.spec.language import And, Elem, Exists, Expr, ForAll, If, Implies, IsIn, Machine, Not, Or, State
 from kvfence.spec.machines.field_maps.stream_order import Events
 from kvfence.spec.machines.lemmas import stream_order as stream_order_lemmas
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 from kvfence.spec.machines.state.stream_order import (
     MEMORIES,
     USEFUL,
@@ -49,10 +49,7 @@ from kvfence.spec.machines.state.stream_order import (
 
 ACCEPTED = (
     ("compute: use is not assigned", "A fresh slot that stays fresh can be used for less."),
-    (
-        "compute: without guard (use[x]*",
-        "A kernel that writes a free slot takes it as an allocation does.",
-    ),
+    ("compute: without guard (use[x]*", "A kernel that writes a free slot takes it as an allocation does."),
     ("free: without guard (use[x]*", "A free slot stays free, and one that is loaded is in a transfer."),
     ("free_after_flush: without guard some*", "A flush is never too much before a slot is freed."),
     ("free_after_flush: use is not assigned", "A flush that frees nothing is a wait."),
@@ -62,10 +59,7 @@ ACCEPTED = (
         "With one host slot no load runs beside a store; a lemma sees two.",
     ),
     ("queue_store: state: queued -> taken", "The copy thread may take an operation at once."),
-    (
-        "launch_*: state: launched -> announced",
-        "The engine thread may ask for the completion event at once.",
-    ),
+    ("launch_*: state: launched -> announced", "The engine thread may ask for the completion event at once."),
 )
 """How the machine may be changed without an invariant noticing."""
 
@@ -257,8 +251,7 @@ def declare_launches(m: Machine, at: Streams) -> None:
         )
         at.forget(s, "done", o)
         s.use.update(lambda x: If(s.slot[o, x] & s.load[o], Use.used, s.use[x]))
-        s.state[o] = Op.idle
-        s.load[o] = False
+        assign(s, o, state=Op.idle, load=False)
         remove(s, o, "slot", "host")
 
 
@@ -334,8 +327,7 @@ def declare_goals(m: Machine, at: Streams) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("stream_order", doc=__doc__, faults=faults)
-    declare_sorts(m, Slot, Host, Operation)
+    m = declare_sorts(Machine("stream_order", doc=__doc__, faults=faults), Slot, Host, Operation)
     early_record = m.faulty("barrier_before_compute")
     no_store_barrier = m.faulty("store_without_barrier")
     at = Streams(

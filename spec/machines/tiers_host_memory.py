@@ -11,7 +11,7 @@ transfers that take their buffers rank by rank before they start can wait for ea
 from kvfence.spec import events as ev
 from kvfence.spec.language import Enum, Int, Machine, Sort, State, View
 from kvfence.spec.language.expr import And, Elem, Exists, Expr, ForAll, Implies, Not, Or
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 
 Vote = Enum("Vote", "none yes no")
 Use = Enum("Use", "undecided pinned plain")
@@ -173,8 +173,7 @@ def declare_transfers(m: Machine) -> None:
         """A transfer between the tiers is decided, once all ranks know what memory they use."""
         s.require(s.state[o] == Stage.idle, s.uses[o] < USES)
         s.require(ForAll(Rank, lambda k: s.use[k] != Use.undecided))
-        s.state[o] = Stage.queued
-        s.uses[o] = s.uses[o] + 1
+        assign(s, o, state=Stage.queued, uses=s.uses[o] + 1)
 
     @m.action(o=Operation, event=lambda pre, post, o: [ev.Issue(o, gen(pre, o))])
     def issue(s: State, o: Elem) -> None:
@@ -269,11 +268,11 @@ def declare_lemmas(m: Machine) -> None:
     def a_decision_follows_the_votes(s: State) -> Expr:
         """Votes do not change, and each use waits for its votes."""
 
-        def told(k: Elem) -> Expr:
+        def reported_whole(k: Elem) -> Expr:
             agreed = ForAll(Rank, lambda j: s.vote[j] == Vote.yes)
             return And(Implies(s.use[k] == Use.pinned, agreed), Implies(s.use[k] == Use.plain, refused(s)))
 
-        return ForAll(Rank, told)
+        return ForAll(Rank, reported_whole)
 
     @m.lemma
     def transfers_wait_for_every_decision(s: State) -> Expr:
@@ -344,8 +343,7 @@ def declare_goals(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("host_memory", doc=__doc__, faults=faults)
-    declare_sorts(m, Rank, Piece, Buffer, Operation)
+    m = declare_sorts(Machine("host_memory", doc=__doc__, faults=faults), Rank, Piece, Buffer, Operation)
     declare_state(m)
     declare_registration(m)
     declare_transfers(m)

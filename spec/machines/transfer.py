@@ -23,7 +23,7 @@ from kvfence.spec.machines.field_maps import transfer as events
 from kvfence.spec.machines.field_maps.relations import quiesce
 from kvfence.spec.machines.field_maps.transfer import FULL, Names
 from kvfence.spec.machines.lemmas import transfer as transfer_lemmas
-from kvfence.spec.machines.state.relations import declare_sorts, remove
+from kvfence.spec.machines.state.relations import assign, declare_sorts, remove
 from kvfence.spec.machines.state.transfer import (
     Block,
     Host,
@@ -54,9 +54,7 @@ COMPLETE = "a transfer is complete when every rank has reported"
 def start(s: State, o: Elem, b: Elem, h: Elem, *, load: bool) -> None:
     """Operation o, idle until now, is queued for block b and CPU slot h, and holds both."""
     s.require(s.state[o] == Op.idle, s.uses[o] < 2)
-    s.state[o] = Op.queued
-    s.uses[o] = s.uses[o] + 1
-    s.load[o] = load
+    assign(s, o, state=Op.queued, uses=s.uses[o] + 1, load=load)
     s.block[o, b] = True
     s.host[o, h] = True
     s.op_pin[o, b] = True
@@ -65,10 +63,7 @@ def start(s: State, o: Elem, b: Elem, h: Elem, *, load: bool) -> None:
 
 def end(s: State, o: Elem) -> None:
     """Operation o is complete: it lets go of its slots and is idle again."""
-    s.state[o] = Op.idle
-    s.load[o] = False
-    s.failed[o] = False
-    s.old[o] = False
+    assign(s, o, state=Op.idle, load=False, failed=False, old=False)
     remove(s, o, "of", "block", "host", "op_pin", "host_pin", "reported")
 
 
@@ -89,9 +84,7 @@ def declare_admission(m: Machine) -> None:
         """The request shares block b of the GPU prefix index."""
         s.require(s.status[r] == Status.waiting, Not(fenced(s, r)), s.label[b])
         s.table[r, b] = True
-        s.computed[r] = FULL
-        s.confirmed[r] = FULL
-        s.status[r] = Status.running
+        assign(s, r, computed=FULL, confirmed=FULL, status=Status.running)
 
     @m.action(r=Request, b=Block, h=Host, o=Operation, event=events.load)
     def admit_by_load(s: State, r: Elem, b: Elem, h: Elem, o: Elem) -> None:
@@ -124,9 +117,9 @@ def declare_steps(m: Machine) -> None:
             ForAll(Block, lambda b: Implies(s.table[r, b], Not(loading_into(s, b)))),
             "no step reads a block before the load that fills it has landed",
         )
-        behind = Exists(Request, lambda q: s.flight[0, q])
-        s.flight[1, r] = behind
-        s.flight[0, r] = s.flight[0, r] | Not(behind)
+        second = Exists(Request, lambda q: s.flight[0, q])
+        s.flight[1, r] = second
+        s.flight[0, r] = s.flight[0, r] | Not(second)
         s.reads.update(lambda q, b: s.reads[q, b] | ((q == r) & s.table[q, b]))
         s.computed[r] = s.computed[r] + 1
 
@@ -167,8 +160,7 @@ def declare_stores(m: Machine) -> None:
         may_store(m, s, h)
         start(s, o, b, h, load=False)
         s.of[o, r] = True
-        s.covered[r] = True
-        s.cursor[r] = True
+        assign(s, r, covered=True, cursor=True)
         if m.faulty("unpinned_destination"):
             s.host_pin[o, h] = False
 
@@ -228,8 +220,7 @@ def declare_reports(m: Machine) -> None:
     def repeat(s: State, o: Elem, k: Elem) -> None:
         """Rank k's report is sent a second time; it has not arrived yet."""
         s.require(s.reported[o, k], Not(s.late[o, k]))
-        s.late[o, k] = True
-        s.late_uses[o, k] = s.uses[o]
+        assign(s, (o, k), late=True, late_uses=s.uses[o])
 
     @m.action(o=Operation, k=Rank, event=events.late)
     def late_report(s: State, o: Elem, k: Elem) -> None:
@@ -244,9 +235,7 @@ def declare_reports(m: Machine) -> None:
             Implies(Not(same), Iff(counted, s.reported[o, k])),
             "a late report does not touch a newer generation",
         )
-        s.reported[o, k] = counted
-        s.late[o, k] = False
-        s.late_uses[o, k] = 0
+        assign(s, (o, k), reported=counted, late=False, late_uses=0)
 
     if m.faulty("lost_completion"):
 
@@ -319,10 +308,7 @@ def declare_ends(m: Machine) -> None:
         s.fence.update(lambda q, b: s.fence[q, b] | ((q == r) & s.table[q, b] & in_flight(s, r)))
         remove(s, r, "table")
         s.of.update(lambda o, q: s.of[o, q] & (q != r))
-        s.gen[r] = 1
-        s.computed[r] = 0
-        s.confirmed[r] = 0
-        s.covered[r] = False
+        assign(s, r, gen=1, computed=0, confirmed=0, covered=False)
         if not m.faulty("cursor_not_rewound"):
             s.cursor[r] = False
         s.status[r] = Status.waiting
@@ -355,15 +341,13 @@ def declare_ends(m: Machine) -> None:
             s.op_pin[o, b] = False
             s.owed[r, b] = False
             s.of[o, r] = True
-            s.covered[r] = True
-            s.cursor[r] = True
+            assign(s, r, covered=True, cursor=True)
 
     @m.action(r=Request, event=events.drop)
     def drop(s: State, r: Elem) -> None:
         """The finished request's block is not stored, for a reason that is counted."""
         s.require(s.status[r] == Status.finishing, Not(s.covered[r]))
-        s.covered[r] = True
-        s.cursor[r] = True
+        assign(s, r, covered=True, cursor=True)
 
     @m.action(r=Request, event=events.abort)
     def abort(s: State, r: Elem) -> None:
@@ -393,11 +377,7 @@ def declare_ends(m: Machine) -> None:
             "each full confirmed block is stored, queued or dropped with a reason",
         )
         remove(s, r, "table")
-        s.computed[r] = 0
-        s.confirmed[r] = 0
-        s.covered[r] = False
-        s.cursor[r] = False
-        s.status[r] = Status.gone
+        assign(s, r, computed=0, confirmed=0, covered=False, cursor=False, status=Status.gone)
 
 
 def declare_caches(m: Machine) -> None:
@@ -408,8 +388,7 @@ def declare_caches(m: Machine) -> None:
         """The free cached block b leaves the GPU prefix index."""
         s.require(s.label[b], Not(held(s, b)))
         s.check("FREEZE", Not(held(s, b)), "a block that somebody holds is not evicted")
-        s.label[b] = False
-        s.good[b] = False
+        assign(s, b, label=False, good=False)
 
     @m.action(h=Host, event=lambda pre, post, h: [ev.Evict("cpu", [h])])
     def evict_from_tier(s: State, h: Elem) -> None:
@@ -455,8 +434,7 @@ def declare_caches(m: Machine) -> None:
 
 def build(faults: frozenset[str] = frozenset()) -> Machine:
     """The machine, with the given faults switched on (see :mod:`kvfence.spec.designs`)."""
-    m = Machine("transfer", doc=__doc__, faults=faults)
-    declare_sorts(m, Request, Block, Host, Operation, Rank)
+    m = declare_sorts(Machine("transfer", doc=__doc__, faults=faults), Request, Block, Host, Operation, Rank)
     declare_state(m)
     declare_admission(m)
     declare_steps(m)

@@ -193,14 +193,18 @@ def named(name: str) -> tuple[Machine, dict[str, int] | None]:
     return kvlife.build(faults), {"Block": 3, "Request": 2}
 
 
-def counter(name: str = "unbounded", start: int = 0) -> Machine:
-    """Counts up for ever."""
+def counter(
+    name: str = "unbounded", start: int = 0, value: Int | None = None, top: int | None = None
+) -> Machine:
+    """Counts up for ever, or to ``top``."""
     m = Machine(name)
-    m.function("n", value=Int(), init=start)
+    m.function("n", value=value or Int(), init=start)
 
     @m.action()
     def up(s: State) -> None:
         """One more."""
+        if top is not None:
+            s.require(s.n < top)
         s.n = s.n + 1
 
     return m

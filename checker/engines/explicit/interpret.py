@@ -5,22 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kvfence.checker.engines.base import (
-    FIRST,
-    Engine,
-    Log,
-    Path,
-    PathTo,
-    Progress,
-    Result,
-    RunOptions,
-    Shown,
-    Sighting,
-    Step,
-    Stop,
-    bounds_left,
-    cell_bounds,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit import python_source as source
 from kvfence.spec.language import GroundCheck, Grounded, Instance, Machine, Property, SpecError, View, ground
 from kvfence.spec.language.nodes import Node
@@ -121,7 +106,7 @@ class Interpreter:
         """The state, readable by name."""
         return self.grounded.view(state)
 
-    def find(self, name: str, **args: Shown) -> Instance:
+    def find(self, name: str, **args: base.Shown) -> Instance:
         """The instance of action ``name`` with these arguments. LookupError when there is none."""
         for i in self.instances:
             if i.name == name and i.args == args:
@@ -147,12 +132,12 @@ class Interpreter:
                 f"{type(problem).__name__}: {problem}; mend what event= gives"
             ) from problem
 
-    def trace(self, path: Path | Sequence[Instance]) -> tuple[object, list[object]]:
+    def trace(self, path: base.Path | Sequence[Instance]) -> tuple[object, list[object]]:
         """The trace of a path: the machine's header for these sizes (None without one) and the events.
 
         ValueError when a step of the path is not enabled.
         """
-        steps = [self.find(s.action, **s.args) for s in path.steps] if isinstance(path, Path) else path
+        steps = [self.find(s.action, **s.args) for s in path.steps] if isinstance(path, base.Path) else path
         header = self.machine.header_of(self.sizes) if self.machine.header_of else None
         state, out = self.initial(), []
         for instance in steps:
@@ -161,15 +146,15 @@ class Interpreter:
             state = after
         return header, out
 
-    def path(self, steps: Sequence[Instance], id_: str = "", name: str = "", text: str = "") -> Path:
+    def path(self, steps: Sequence[Instance], id_: str = "", name: str = "", text: str = "") -> base.Path:
         """The run that takes ``steps`` from the initial state."""
         state, taken = self.initial(), []
         for i in steps:
             state, _ = self._step(state, i)
-            taken.append(Step(i.name, dict(i.args), i.action.doc, self.view(state)))
-        return Path(self.view(self.initial()), tuple(taken), id_, name, text)
+            taken.append(base.Step(i.name, dict(i.args), i.action.doc, self.view(state)))
+        return base.Path(self.view(self.initial()), tuple(taken), id_, name, text)
 
-    def path_to(self, steps: Mapping[int, Sequence[Instance]]) -> PathTo:
+    def path_to(self, steps: Mapping[int, Sequence[Instance]]) -> base.PathTo:
         """Paths to sightings, of which ``steps`` has the ways by the sighting's ``id``."""
         return lambda sighting, id_, name, text: self.path(steps[id(sighting)], id_, name, text)
 
@@ -196,12 +181,14 @@ def _compile(name: str, text: str) -> Callable[[Values], Any]:
     return function
 
 
-class Interpret(Engine):
+class Interpret(base.Engine):
     """Breadth-first exploration with the interpreter: slow, simple, the yardstick of the other engines."""
 
     name = "interpret"
 
-    def decide(self, machine: Machine, sizes: Mapping[str, int] | None, options: RunOptions) -> Result:
+    def decide(
+        self, machine: Machine, sizes: Mapping[str, int] | None, options: base.RunOptions
+    ) -> base.Result:
         """See ``Engine.run``. ``memory`` is estimated from the number of states."""
         search = _Search(Interpreter(machine, sizes), options)
         with search.log.stopping():
@@ -211,10 +198,10 @@ class Interpret(Engine):
 
 
 class _Search:
-    def __init__(self, interpreter: Interpreter, options: RunOptions) -> None:
-        self.run, self.log = interpreter, Log(interpreter.grounded)
+    def __init__(self, interpreter: Interpreter, options: base.RunOptions) -> None:
+        self.run, self.log = interpreter, base.Log(interpreter.grounded)
         self.options, self.report = options, options.report
-        self.limits = cell_bounds(interpreter.grounded, options.bounds, required=False)
+        self.limits = base.cell_bounds(interpreter.grounded, options.bounds, required=False)
         # tuple, its integers shared, dict entry and parent: measured, rounded up
         each = 200 + 8 * len(interpreter.grounded.cells)
         self.memory_states = options.memory // each if options.memory else None
@@ -237,26 +224,26 @@ class _Search:
             self.log.stop_if_enough(self.options.until)
             frontier = self.fresh
         if self.left_bounds:
-            raise Stop(self.left_bounds)
+            raise base.Stop(self.left_bounds)
 
     def finish(self) -> None:
         """Complete the log, judging what was found but not yet judged when the search was stopped."""
-        if self.log.stopped and self.log.stopped != FIRST:
+        if self.log.stopped and self.log.stopped != base.FIRST:
             for state in self.fresh:
                 self._look(state)
         self.log.states = len(self.parents)
 
     def _look(self, state: Values) -> None:
         for p in self.run.violated(state):
-            self.log.failed.setdefault(p.name, Sighting(state, self.level))
+            self.log.failed.setdefault(p.name, base.Sighting(state, self.level))
         for p in self.run.reached(state):
-            self.log.reached.setdefault(p.name, Sighting(state, self.level))
+            self.log.reached.setdefault(p.name, base.Sighting(state, self.level))
 
     def _expand(self, state: Values, frontier: int) -> None:
         log, parents, depth = self.log, self.parents, self.level - 1
         found = self.run.successors(state)
         if not found and log.dead is None and not self.run.terminal(state):
-            log.dead = Sighting(state, depth)
+            log.dead = base.Sighting(state, depth)
         for index, after, failing in found:
             log.taken[index] += 1
             log.transitions += 1
@@ -264,7 +251,7 @@ class _Search:
             if failing:
                 instance = self.run.instances[index]
                 for c in failed(instance, failing):
-                    log.failed.setdefault(c.name, Sighting(state, depth, instance, c.text))
+                    log.failed.setdefault(c.name, base.Sighting(state, depth, instance, c.text))
                     inside = inside and c.cell is None
             if self.limits and inside:
                 inside = self._inside(after)
@@ -277,19 +264,19 @@ class _Search:
     def _inside(self, state: Values) -> bool:
         for cell, (lo, hi) in self.limits.items():
             if not lo <= state[cell] <= hi:
-                self.left_bounds = self.left_bounds or bounds_left(self.run.grounded, cell, self.limits)
+                self.left_bounds = self.left_bounds or base.bounds_left(self.run.grounded, cell, self.limits)
                 return False
         return True
 
     def _limit(self, frontier: int) -> None:
         n, most = len(self.parents), self.options.max_states
         if most is not None and n > most:
-            raise Stop(f"more than {most} states")
+            raise base.Stop(f"more than {most} states")
         if self.memory_states is not None and n > self.memory_states:
-            raise Stop("the memory limit was reached")
-        self.report(lambda: Progress(n, frontier, self.level - 1, self.report.rate(n)))
+            raise base.Stop("the memory limit was reached")
+        self.report(lambda: base.Progress(n, frontier, self.level - 1, self.report.rate(n)))
 
-    def path(self, sighting: Sighting, id_: str, name: str, text: str) -> Path:
+    def path(self, sighting: base.Sighting, id_: str, name: str, text: str) -> base.Path:
         """The way to a sighting by the parents kept."""
         steps = [sighting.instance] if sighting.instance else []
         state = sighting.state

@@ -8,18 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kvfence.checker.engines.base import (
-    FIRST,
-    CellBounds,
-    Log,
-    Progress,
-    Result,
-    RunOptions,
-    Sighting,
-    Stop,
-    Until,
-    bounds_left,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit import expand as kernels
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.explicit.pack import WORD, WORD_BITS, Packing, Words
@@ -44,9 +33,11 @@ class Explore(WordEngine):
     def __init__(self, chunk: int = CHUNK) -> None:
         self.chunk = chunk
 
-    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+    def explore(
+        self, interpreter: Interpreter, limits: base.CellBounds, options: base.RunOptions
+    ) -> base.Result:
         """See ``WordEngine.explore``."""
-        log = Log(interpreter.grounded)
+        log = base.Log(interpreter.grounded)
         search = _Search(log, limits, self.chunk, options)
         with log.stopping():
             search.explore(options.until)
@@ -79,7 +70,7 @@ class _Batch:
 class _Search:
     """The states seen, in order of discovery, and where each level of them begins."""
 
-    def __init__(self, log: Log, limits: CellBounds, chunk: int, options: RunOptions) -> None:
+    def __init__(self, log: base.Log, limits: base.CellBounds, chunk: int, options: base.RunOptions) -> None:
         self.grounded, self.log, self.limits, self.chunk = log.grounded, log, limits, chunk
         self.max_states, self.report = options.max_states, options.report
         self.memory: int | None = None
@@ -96,7 +87,7 @@ class _Search:
         self.is_terminal = kernels.look(self.packing, [(0, g.terminal)])
         self.expand = kernels.expand(g, self.packing, limits)
 
-    def explore(self, until: Until) -> None:
+    def explore(self, until: base.Until) -> None:
         """Level by level until nothing is new."""
         self._reserve(self.seen.nbytes)
         while True:
@@ -112,7 +103,7 @@ class _Search:
             if self.seen.count == end:
                 break
         if self.left_bounds:
-            raise Stop(self.left_bounds)
+            raise base.Stop(self.left_bounds)
 
     def finish(self) -> dict[int, list[Instance]]:
         """Complete the log; the steps to each sighting, by its ``id``."""
@@ -125,18 +116,18 @@ class _Search:
     def settle(self) -> None:
         """Complete the log."""
         log = self.log
-        if log.stopped and log.stopped != FIRST:
+        if log.stopped and log.stopped != base.FIRST:
             self._look()
         log.states, log.transitions = self.seen.count, sum(log.taken)
         log.depth = len(self.levels) - (1 if self.seen.count > self.levels[-1] else 2)
 
     def _reserve(self, nbytes: int) -> None:
         if self.memory is not None and nbytes + self.batch.words.nbytes > self.memory:
-            raise Stop(f"the memory limit of {self.memory} bytes was reached")
+            raise base.Stop(f"the memory limit of {self.memory} bytes was reached")
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> base.Progress:
         n, (first, end) = self.seen.count, self.levels[-2:]
-        return Progress(n, end - first, len(self.levels) - 2, self.report.rate(n))
+        return base.Progress(n, end - first, len(self.levels) - 2, self.report.rate(n))
 
     def _open(self) -> Callable[..., None]:
         """The judgement of the properties that are still open."""
@@ -156,7 +147,7 @@ class _Search:
             self.judge(self.seen.words[:, a:b], found.__setitem__)
             for position, state in found.items():
                 name, _, where = self.open[position]
-                where[name] = Sighting(a + state, depth)
+                where[name] = base.Sighting(a + state, depth)
             self.judged = b
             if found:
                 self.judge = self._open()
@@ -169,10 +160,10 @@ class _Search:
             instance = self.grounded.instances[index]
             (c,) = failed(instance, (position,))
             if c.name not in log.failed:
-                log.failed[c.name] = Sighting(a + state, depth, instance, c.text)
+                log.failed[c.name] = base.Sighting(a + state, depth, instance, c.text)
 
         def outside(cell: int) -> None:
-            self.left_bounds = self.left_bounds or bounds_left(self.grounded, cell, self.limits)
+            self.left_bounds = self.left_bounds or base.bounds_left(self.grounded, cell, self.limits)
 
         batch = self.batch
         self.expand(words, batch.words, batch.lanes, batch.room, log.taken, fail, outside, None, live)
@@ -181,16 +172,16 @@ class _Search:
             found: dict[int, int] = {}
             self.is_terminal(words.take(stuck, axis=1), found.__setitem__)
             if found:
-                log.dead = Sighting(a + int(stuck[found[0]]), depth)
+                log.dead = base.Sighting(a + int(stuck[found[0]]), depth)
 
     def _enter(self) -> None:
         """Enter the batch into the states seen."""
         n, self.batch.count = self.batch.count, 0
         self.seen.add(self.batch.words[:, :n])
         if self.max_states is not None and self.seen.count > self.max_states:
-            raise Stop(f"more than {self.max_states} states")
+            raise base.Stop(f"more than {self.max_states} states")
 
-    def retrace(self, sightings: list[Sighting]) -> dict[int, list[Instance]]:
+    def retrace(self, sightings: list[base.Sighting]) -> dict[int, list[Instance]]:
         """A shortest way to each sighting, found by expanding the levels again, last to first."""
         steps = {id(s): [s.instance] if s.instance else [] for s in sightings}
         at = {id(s): int(s.state) for s in sightings if isinstance(s.state, int)}
@@ -269,13 +260,13 @@ class Reachable:
         max_states: int | None = None,
         chunk: int = CHUNK,
     ) -> None:
-        self.log = Log(grounded)
+        self.log = base.Log(grounded)
         self._limits = limits = word_bounds(grounded, None)
-        options = RunOptions(max_states=max_states, memory=memory)
+        options = base.RunOptions(max_states=max_states, memory=memory)
         search = _Search(self.log, limits, chunk, options)
         try:
             search.explore("end")
-        except Stop as stop:
+        except base.Stop as stop:
             self.log.stopped = str(stop)
         search.settle()
         self._search = search
@@ -290,12 +281,12 @@ class Reachable:
         if graph.wide:
             fits(search.grounded, (("a difference", n) for n in conditions), self._limits)
         judge = kernels.look(search.packing, [(k, graph.negation(n)) for k, n in enumerate(conditions)])
-        sightings: dict[int, Sighting] = {}
+        sightings: dict[int, base.Sighting] = {}
         for a in range(0, len(self), search.chunk):
             found: dict[int, int] = {}
             judge(words[:, a : min(a + search.chunk, len(self))], found.__setitem__)
             for k, state in found.items():
-                sightings.setdefault(k, Sighting(a + state, 0))
+                sightings.setdefault(k, base.Sighting(a + state, 0))
         ways = search.retrace(list(sightings.values()))
         return {k: ways[id(s)] for k, s in sightings.items()}
 

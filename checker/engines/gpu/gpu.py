@@ -11,17 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from kvfence.checker.core.terminal_text import print_err
-from kvfence.checker.engines.base import (
-    INTERRUPTED,
-    Bounds,
-    CellBounds,
-    Engine,
-    Log,
-    Reporter,
-    Result,
-    RunOptions,
-    Stop,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.word_engine import CompiledEngine, Note
 from kvfence.checker.engines.gpu.checksums import DamagedStates
@@ -63,7 +53,7 @@ class Gpu(CompiledEngine):
         symmetry: bool = False,
         note: Note | None = None,
         device: Callable[[], Device] | None = None,
-        instead: Callable[[], Engine] | None = None,
+        instead: Callable[[], base.Engine] | None = None,
         ranks: Ranks | None = None,
         limits: Limits | None = None,
         queue: int | None = None,
@@ -77,7 +67,9 @@ class Gpu(CompiledEngine):
         self.device, self.instead = device or first_gpu, instead
         self.ranks, self.limits, self.queue = ranks or Ranks(), limits or Limits(), queue
 
-    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+    def explore(
+        self, interpreter: Interpreter, limits: base.CellBounds, options: base.RunOptions
+    ) -> base.Result:
         """See ``WordEngine.explore``. ``memory`` is of the device: all that is free if None."""
         model = GpuModel(interpreter, limits, self.symmetry_of(interpreter), self.queue)
         own = self.limits
@@ -86,7 +78,7 @@ class Gpu(CompiledEngine):
             memory=own.memory if options.memory is None else options.memory,
             max_states=own.max_states if options.max_states is None else options.max_states,
         )
-        log = Log(interpreter.grounded)
+        log = base.Log(interpreter.grounded)
         search: Search | None = None
         with ExitStack() as stack:
             try:
@@ -98,10 +90,10 @@ class Gpu(CompiledEngine):
                 self._begin(model, search, stack)
                 search.explore(options.until)
                 model.stop_if_outside(search.outside)
-            except Stop as stop:
+            except base.Stop as stop:
                 log.stopped = str(stop)
             except KeyboardInterrupt:
-                log.stopped = INTERRUPTED
+                log.stopped = base.INTERRUPTED
             except Lost as lost:
                 return self._without_a_rank(str(lost), log, search)
             except DamagedStates as damaged:
@@ -110,23 +102,27 @@ class Gpu(CompiledEngine):
                 return self._on_the_processor(why, interpreter, options)
             if search is None:
                 return log.result(self.name, 0.0)
-            if self._saving is not None and (self.ranks.count == 1 or log.stopped != INTERRUPTED):
+            if self._saving is not None and (self.ranks.count == 1 or log.stopped != base.INTERRUPTED):
                 self._saving.save(search)
-            if log.stopped == INTERRUPTED and self.ranks.count > 1:
+            if log.stopped == base.INTERRUPTED and self.ranks.count > 1:
                 # the others may be gone: nothing can be asked of them
-                return self._without_a_rank(INTERRUPTED, log, search)
+                return self._without_a_rank(base.INTERRUPTED, log, search)
             try:
                 paths = interpreter.path_to(GpuExploration(model, log, search).finish())
             except Lost as lost:
-                return self._without_a_rank(str(lost), Log(interpreter.grounded), search)
+                return self._without_a_rank(str(lost), base.Log(interpreter.grounded), search)
             except DamagedStates as damaged:
-                return self._damaged(damaged, Log(interpreter.grounded), search)
-            except Stop as stop:  # searching again for a counterexample
-                return self._untraced(str(stop), Log(interpreter.grounded), search)
+                return self._damaged(damaged, base.Log(interpreter.grounded), search)
+            except base.Stop as stop:  # searching again for a counterexample
+                return self._untraced(str(stop), base.Log(interpreter.grounded), search)
             return log.result(self.name, search.elapsed(), paths, model.reduced_by)
 
     def graph(
-        self, interpreter: Interpreter, bounds: Bounds | None, max_states: int, report: Reporter | None = None
+        self,
+        interpreter: Interpreter,
+        bounds: base.Bounds | None,
+        max_states: int,
+        report: base.Reporter | None = None,
     ) -> StateGraph:
         """The graph of all reachable states, found on this rank's device. Stop, see ``graph_on``."""
         from kvfence.checker.engines.gpu.device_graph import graph_on
@@ -154,17 +150,17 @@ class Gpu(CompiledEngine):
                 return
         search.begin(model.pack(model.grounded.initial))
 
-    def _without_a_rank(self, why: str, log: Log, search: Search | None) -> Result:
+    def _without_a_rank(self, why: str, log: base.Log, search: Search | None) -> base.Result:
         """What all ranks had found when they were last complete."""
         again = "; run again with the same --checkpoint to go on" if self.checkpoint else ""
-        text = why if why == INTERRUPTED else f"a rank was lost ({why}){again}"
-        if why != INTERRUPTED and self.ranks.rank:
+        text = why if why == base.INTERRUPTED else f"a rank was lost ({why}){again}"
+        if why != base.INTERRUPTED and self.ranks.rank:
             time.sleep(ENDING)
             if self.ranks.last_words is not None and self.ranks.speaks():
                 self.note(self.ranks.last_words())  # the first rank, which reports results, is gone
         return self._untraced(text, log, search)
 
-    def _damaged(self, damaged: DamagedStates, log: Log, search: Search | None) -> Result:
+    def _damaged(self, damaged: DamagedStates, log: base.Log, search: Search | None) -> base.Result:
         """What was found before. A rank that is not alone leaves the others, as one that is lost."""
         if self.ranks.count > 1:
             raise CannotRun(f"{damaged}: run again") from None
@@ -183,7 +179,7 @@ class Gpu(CompiledEngine):
 
         return words
 
-    def _untraced(self, why: str, log: Log, search: Search | None) -> Result:
+    def _untraced(self, why: str, log: base.Log, search: Search | None) -> base.Result:
         """What was found, without the paths there: a condition that is violated stays undetermined."""
         log.stopped = why
         if search is None:
@@ -196,7 +192,9 @@ class Gpu(CompiledEngine):
             log.stopped += "; something is violated: go on, or search with more memory, to see how"
         return log.result(self.name, search.elapsed())
 
-    def _on_the_processor(self, why: NoGpu, interpreter: Interpreter, options: RunOptions) -> Result:
+    def _on_the_processor(
+        self, why: NoGpu, interpreter: Interpreter, options: base.RunOptions
+    ) -> base.Result:
         from kvfence.checker.engines.native import Native
 
         self.note(f"{why}: the native engine searches instead")
@@ -205,12 +203,7 @@ class Gpu(CompiledEngine):
 
 
 def gpu_engine(
-    *,
-    threads: int,
-    symmetry: bool,
-    checkpoint: Path | None,
-    note: Note | None,
-    store: MakeStore = PlainStore,
+    *, threads: int, symmetry: bool, checkpoint: Path | None, note: Note | None, store: MakeStore = PlainStore
 ) -> Gpu:
     """The engine of the command line: on the first GPU, or, under torchrun, on one GPU a rank.
 
@@ -220,7 +213,7 @@ def gpu_engine(
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     limits = Limits(host_memory=available_memory() // 2 // ranks_here)
 
-    def native() -> Engine:
+    def native() -> base.Engine:
         from kvfence.checker.engines.native import Native
 
         return Native(threads=threads, symmetry=symmetry, checkpoint=checkpoint, note=note)

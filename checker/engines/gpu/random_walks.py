@@ -8,17 +8,7 @@ from functools import partial
 import numpy as np
 
 from kvfence.checker.core.terminal_text import print_err
-from kvfence.checker.engines.base import (
-    INTERRUPTED,
-    CellBounds,
-    Log,
-    Path,
-    Progress,
-    Result,
-    RunOptions,
-    Sighting,
-    in_ranges,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.minimise import shorten
 from kvfence.checker.engines.explicit.word_engine import Note, WordEngine
@@ -64,10 +54,12 @@ class Swarm(WordEngine):
         self.walks, self.steps, self.seed = walks, steps, seed
         self.note, self.device = note or print_err, device or first_gpu
 
-    def explore(self, interpreter: Interpreter, limits: CellBounds, options: RunOptions) -> Result:
+    def explore(
+        self, interpreter: Interpreter, limits: base.CellBounds, options: base.RunOptions
+    ) -> base.Result:
         """See ``Engine.run``; ``until="first"`` stops after the walks among which something was violated."""
         model = GpuModel(interpreter, limits)
-        log = Log(interpreter.grounded)
+        log = base.Log(interpreter.grounded)
         if model.printed.instances > 1 << 16:
             name = interpreter.machine.name
             raise CannotRun(f"machine {name} has too many actions at these sizes; use smaller ones")
@@ -86,7 +78,7 @@ class Swarm(WordEngine):
                     if options.max_states is not None and walks.states(done) > options.max_states:
                         break
             except KeyboardInterrupt:
-                why = f"{INTERRUPTED}: "
+                why = f"{base.INTERRUPTED}: "
             log.states, log.depth = walks.states(done), self.steps
             log.taken = walks.taken()[: len(log.taken)]
             log.transitions = sum(log.taken)
@@ -98,7 +90,7 @@ class Swarm(WordEngine):
         finally:
             device.close()
 
-        def path(sighting: Sighting, id_: str, name: str, text: str) -> Path:
+        def path(sighting: base.Sighting, id_: str, name: str, text: str) -> base.Path:
             steps = ways[id(sighting)]
             if id_:
                 steps = shorten(interpreter, steps, name)
@@ -106,9 +98,9 @@ class Swarm(WordEngine):
 
         return log.result(self.name, options.report.seconds(), path)
 
-    def _progress(self, options: RunOptions, walks: _Walks, done: int, last: int) -> Progress:
+    def _progress(self, options: base.RunOptions, walks: _Walks, done: int, last: int) -> base.Progress:
         states = walks.states(done)
-        return Progress(states, last, self.steps, options.report.rate(states))
+        return base.Progress(states, last, self.steps, options.report.rate(states))
 
     def _open(self, model: GpuModel) -> Device:
         try:
@@ -170,7 +162,7 @@ class _Walks:
         seen = self.device.read(self.sights, self._seen) != NOTHING
         return bool(seen[: source.invariants].any() or seen[source.properties :].any())
 
-    def sightings(self, log: Log) -> dict[int, list[Instance]]:
+    def sightings(self, log: base.Log) -> dict[int, list[Instance]]:
         """Enter into the log what was seen; the steps to each sighting, by its ``id``."""
         source = self.model.printed
         sights = [int(x) for x in self.device.read(self.sights, self._seen)]
@@ -178,7 +170,7 @@ class _Walks:
         for (name, where), sight in zip(log.places(), sights, strict=False):
             if sight != NOTHING:
                 steps, state = self._again(sight)
-                where[name] = Sighting(state, len(steps))
+                where[name] = base.Sighting(state, len(steps))
                 ways[id(where[name])] = steps
         for name, sight in zip(self.model.source.checks, sights[source.properties :], strict=False):
             if sight != NOTHING:
@@ -187,11 +179,11 @@ class _Walks:
                 last, text = next(
                     (i, f.text) for i in run.enabled(state) for f in run.failures(state, i) if f.name == name
                 )
-                log.failed[name] = Sighting(state, len(steps), last, text)
+                log.failed[name] = base.Sighting(state, len(steps), last, text)
                 ways[id(log.failed[name])] = [*steps, last]
         if sights[-1] != NOTHING:
             steps, state = self._again(sights[-1])
-            log.dead = Sighting(state, len(steps))
+            log.dead = base.Sighting(state, len(steps))
             ways[id(log.dead)] = steps
         return ways
 
@@ -206,7 +198,7 @@ class _Walks:
             drawn = [
                 (mix(random ^ (index * _INSTANCE & _MASK)) & ~0xFFFF | index, index, after)
                 for index, after, _ in run.successors(state)
-                if in_ranges(self.model.grounded, after, self.model.limits)
+                if base.in_ranges(self.model.grounded, after, self.model.limits)
             ]
             _, index, state = min(drawn)
             steps.append(run.instances[index])

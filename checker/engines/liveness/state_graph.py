@@ -9,16 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvfence.checker.core.c_build import CannotCompile
-from kvfence.checker.engines.base import (
-    Bounds,
-    CellBounds,
-    Log,
-    Reporter,
-    RunOptions,
-    Stop,
-    bounds_left,
-    cell_bounds,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.columns import below
 from kvfence.checker.engines.explicit.interpret import Interpreter, failed
 from kvfence.checker.engines.native.exploration import Exploration, Model
@@ -26,7 +17,7 @@ from kvfence.checker.engines.native.layout import Dense
 from kvfence.checker.engines.word_size import TooWide, is_word, word_bounds
 from kvfence.spec.language.nodes import Node
 
-Explored = Callable[[Interpreter, Bounds | None, int, Reporter], "StateGraph"]
+Explored = Callable[[Interpreter, base.Bounds | None, int, base.Reporter], "StateGraph"]
 Numbers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 PIECE = 4096  # states whose steps are listed at a time
@@ -87,23 +78,23 @@ class StateGraph:
 
 
 def explored(
-    interpreter: Interpreter, bounds: Bounds | None, max_states: int, report: Reporter | None = None
+    interpreter: Interpreter, bounds: base.Bounds | None, max_states: int, report: base.Reporter | None = None
 ) -> StateGraph:
     """The graph of all reachable states, found in C, or in Python without a compiler or beyond 64 bits.
 
     Stop when there are more than ``max_states``.
     """
-    limits = cell_bounds(interpreter.grounded, bounds, required=True)
+    limits = base.cell_bounds(interpreter.grounded, bounds, required=True)
     try:
         word_bounds(interpreter.grounded, bounds)
         model = Model(interpreter, limits)
     except (CannotCompile, TooWide):
         return _in_python(interpreter, limits, max_states)
-    return _in_c(model, RunOptions(max_states=max_states, report=report or Reporter()))
+    return _in_c(model, base.RunOptions(max_states=max_states, report=report or base.Reporter()))
 
 
-def _in_c(model: Model, options: RunOptions) -> StateGraph:
-    exploration = Exploration(model, Log(model.grounded), 1, options)
+def _in_c(model: Model, options: base.RunOptions) -> StateGraph:
+    exploration = Exploration(model, base.Log(model.grounded), 1, options)
     try:
         exploration.open()
         exploration.explore("end")
@@ -152,7 +143,7 @@ def level_graph(
     return StateGraph(column, len(words), (number[source], instance, number[target]))
 
 
-def _in_python(interpreter: Interpreter, limits: CellBounds, max_states: int) -> StateGraph:
+def _in_python(interpreter: Interpreter, limits: base.CellBounds, max_states: int) -> StateGraph:
     number = {interpreter.initial(): 0}
     states = [interpreter.initial()]
     steps: list[tuple[int, int, int]] = []
@@ -163,12 +154,12 @@ def _in_python(interpreter: Interpreter, limits: CellBounds, max_states: int) ->
                 continue
             for cell, (lo, hi) in limits.items():
                 if not lo <= after[cell] <= hi:
-                    raise Stop(bounds_left(interpreter.grounded, cell, limits))
+                    raise base.Stop(base.bounds_left(interpreter.grounded, cell, limits))
             if after not in number:
                 number[after] = len(states)
                 states.append(after)
                 if len(states) > max_states:
-                    raise Stop(f"more than {max_states} states")
+                    raise base.Stop(f"more than {max_states} states")
             steps.append((k, index, number[after]))
     table = np.array(states, object).reshape(len(states), -1)  # Python's integers, of any length
     listed = np.array(steps, np.int64).reshape(-1, 3)

@@ -26,11 +26,7 @@ class NativeSource:
     """A machine as C. ``checks`` are the names of step checks and ranges, in the order of their numbers."""
 
     def __init__(
-        self,
-        g: Grounded,
-        packing: Dense,
-        limits: CellBounds,
-        symmetry: Symmetry | None = None,
+        self, g: Grounded, packing: Dense, limits: CellBounds, symmetry: Symmetry | None = None
     ) -> None:
         self.grounded, self.packing, self.symmetry = g, packing, symmetry
         self.limits = {i.index: limits_kept(g.graph, i, limits) for i in g.instances}

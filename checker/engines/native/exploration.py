@@ -8,19 +8,7 @@ import tempfile
 from collections.abc import Sequence
 
 from kvfence.checker.core.c_build import library
-from kvfence.checker.engines.base import (
-    FIRST,
-    SEEN,
-    CellBounds,
-    Log,
-    Progress,
-    RunOptions,
-    Sighting,
-    Stop,
-    Until,
-    bounds_left,
-    in_ranges,
-)
+from kvfence.checker.engines import base
 from kvfence.checker.engines.explicit.interpret import Interpreter
 from kvfence.checker.engines.explicit.symmetry import Symmetry
 from kvfence.checker.engines.native.c_source import NativeSource
@@ -42,7 +30,7 @@ class Model:
     """A machine compiled for searching. CannotCompile when it cannot be."""
 
     def __init__(
-        self, interpreter: Interpreter, limits: CellBounds, symmetry: Symmetry | None = None
+        self, interpreter: Interpreter, limits: base.CellBounds, symmetry: Symmetry | None = None
     ) -> None:
         self.interpreter, self.symmetry = interpreter, symmetry
         self.grounded = interpreter.grounded
@@ -63,7 +51,7 @@ class Model:
     def stop_if_outside(self, cells: Sequence[int]) -> None:
         """Stop where some step would have taken one of these cells out of its bounds."""
         if cells:
-            raise Stop(bounds_left(self.grounded, cells[0], self.limits))
+            raise base.Stop(base.bounds_left(self.grounded, cells[0], self.limits))
 
     def subject(self) -> Subject:
         """What a checkpoint is of."""
@@ -94,7 +82,7 @@ class Model:
         """Whether a sight of a file is one: the ``k``-th property, check or deadlock."""
         run, g = self.interpreter, self.grounded
         state = self.packing.unpack(sight.words)
-        if self.pack(state) != sight.words or not in_ranges(g, state, self.limits):
+        if self.pack(state) != sight.words or not base.in_ranges(g, state, self.limits):
             return False
         if what == "looked":
             properties = [p for p, _ in (*g.invariants, *g.goals)]
@@ -109,8 +97,10 @@ class Model:
 class Exploration:
     """One search: runs the C in slices, and between them looks after time, memory and the checkpoint."""
 
-    def __init__(self, model: Model, log: Log, threads: int, options: RunOptions | None = None) -> None:
-        options = options or RunOptions()
+    def __init__(
+        self, model: Model, log: base.Log, threads: int, options: base.RunOptions | None = None
+    ) -> None:
+        options = options or base.RunOptions()
         self.model, self.log, self.threads = model, log, threads
         self.max_states, self.memory, self.report = options.max_states, options.memory, options.report
         self.checkpoint: Checkpoint | None = None
@@ -162,7 +152,7 @@ class Exploration:
             self.before, self.finished = saved.seconds, saved.finished
         self.checkpoint = checkpoint
 
-    def explore(self, until: Until) -> None:
+    def explore(self, until: base.Until) -> None:
         """Level by level until nothing is new. Stop says why it ended early."""
         search = self._search()
         while not self.finished:
@@ -195,19 +185,19 @@ class Exploration:
         log.states, log.taken = sum(levels), search.taken(len(g.instances))
         log.transitions, log.depth = sum(log.taken), len(levels) - (1 if levels[-1] else 2)
         looked, failed, dead = self._sights()
-        if log.stopped == FIRST:
+        if log.stopped == base.FIRST:
             # a violation in a step ends the search before the states behind it are judged
             expanded = len(levels) - 2
             if any(s and s.depth <= expanded for s in (*looked, *failed, *dead)):
                 looked = [s if s and s.depth <= expanded else None for s in looked]
         for (name, where), sight in zip(log.places(), looked, strict=True):
             if sight is not None:
-                where[name] = Sighting(sight.words, sight.depth)
+                where[name] = base.Sighting(sight.words, sight.depth)
         for name, sight in zip(self.model.source.checks, failed, strict=True):
             if sight is not None:
                 log.failed[name] = self._failure(name, sight)
         if dead[0] is not None:
-            log.dead = Sighting(dead[0].words, dead[0].depth)
+            log.dead = base.Sighting(dead[0].words, dead[0].depth)
         wanted = [log.reached[p.name] for p, _ in g.goals if p.name in log.reached and p.id != PREMISE]
         return self._retrace([*log.failed.values(), *wanted, *([] if log.dead is None else [log.dead])])
 
@@ -223,18 +213,18 @@ class Exploration:
             search.sights("dead", 1),
         )
 
-    def _stop_if_enough(self, until: Until) -> None:
+    def _stop_if_enough(self, until: base.Until) -> None:
         """Stop when what ``until`` asks for was found."""
         if until == "end":
             return
         search, g = self._search(), self.model.grounded
         if self._seen_up_to(search.status().depth - 1):
-            raise Stop(FIRST)
+            raise base.Stop(base.FIRST)
         if until == "seen":
             goals = self._sights()[0][len(g.invariants) :]
             met = [p.name for (p, _), sight in zip(g.goals, goals, strict=True) if sight is not None]
             if self.log.covers(search.taken(len(g.instances)), met):
-                raise Stop(SEEN)
+                raise base.Stop(base.SEEN)
 
     def _seen_up_to(self, depth: int) -> bool:
         """Whether something is violated in a state up to this depth, or in a step out of one."""
@@ -250,7 +240,7 @@ class Exploration:
             now = search.status()
             self.report(self._progress)
             if self.max_states is not None and now.states > self.max_states:
-                raise Stop(f"more than {self.max_states} states")
+                raise base.Stop(f"more than {self.max_states} states")
             if why == 0:
                 return
             self._write(level_end=False)
@@ -289,7 +279,7 @@ class Exploration:
         return self.memory is None or table + self._search().buffer_bytes + SMALLEST_BLOCKS <= self.memory
 
     def _limit_reached(self) -> None:
-        raise Stop(f"the memory limit of {self.memory} bytes was reached")
+        raise base.Stop(f"the memory limit of {self.memory} bytes was reached")
 
     def _spill(self, keep: int) -> None:
         search = self._search()
@@ -301,14 +291,14 @@ class Exploration:
         try:
             search.spill(keep)
         except OSError as error:
-            raise Stop(
+            raise base.Stop(
                 f"the memory limit of {self.memory} bytes was reached, and levels cannot go to a file: "
                 f"{error.strerror}"
             ) from None
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> base.Progress:
         now = self._search().status()
-        return Progress(now.states, now.level_states, now.depth - 1, now.states / self.elapsed())
+        return base.Progress(now.states, now.level_states, now.depth - 1, now.states / self.elapsed())
 
     def _write(self, level_end: bool, now: bool = False) -> None:
         """Write a checkpoint if it is time for one."""
@@ -341,14 +331,14 @@ class Exploration:
         taken, outside = search.taken(len(g.instances)), search.outside(len(g.cells))
         return Whole(search.status().depth, tuple(taken), tuple(outside))
 
-    def _failure(self, name: str, sight: Sight) -> Sighting:
+    def _failure(self, name: str, sight: Sight) -> base.Sighting:
         instance = self.model.grounded.instances[sight.instance]
         state = self.model.packing.unpack(sight.words)
         failures = self.model.interpreter.failures(state, instance)
         text = next((f.text for f in failures if f.name == name), "")
-        return Sighting(sight.words, sight.depth, instance, text)
+        return base.Sighting(sight.words, sight.depth, instance, text)
 
-    def _retrace(self, sightings: list[Sighting]) -> dict[int, list[Instance]]:
+    def _retrace(self, sightings: list[base.Sighting]) -> dict[int, list[Instance]]:
         """A shortest way to each sighting, found by expanding the levels again, last to first."""
         chains: dict[int, list[tuple[int, ...]]] = {id(s): [s.state] for s in sightings}  # type: ignore[list-item]
         steps: dict[int, list[Instance]] = {id(s): [] for s in sightings}
@@ -373,14 +363,14 @@ class Exploration:
                 steps[id(s)].append(s.instance)
         return steps
 
-    def _renamed(self, chain: list[tuple[int, ...]], seen: Sighting) -> list[Instance]:
+    def _renamed(self, chain: list[tuple[int, ...]], seen: base.Sighting) -> list[Instance]:
         """A run of the machine itself through states that the chain's states stand for."""
         run, search = self.model.interpreter, self._search()
         state, out = run.initial(), []
         for wanted in chain[1:]:
             for index, after, _ in run.successors(state):
                 if (
-                    in_ranges(self.model.grounded, after, self.model.limits)
+                    base.in_ranges(self.model.grounded, after, self.model.limits)
                     and search.representative(self.model.pack(after)) == wanted
                 ):
                     out.append(run.instances[index])

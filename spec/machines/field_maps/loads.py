@@ -114,11 +114,6 @@ def admit(pre: View, post: View, r: int) -> list[ev.Event]:
     return [*out, *([ev.Free("cpu", hit, slots)] if slots else [])]
 
 
-def land(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is seen of a block that has landed."""
-    return []
-
-
 def fail(pre: View, post: View, r: int, b: int, c: int) -> list[ev.Event]:
     """A failure, as the connector tells it."""
     n = _Names(pre)

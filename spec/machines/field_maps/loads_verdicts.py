@@ -168,8 +168,3 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
         ev.Free("gpu", f"req:{r}.{g}", [r]),
         ev.Retire(f"{r}", g),
     ]
-
-
-def come_again(pre: View, post: View) -> list[ev.Event]:
-    """A request with an id that was used before: its next event has the new generation."""
-    return []

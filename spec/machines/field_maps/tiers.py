@@ -40,7 +40,7 @@ def findable(view: View, t: int, k: int) -> bool:
     return all(yes for (u, j, _), yes in view.part.items() if (u, j) == (t, k))
 
 
-def _told(pre: View, post: View) -> list[ev.Event]:
+def _published(pre: View, post: View) -> list[ev.Event]:
     """What is published in a step, and that it was all, for each tier with a change."""
     out: list[ev.Event] = []
     tiers = []
@@ -74,7 +74,7 @@ def store(pre: View, post: View, o: int, t: int, k: int) -> list[ev.Event]:
         ev.Queue(o, gen, "store", "gpu", [o], _pool(t), [k], [k + 1]),
         ev.Issue(o, gen),
         ev.Unlabel("gpu", [o], "the request is gone"),
-        *_told(pre, post),
+        *_published(pre, post),
     ]
 
 
@@ -86,18 +86,8 @@ def promote(pre: View, post: View, o: int, a: int, t: int, k: int) -> list[ev.Ev
         ev.Alloc(_pool(t), op, [k]),
         ev.Queue(o, gen, "load", _pool(a), [k], _pool(t), [k], [k + 1]),
         ev.Issue(o, gen),
-        *_told(pre, post),
+        *_published(pre, post),
     ]
-
-
-def land(pre: View, post: View) -> list[ev.Event]:
-    """Nothing is seen of a part."""
-    return []
-
-
-def read_fails(pre: View, post: View) -> list[ev.Event]:
-    """The failure is told when the transfer is over."""
-    return []
 
 
 def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
@@ -112,7 +102,7 @@ def _end(pre: View, post: View, o: int, *, ok: bool) -> list[ev.Event]:
         *_lost(pre, post, held=True),
         *own,
         *(ev.Free(_pool(t), op, [k]) for t, k in (*sources, *targets)),
-        *_told(pre, post),
+        *_published(pre, post),
     ]
 
 
@@ -128,7 +118,7 @@ def complete_failed(pre: View, post: View, o: int) -> list[ev.Event]:
 
 def evict(pre: View, post: View) -> list[ev.Event]:
     """The first part that goes takes the key out of the index."""
-    return [*_lost(pre, post, held=False), *_told(pre, post)]
+    return [*_lost(pre, post, held=False), *_published(pre, post)]
 
 
 def look_up(pre: View, post: View, t: int, k: int) -> list[ev.Event]:

@@ -180,10 +180,7 @@ def finish(pre: View, post: View, r: int) -> list[ev.Event]:
     """The last token, and what the design frees with it."""
     was = Names(pre)
     freed = sorted(set(was.of("table", r)) - set(Names(post).of("table", r)))
-    return [
-        ev.Finish(f"{r}", pre.gen[r], "stop", pre.confirmed[r]),
-        *free("gpu", was.req(r), freed),
-    ]
+    return [ev.Finish(f"{r}", pre.gen[r], "stop", pre.confirmed[r]), *free("gpu", was.req(r), freed)]
 
 
 def abort(pre: View, post: View, r: int) -> list[ev.Event]:
@@ -204,7 +201,4 @@ def abort(pre: View, post: View, r: int) -> list[ev.Event]:
 def retire(pre: View, post: View, r: int) -> list[ev.Event]:
     """The request is gone, with what it still held."""
     table = Names(pre).of("table", r)
-    return [
-        *free("gpu", Names(pre).req(r), table),
-        ev.Retire(f"{r}", pre.gen[r]),
-    ]
+    return [*free("gpu", Names(pre).req(r), table), ev.Retire(f"{r}", pre.gen[r])]

@@ -66,11 +66,7 @@ def _ordered_by_itself(m: Machine, at: Streams) -> None:
     @m.lemma
     def a_stream_comes_after_what_the_thread_has_seen_that_launches_on_it(s: State) -> Expr:
         """A launch comes before the work that it launches."""
-        pairs = (
-            (Place.engine, Place.compute),
-            (Place.copier, Place.store),
-            (Place.copier, Place.load),
-        )
+        pairs = ((Place.engine, Place.compute), (Place.copier, Place.store), (Place.copier, Place.load))
 
         def after(thread: Expr, stream: Expr) -> Expr:
             device = ForAll(
@@ -140,7 +136,7 @@ def _events_of_transfers(m: Machine, at: Streams) -> None:
     def a_pending_store_has_the_writes_of_its_slot_behind_its_barrier(s: State) -> Expr:
         """The barrier is recorded when the slot has been written, and the owner waits with more."""
 
-        def behind(o: Elem, x: Elem, a: Expr) -> Expr:
+        def ordered(o: Elem, x: Elem, a: Expr) -> Expr:
             thread = Implies(s.state[o] == Op.synchronised, Not(s.unordered[Place.copier, a, x]))
             return Not(s.barrier[o, a, x]) & thread
 
@@ -148,7 +144,7 @@ def _events_of_transfers(m: Machine, at: Streams) -> None:
             Operation,
             Slot,
             lambda o, x: Implies(
-                stores(s, o, x) & pending(s, o), behind(o, x, Access.written) & behind(o, x, Access.loaded)
+                stores(s, o, x) & pending(s, o), ordered(o, x, Access.written) & ordered(o, x, Access.loaded)
             ),
         )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from shapes import drawn, facts, numbers, tokens
+from shapes import counter, drawn, facts, numbers, tokens
 
 from kvfence.checker.engines import Explore, Interpret, Native, Result, Verdict
 from kvfence.checker.engines.explicit.pack import Packing
@@ -52,14 +52,7 @@ def test_integers_of_every_width_and_sign_are_explored() -> None:
 
 
 def test_a_value_that_leaves_its_range_is_a_violation_and_not_a_state() -> None:
-    m = Machine("overflow")
-    m.function("n", value=Int(0, 3), init=0)
-
-    @m.action()
-    def up(s: State) -> None:
-        s.n = s.n + 1
-
-    r = agree(m)
+    r = agree(counter("overflow", value=Int(0, 3)))
     assert (r.states, r.transitions, r.verdict) == (4, 4, Verdict.violated)
     (path,) = r.violated
     assert (path.id, len(path), path.steps[-1].after.n) == ("RANGE", 4, 4)

@@ -8,6 +8,7 @@ import verdicts as M  # noqa: N812
 from kvfence.checker.engines import Engine, Explore, Gpu, Interpret, Native, Result, Swarm, Verdict
 from kvfence.checker.engines.gpu.device.host import HostDevice
 
+pytestmark = pytest.mark.usefixtures("compiled_without_optimisation")
 EXPLORERS: dict[str, Callable[[], Engine]] = {
     "explore": Explore,
     "native": Native,
@@ -60,7 +61,6 @@ def _each() -> dict[str, Callable[[], object]]:
     return {"shapes": lambda: M.stating_all("shapes", shapes), **{f.__name__: f for f in named}}
 
 
-@pytest.mark.usefixtures("compiled_without_optimisation")
 @pytest.mark.parametrize("engine", list(EXPLORERS))
 def test_all_explorers_tell_the_same_of_what_is_vacuous_and_of_what_is_broken_at_once(
     engine: str, expected: dict[str, dict[str, object]]
@@ -79,7 +79,6 @@ def test_the_interpreter_tells_what_is_meant(expected: dict[str, dict[str, objec
     assert (expected["bad0"]["verdict"], expected["bad0"]["paths"]) == (Verdict.violated, {"bad": 0})
 
 
-@pytest.mark.usefixtures("compiled_without_optimisation")
 @pytest.mark.parametrize("engine", list(EXPLORERS))
 @pytest.mark.parametrize("until", ["first", "seen", "end"])
 def test_what_is_broken_at_once_is_found_whenever_a_search_ends(engine: str, until: str) -> None:
@@ -99,7 +98,6 @@ def test_walks_find_what_is_broken_at_once() -> None:
 
 
 @pytest.mark.parametrize("engine", [Explore, Interpret, Native])
-@pytest.mark.usefixtures("compiled_without_optimisation")
 def test_a_search_for_everything_ends_when_everything_was_seen(engine: Callable[[], Engine]) -> None:
     whole = engine().run(M.stating("met", M.MET["conclusion_always_true"]), {"Block": 6})
     short = engine().run(M.stating("met", M.MET["conclusion_always_true"]), {"Block": 6}, until="seen")

@@ -10,7 +10,13 @@ from kvfence.checker.engines import Engine, Explore, Interpret, Native, Progress
 from kvfence.spec.language import Exists, Expr, ForAll, Int, Machine, SpecError, State
 
 ENGINES = [Explore(), Interpret(), Native(), Native(threads=2)]
-each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+
+
+@pytest.fixture(params=ENGINES, ids=lambda e: e.name)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that explores."""
+    made: Engine = request.param
+    return made
 
 
 def stairs(top: int = 5, *, terminal: bool = True, goal: int = 3, trap: bool = False) -> Machine:
@@ -44,7 +50,6 @@ def stairs(top: int = 5, *, terminal: bool = True, goal: int = 3, trap: bool = F
     return m
 
 
-@each_engine
 def test_a_complete_search_with_every_goal_reached_holds(engine: Engine) -> None:
     r = engine.run(stairs())
     assert r.verdict is Verdict.holds
@@ -52,7 +57,6 @@ def test_a_complete_search_with_every_goal_reached_holds(engine: Engine) -> None
     assert [str(s) for s in r.witnesses["reaches"].steps] == ["up()"] * 3
 
 
-@each_engine
 def test_a_state_without_successor_is_a_deadlock_unless_terminal(engine: Engine) -> None:
     r = engine.run(stairs(terminal=False))
     assert r.verdict is Verdict.violated
@@ -60,7 +64,6 @@ def test_a_state_without_successor_is_a_deadlock_unless_terminal(engine: Engine)
     assert (r.deadlock.id, len(r.deadlock), r.deadlock.steps[-1].after.n) == ("DEADLOCK", 5, 5)
 
 
-@each_engine
 def test_a_deadlock_is_told_from_live_and_terminal_states_beside_it(engine: Engine) -> None:
     m = Machine("rooms")
     m.function("n", value=Int(0, 30), init=0)
@@ -81,7 +84,6 @@ def test_a_deadlock_is_told_from_live_and_terminal_states_beside_it(engine: Engi
     assert [str(s) for s in r.deadlock.steps] == ["enter(k=18)"]
 
 
-@each_engine
 def test_an_unreached_goal_is_undetermined_and_named(engine: Engine) -> None:
     m = stairs()
 
@@ -93,7 +95,6 @@ def test_an_unreached_goal_is_undetermined_and_named(engine: Engine) -> None:
     assert (r.verdict, r.missing) == (Verdict.undetermined, ("goal flies was never reached",))
 
 
-@each_engine
 def test_an_action_never_taken_is_undetermined_and_named(engine: Engine) -> None:
     r = engine.run(stairs(trap=True))
     assert (r.verdict, r.missing) == (Verdict.undetermined, ("action fall was never taken",))
@@ -131,7 +132,6 @@ def crowd() -> Machine:
     return m
 
 
-@each_engine
 def test_running_out_of_memory_stops_the_search_and_keeps_what_was_found(engine: Engine) -> None:
     r = engine.run(crowd(), {"Person": 20}, memory=6_000_000)
     assert "memory" in str(r.stopped)
@@ -140,7 +140,6 @@ def test_running_out_of_memory_stops_the_search_and_keeps_what_was_found(engine:
     assert r.findings["true"].verdict is Verdict.undetermined
 
 
-@each_engine
 def test_a_memory_limit_too_small_to_begin_with_is_undetermined(engine: Engine) -> None:
     r = engine.run(stairs(), memory=1)
     assert (r.verdict, "memory" in str(r.stopped)) == (Verdict.undetermined, True)
@@ -151,14 +150,12 @@ def test_the_explorer_holds_no_more_memory_than_allowed() -> None:
     assert small.states < large.states < 1 << 20
 
 
-@each_engine
 def test_too_many_states_stop_the_search_undetermined(engine: Engine) -> None:
     r = engine.run(stairs(200), max_states=50)
     assert r.verdict is Verdict.undetermined
     assert "50 states" in str(r.stopped)
 
 
-@each_engine
 def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) -> None:
     m = Machine("fan")
     m.function("n", value=Int(0, 100), init=0)
@@ -178,7 +175,6 @@ def test_states_found_just_before_the_search_stops_are_judged(engine: Engine) ->
     assert r.depth == 1
 
 
-@each_engine
 def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
 
@@ -193,7 +189,6 @@ def test_an_interrupt_keeps_what_was_found(engine: Engine, monkeypatch: pytest.M
     assert r.findings["true"].verdict is Verdict.undetermined
 
 
-@each_engine
 def test_progress_says_how_far_the_search_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "REPORT_EVERY", 0.0)
     seen: list[Progress] = []
@@ -203,13 +198,11 @@ def test_progress_says_how_far_the_search_is(engine: Engine, monkeypatch: pytest
     assert max(p.depth for p in seen) == 8
 
 
-@each_engine
 def test_each_violated_invariant_has_a_shortest_counterexample(engine: Engine) -> None:
     r = engine.run(crowd(), {"Person": 6})
     assert {p.name: len(p) for p in r.violated} == {"nobody_stands_alone": 1, "somebody_sits": 6}
 
 
-@each_engine
 def test_a_result_is_plain_json(engine: Engine) -> None:
     plain = json.loads(json.dumps(engine.run(crowd(), {"Person": 2}).to_dict()))
     assert (plain["verdict"], plain["engine"], plain["sizes"]) == ("violated", engine.name, {"Person": 2})
@@ -217,13 +210,11 @@ def test_a_result_is_plain_json(engine: Engine) -> None:
     assert longest["steps"][-1]["after"] == {"up[0]": True, "up[1]": True}
 
 
-@each_engine
 def test_the_answer_is_the_same_each_time(engine: Engine) -> None:
     a, b = (engine.run(crowd(), {"Person": 5}).to_dict() for _ in range(2))
     assert {**a, "seconds": 0} == {**b, "seconds": 0}
 
 
-@each_engine
 @pytest.mark.parametrize(
     ("bounds", "text"),
     [
@@ -270,7 +261,6 @@ def test_the_larger_benchmark_machine_has_the_known_number_of_states(kvlife: Cal
     assert (r.states, r.transitions, r.depth, r.verdict) == (3_250_176, 25_802_664, 27, Verdict.holds)
 
 
-@each_engine
 def test_evicting_referenced_blocks_is_caught(engine: Engine, kvlife: Callable[..., Machine]) -> None:
     r = engine.run(kvlife(frozenset({"evict_referenced"})))
     assert {p.id: len(p) for p in reversed(r.violated)} == {"FREEZE": 4, "CONSERVE": 6, "RANGE": 8}

@@ -3,26 +3,17 @@
 from collections.abc import Callable
 
 import pytest
+from thread_ranks import card_or_skip
 
 from kvfence.checker.engines.gpu import Gpu
 from kvfence.checker.engines.gpu.device import host
-from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
-from kvfence.checker.engines.gpu.device.search_device import NoGpu
 
 
 @pytest.fixture(autouse=True)
 def compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small searches: optimizing them would take longer."""
     monkeypatch.setattr(host, "FLAGS", (*host.FLAGS, "-O0"))
-
-
-def card_or_skip() -> None:
-    """Skips the test where there is no GPU."""
-    try:
-        CudaDevice().close()
-    except NoGpu as why:
-        pytest.skip(str(why))
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -21,12 +21,7 @@ Made = Callable[..., Gpu]
 Kvlife = Callable[..., Machine]
 
 
-def agree(
-    gpu: Gpu,
-    m: Machine,
-    sizes: dict[str, int] | None = None,
-    **options: object,
-) -> Result:
+def agree(gpu: Gpu, m: Machine, sizes: dict[str, int] | None = None, **options: object) -> Result:
     found = gpu.run(m, sizes, **options)  # type: ignore[arg-type]
     native = Native(symmetry=gpu.symmetry).run(m, sizes, **options)  # type: ignore[arg-type]
     assert found.engine == "gpu"

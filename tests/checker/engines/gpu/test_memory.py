@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import shapes
-from thread_ranks import together
+from thread_ranks import card_or_skip, together
 
 from kvfence.checker.engines import Gpu, Interpreter, Native, Result, Verdict
 from kvfence.checker.engines.gpu import checksums as sums
@@ -15,7 +15,6 @@ from kvfence.checker.engines.gpu.device import source
 from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.ranks import Ranks
-from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.gpu.exploration import GpuModel
 from kvfence.checker.engines.gpu.host_levels import PlainStore
@@ -49,10 +48,7 @@ def came_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("kept", [0, 150_000, 1 << 20])
 def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
-    kvlife: Kvlife,
-    came_back: list[int],
-    kept: int,
-    monkeypatch: pytest.MonkeyPatch,
+    kvlife: Kvlife, came_back: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expansion, "SMALLEST_SEGMENT", 1024)
     monkeypatch.setattr(expansion, "LARGEST_SEGMENT", 1024)
@@ -73,10 +69,7 @@ def test_levels_that_do_not_fit_wait_on_the_host_and_the_search_goes_on(
 def test_a_card_with_little_memory_searches_on_and_finds_the_same(
     kvlife: Kvlife, came_back: list[int], pinned: bool
 ) -> None:
-    try:
-        CudaDevice().close()
-    except NoGpu as why:
-        pytest.skip(str(why))
+    card_or_skip()
     m, sizes = kvlife(FAULT), {"Block": 4, "Request": 2}
     engine = Gpu(
         device=lambda: CudaDevice(threads=64, blocks=1),

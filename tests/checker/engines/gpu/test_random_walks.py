@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import shapes
+from thread_ranks import card_or_skip
 
 from kvfence.checker.engines import Interpreter, Result, Verdict
 from kvfence.checker.engines.gpu import Swarm
-from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.search_device import Device, NoGpu
 from kvfence.spec.errors import CannotRun
@@ -20,10 +20,7 @@ SIZES = {"Block": 3, "Request": 2}
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def swarm(request: pytest.FixtureRequest) -> Callable[..., Swarm]:
     if request.param == "cuda":
-        try:
-            CudaDevice().close()
-        except NoGpu as why:
-            pytest.skip(str(why))
+        card_or_skip()
 
     def made(threads: int = 1, **options: int) -> Swarm:
         device: Callable[[], Device] | None = None if request.param == "cuda" else lambda: HostDevice(threads)

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 import shapes
-from thread_ranks import together
+from thread_ranks import card_or_skip, together
 
 from kvfence.checker.engines import Gpu, Native, Result, Verdict
-from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.host import HostDevice
 from kvfence.checker.engines.gpu.device.keys import Keys
 from kvfence.checker.engines.gpu.device.ranks import Ranks
-from kvfence.checker.engines.gpu.device.search_device import NoGpu
 from kvfence.checker.engines.gpu.expansion import Limits
 from kvfence.checker.engines.native.layout import Dense
 from kvfence.spec.language import ground
@@ -104,7 +102,7 @@ def test_a_rank_without_memory_stops_them_all(kvlife: object) -> None:
 )
 def test_processes_find_together_what_one_finds(count: int, name: str, on: str) -> None:
     if on == "cuda":
-        two_cards_or_skip()
+        card_or_skip(1)
     found, codes = ranks(count, name, on=on)
     assert codes == [0] * count
     assert found == native(name)
@@ -131,19 +129,12 @@ def test_a_lost_rank_ends_the_run_with_what_was_found_and_a_later_run_goes_on(
     assert found == native("faulty")
 
 
-def two_cards_or_skip() -> None:
-    try:
-        CudaDevice(1).close()
-    except NoGpu as why:
-        pytest.skip(str(why))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("gone", [0, 1])
 def test_when_one_of_two_cards_is_lost_the_other_says_what_was_found_and_a_later_run_goes_on(
     tmp_path: Path, gone: int
 ) -> None:
-    two_cards_or_skip()
+    card_or_skip(1)
     folder = tmp_path / "checkpoint"
     processes = begun(2, "faulty", folder, 12, gone, on="cuda")
     lost, left = processes[gone], processes[1 - gone]

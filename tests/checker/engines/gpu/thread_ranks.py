@@ -6,10 +6,20 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from kvfence.checker.engines.base import Result
+from kvfence.checker.engines.gpu.device.cuda_kernels import CudaDevice
 from kvfence.checker.engines.gpu.device.ranks import Ranks
-from kvfence.checker.engines.gpu.device.search_device import Words
+from kvfence.checker.engines.gpu.device.search_device import NoGpu, Words
+
+
+def card_or_skip(ordinal: int = 0) -> None:
+    """Skips the test where there is no GPU of this number."""
+    try:
+        CudaDevice(ordinal).close()
+    except NoGpu as why:
+        pytest.skip(str(why))
 
 
 class Meeting:

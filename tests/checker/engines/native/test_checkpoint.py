@@ -16,14 +16,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shapes import plain
+from shapes import counter, plain
 
 from kvfence.checker.engines import Native, Progress, Result, Verdict, base
 from kvfence.checker.engines.native import exploration as engine
 from kvfence.checker.engines.native.checkpoint import LevelDigests
 from kvfence.checker.engines.native.saved import Saved
 from kvfence.spec.errors import CannotRun
-from kvfence.spec.language import Int, Machine, State
+from kvfence.spec.language import Int, Machine
 
 Build = Callable[..., Machine]
 MACHINE = Path(__file__).parents[3] / "machines" / "kvlife.py"
@@ -122,16 +122,8 @@ def test_a_finished_run_answers_again_without_searching(
     assert plain(Native(checkpoint=tmp_path).run(kvlife(FAULTY), SIZES)) == plain(first)
 
 
-def test_a_deadlock_that_was_seen_is_told_again_and_not_taken_for_damage(tmp_path: Path) -> None:
-    m = Machine("ends")
-    m.function("n", value=Int(0, 3), init=0)
-
-    @m.action()
-    def up(s: State) -> None:
-        """It goes on until it cannot."""
-        s.require(s.n < 3)
-        s.n = s.n + 1
-
+def test_a_deadlock_that_was_seen_is_reported_again_and_not_taken_for_damage(tmp_path: Path) -> None:
+    m = counter("ends", value=Int(0, 3), top=3)
     said: list[str] = []
     first = Native(checkpoint=tmp_path / "save", note=said.append).run(m)
     assert first.deadlock is not None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.hooks.worker import (
     ORDER,
     Workers,
@@ -135,19 +135,12 @@ def _registered(side: Any, order: WorkerOrder, before: int) -> None:
 def _arriving(known: bool) -> Callable[[Method], Method]:
     """Observe a call that begins a step. ``known``: the scheduler's output must be known by now."""
 
-    def wrapper(original: Method) -> Method:
-        observed = within(False)(original)
+    @observing(order_of)
+    def call(order: WorkerOrder, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        step_arrived(order, known=known)
+        return original(self, *args, **named)
 
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **named: Any) -> Any:
-            order = order_of(self)
-            if order is not None:
-                step_arrived(order, known=known)
-            return observed(self, *args, **named)
-
-        return call
-
-    return wrapper
+    return lambda original: call(within(False)(original))
 
 
 def _handler_made(original: Method) -> Method:
@@ -193,26 +186,30 @@ def _launching(handler: Any, order: WorkerOrder, pool: int, original: Callable[.
     return launch
 
 
-def _transfer(original: Method) -> Method:
-    def transfer_async(self: Any, job_id: Any, src_spec: Any, dst_spec: Any, *args: Any, **named: Any) -> Any:
-        order = order_of(self)
-        if order is None:
-            return original(self, job_id, src_spec, dst_spec, *args, **named)
-        if active_worker() is not order:
-            order.lose("a transfer is launched outside of the calls that are known")
-        before, here.by = here.by, f"{'store' if self.gpu_to_cpu else 'load'} {job_id}"
-        setattr(self, ASKED, (src_spec, dst_spec))
-        try:
-            result = original(self, job_id, src_spec, dst_spec, *args, **named)
-        finally:
-            here.by = before
-        # Of a page that several ranks share each block is written by one of them: there may be nothing to do.
-        shared = getattr(self, "_canonical_copy_plans", None)
-        if getattr(self, ASKED) is not None and len(src_spec.block_ids) and not shared:
-            order.lose(f"a transfer did not launch its copies by {COPYING}")
-        return result
-
-    return transfer_async
+@observing(order_of)
+def _transfer(
+    order: WorkerOrder,
+    original: Method,
+    self: Any,
+    job_id: Any,
+    src_spec: Any,
+    dst_spec: Any,
+    *args: Any,
+    **named: Any,
+) -> Any:
+    if active_worker() is not order:
+        order.lose("a transfer is launched outside of the calls that are known")
+    before, here.by = here.by, f"{'store' if self.gpu_to_cpu else 'load'} {job_id}"
+    setattr(self, ASKED, (src_spec, dst_spec))
+    try:
+        result = original(self, job_id, src_spec, dst_spec, *args, **named)
+    finally:
+        here.by = before
+    # Of a page that several ranks share each block is written by one of them: there may be nothing to do.
+    shared = getattr(self, "_canonical_copy_plans", None)
+    if getattr(self, ASKED) is not None and len(src_spec.block_ids) and not shared:
+        order.lose(f"a transfer did not launch its copies by {COPYING}")
+    return result
 
 
 def _chunk(handler: Any) -> int:

@@ -96,6 +96,29 @@ class Patches:
                 setattr(owner, name, original)
 
 
+def observing(
+    observer_of: Callable[[Any], Any],
+) -> Callable[[Callable[..., Any]], Callable[[Method], Method]]:
+    """Make wrappers of functions that are given what observes an object, a method, and a call of it.
+
+    ``observer_of`` finds what observes an object; where that is None, the method is called alone.
+    """
+
+    def observed(function: Callable[..., Any]) -> Callable[[Method], Method]:
+        def wrapper(original: Method) -> Method:
+            def method(self: Any, *args: Any, **named: Any) -> Any:
+                observer = observer_of(self)
+                if observer is None:
+                    return original(self, *args, **named)
+                return function(observer, original, self, *args, **named)
+
+            return method
+
+        return wrapper
+
+    return observed
+
+
 def shaped(original: Method, source: str, **names: Any) -> Method | None:
     """The function ``hook`` of ``source`` with the parameters of ``original``; None if those are any number.
 

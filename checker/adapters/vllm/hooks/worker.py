@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
@@ -319,14 +319,10 @@ def _registered(handler: Any, order: WorkerOrder, before: int) -> None:
         order.lose("no copies were prepared")
 
 
-def _bind(original: Method) -> Method:
-    def bind_connector_metadata(self: Any, metadata: Any) -> Any:
-        order = order_of(self)
-        if order is not None:
-            step_arrived(order, known=True)
-        return original(self, metadata)
-
-    return bind_connector_metadata
+@observing(order_of)
+def _bind(order: WorkerOrder, original: Method, self: Any, metadata: Any) -> Any:
+    step_arrived(order, known=True)
+    return original(self, metadata)
 
 
 def step_arrived(order: WorkerOrder, *, known: bool) -> None:
@@ -347,22 +343,17 @@ def step_arrived(order: WorkerOrder, *, known: bool) -> None:
 def within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:
     """Observe a call. ``launched``: the step's kernels are launched by now."""
 
-    def wrapper(original: Method) -> Method:
-        def call(self: Any, *args: Any, **named: Any) -> Any:
-            order = order_of(self)
-            if order is None:
-                return original(self, *args, **named)
-            if launched or STEP.launched:
-                order.launched()
-            with on_behalf_of(order):
-                result = original(self, *args, **named)
-            if after is not None:
-                after()
-            return result
+    @observing(order_of)
+    def call(order: WorkerOrder, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        if launched or STEP.launched:
+            order.launched()
+        with on_behalf_of(order):
+            result = original(self, *args, **named)
+        if after is not None:
+            after()
+        return result
 
-        return call
-
-    return wrapper
+    return call
 
 
 def _launch_copy(original: Method) -> Method:

@@ -163,17 +163,10 @@ def places(state: RequestState, transfer: Transfer) -> Sequence[int]:
 # Stores.
 
 
-def step_decided(
-    tier: Tier,
-    store_event: int,
-    owners: list[str],
-    loads: list[str] | tuple[()],
-    tracked: list[tuple[str, list[int], int]],
-    scheduled_count: int,
-    free: int,
-) -> None:
-    """The metadata of a step was built: see :class:`Step`."""
-    step = Step(store_event, owners, loads, [Cursors(*each) for each in tracked], scheduled_count, free)
+def step_decided(tier: Tier, *fields: Any) -> None:
+    """The metadata of a step was built; ``fields`` are those of :class:`Step`, cursors as tuples."""
+    step = Step(*fields)
+    step = step._replace(tracked=[Cursors(*each) for each in step.tracked])
     stream = tier.stream
     items = stream.gathered()
     tier.tracked = {each.id: each for each in step.tracked}

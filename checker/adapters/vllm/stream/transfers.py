@@ -348,7 +348,7 @@ class Tier:
                 continue
             some, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
             self.tap.remember(np.array(some, dtype=np.uint32), kept)
-            self.stream.emit_label(Item(LABEL, self.tap, some, extra=kept), transfer.op)
+            self.stream.emit_label(Item(LABEL, self.tap, some, packed(some), extra=kept), transfer.op)
 
 
 def _slots(transfer: Transfer, tier: bool) -> list[int]:

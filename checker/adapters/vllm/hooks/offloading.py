@@ -17,14 +17,16 @@ from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observ
 from kvfence.checker.adapters.vllm.hooks.worker import (
     ORDER,
     Workers,
+    carefully,
     order_of,
+    registers,
     step_arrived,
     steps_in_flight,
     within,
 )
 from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED, Coverage
 from kvfence.checker.adapters.vllm.stream.known_parts import GAPS
-from kvfence.checker.adapters.vllm.worker.observed_cuda import active_worker, here, on_behalf_of
+from kvfence.checker.adapters.vllm.worker.observed_cuda import active_worker, here
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import NULL, Slots, group_kinds, widened_by
 from kvfence.spec import order as od
@@ -66,20 +68,7 @@ def hook_offloading(workers: Workers) -> Patches:
 
 
 def _put_in(patches: Patches, workers: Workers, side: Any, module: Any, handler: Any) -> None:
-    def register(original: Method) -> Method:
-        def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
-            if not workers.on:
-                return original(self, kv_caches, *args, **named)
-            order = workers.new(kv_caches)
-            before = order.memories
-            _carefully(order, _prepare, self, order, workers, module)
-            with on_behalf_of(order):
-                result = original(self, kv_caches, *args, **named)
-            _carefully(order, _registered, self, order, before)
-            return result
-
-        return register_kv_caches
-
+    register = registers(workers, lambda self, order: _prepare(self, order, workers, module), _registered)
     patches.wrap(side, "register_kv_caches", register, parameters=("kv_caches",))
     # Up to 0.28.0 a model may have one tensor for all layers.
     patches.wrap(side, "register_cross_layers_kv_cache", register, absent_is_fine=True)
@@ -91,13 +80,6 @@ def _put_in(patches: Patches, workers: Workers, side: Any, module: Any, handler:
     made = ("gpu_tensors", "cpu_tensors", "blocks_per_chunk", "layer_refs_per_group", "gpu_to_cpu")
     patches.wrap(handler, "__init__", _handler_made, parameters=made)
     patches.wrap(handler, "transfer_async", _transfer, parameters=("job_id", "src_spec", "dst_spec"))
-
-
-def _carefully(order: WorkerOrder, function: Callable[..., None], *args: Any) -> None:
-    try:
-        function(*args)
-    except Exception as error:
-        order.lose(f"{type(error).__name__}: {error}")
 
 
 def _prepare(side: Any, order: WorkerOrder, workers: Workers, module: Any) -> None:
@@ -148,7 +130,7 @@ def _handler_made(original: Method) -> Method:
         original(self, gpu_tensors, cpu_tensors, *args, **named)
         order = active_worker()
         if order is not None:
-            _carefully(order, _observe_handler, self, order, gpu_tensors, cpu_tensors)
+            carefully(order, _observe_handler, self, order, gpu_tensors, cpu_tensors)
 
     return __init__
 

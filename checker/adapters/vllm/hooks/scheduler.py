@@ -83,7 +83,7 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
     patches.wrap(
         manager, "pop_blocks_for_free", _pop_blocks_for_free, parameters=("request",), absent_is_fine=True
     )
-    patches.wrap(manager, "remove_skipped_blocks", _in_table(False), needed=False)
+    patches.wrap(manager, "remove_skipped_blocks", _in_table(False, "request_id"), needed=False)
     patches.wrap(
         manager, "cache_blocks", _in_table(False), parameters=("request", "num_computed_tokens"), needed=False
     )
@@ -279,17 +279,19 @@ def _given(note: Any) -> int:
     return len(note[2]) if len(note) > 4 and not isinstance(note[2], int | str) else 0
 
 
-def _in_table(emptied: bool) -> Callable[[Method], Method]:
-    """Observe a method that takes blocks out of the tables of a request: all of them if ``emptied``."""
+def _in_table(emptied: bool, first: str = "request") -> Callable[[Method], Method]:
+    """Observe a method that takes blocks out of the tables of a request: all of them if ``emptied``.
+
+    ``first``: the name of its first argument, which is the request or its id.
+    """
 
     @_observed
-    def call(
-        stream: EngineStream, original: Method, self: Any, request: Any, *args: Any, **named: Any
-    ) -> Any:
+    def call(stream: EngineStream, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        request = args[0] if args else named[first]
         note_queue, id_ = stream.note_queue, request if isinstance(request, str) else request.request_id
         mark = note_queue.begin()
         try:
-            return original(self, request, *args, **named)
+            return original(self, *args, **named)
         finally:
             if emptied or note_queue.size() != mark:
                 note_queue.end(mark, (stream.table_shrunk, id_, emptied))

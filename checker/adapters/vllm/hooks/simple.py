@@ -7,23 +7,8 @@ from typing import Any, Final
 from kvfence.checker.adapters.vllm.hooks.engine import STREAM, Engines
 from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
-from kvfence.checker.adapters.vllm.stream.decisions import (
-    Load,
-    account_finished,
-    load_decided,
-    looked_up,
-    step_decided,
-)
+from kvfence.checker.adapters.vllm.stream import decisions, tier_ends
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.tier_ends import (
-    ending,
-    ending_over,
-    load_over,
-    loads_reported,
-    resetting,
-    store_over,
-    stores_reported,
-)
 from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 TIER: Final = "_kvfence_tier"
@@ -69,7 +54,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _build_meta,
         parameters=("scheduler_output",),
         compiled=Compiled(
-            "build_connector_meta", (EngineStream.gather, step_decided, _meta_built), ("scheduler_output",)
+            "build_connector_meta",
+            (EngineStream.gather, decisions.step_decided, _meta_built),
+            ("scheduler_output",),
         ),
     )
     patches.wrap(
@@ -78,7 +65,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _update_output,
         parameters=("connector_output",),
         compiled=Compiled(
-            "update_connector_output", (loads_reported, stores_reported), ("connector_output",)
+            "update_connector_output",
+            (tier_ends.loads_reported, tier_ends.stores_reported),
+            ("connector_output",),
         ),
     )
     patches.wrap(
@@ -87,7 +76,7 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _process_store_event,
         parameters=("event_idx",),
         compiled=Compiled(
-            "process_store_event", (EngineStream.gather, store_over, _only_found), ("event_idx",)
+            "process_store_event", (EngineStream.gather, tier_ends.store_over, _only_found), ("event_idx",)
         ),
     )
     patches.wrap(owner, "request_finished", _finished, parameters=("request", "block_ids"))
@@ -145,7 +134,7 @@ def _lookup(tier: Tier, original: Method, self: Any, request: Any, num_computed_
     finally:
         _listening.pop()
     external = int(result[0] or 0)
-    note = (looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
+    note = (decisions.looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
     note_queue.end(mark, note)
     return result
 
@@ -163,10 +152,10 @@ def _after_alloc(
         if known is not None:
             meta, pool = known.transfer_meta, self.cpu_block_pool.blocks
             cpu = list(meta.cpu_block_ids)
-            load = Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
+            load = decisions.Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
     except Exception as error:
         note_queue.trouble(error)
-    note_queue.end(mark, (load_decided, tier, id_, load))
+    note_queue.end(mark, (decisions.load_decided, tier, id_, load))
     return result
 
 
@@ -202,7 +191,7 @@ def _meta_built(tier: Tier, manager: Any, meta: Any, output: Any, mark: int) -> 
         step = _step(tier, manager, meta, output)
     except Exception as error:
         tier.note_queue.trouble(error)
-    tier.note_queue.end(mark, (step_decided, tier, *step))
+    tier.note_queue.end(mark, (decisions.step_decided, tier, *step))
 
 
 def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> tuple[Any, ...]:
@@ -235,10 +224,10 @@ def _update_output(original: Method) -> Method:
             tier = tier_of(self)
             if tier is not None:
                 if received:
-                    tier.note_queue.append((loads_reported, tier, list(received)))
+                    tier.note_queue.append((tier_ends.loads_reported, tier, list(received)))
                 completed = getattr(meta, "completed_store_events", None)
                 if completed:
-                    tier.note_queue.append((stores_reported, tier, dict(completed)))
+                    tier.note_queue.append((tier_ends.stores_reported, tier, dict(completed)))
         return original(self, connector_output)
 
     return update_connector_output
@@ -260,7 +249,7 @@ def _process_store_event(tier: Tier, original: Method, self: Any, event_idx: int
             _only_found(pool.cached_block_hash_to_block, hashes)
     except Exception as error:
         note_queue.trouble(error)
-    note_queue.end(mark, (store_over, tier, event_idx, slots, hashes))
+    note_queue.end(mark, (tier_ends.store_over, tier, event_idx, slots, hashes))
     return result
 
 
@@ -283,7 +272,7 @@ def _cleanup_load(tier: Tier, original: Method, self: Any, req_id: str) -> Any:
         known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
     computed = None if known is None else int(known.request.num_computed_tokens)
     result, mark = _call_marked(tier, original, self, req_id)
-    note_queue.end(mark, (load_over, tier, req_id, computed))
+    note_queue.end(mark, (tier_ends.load_over, tier, req_id, computed))
     return result
 
 
@@ -298,13 +287,13 @@ def _until_ended(
     """Call ``original``, which ends a request, and note what that takes."""
     note_queue, id_ = tier.note_queue, request.request_id
     tier.seen.pop(id_, None)
-    note_queue.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
+    note_queue.append((tier_ends.ending, tier, id_, withdraws, _cursors(manager, id_)))
     storing, note_queue.storing = note_queue.storing, True
     try:
         return original(manager, request, block_ids)
     finally:
         note_queue.storing = storing
-        note_queue.append((ending_over, tier, id_, _cursors(manager, id_)))
+        note_queue.append((tier_ends.ending_over, tier, id_, _cursors(manager, id_)))
 
 
 def _cursors(manager: Any, id_: str) -> tuple[str, list[int], int] | None:
@@ -322,7 +311,7 @@ def _finished_all(tier: Tier, original: Method, self: Any, request: Any, block_i
         computed, free = int(request.num_computed_tokens), tier.tap.queue.num_free_blocks
         tables = [list(table) for table in block_ids]
         known = (request.request_id, request.status.name, computed, free, tables)
-        tier.note_queue.append((account_finished, tier, *known))
+        tier.note_queue.append((decisions.account_finished, tier, *known))
     except Exception as error:
         tier.note_queue.trouble(error)
     return result
@@ -330,7 +319,7 @@ def _finished_all(tier: Tier, original: Method, self: Any, request: Any, block_i
 
 @_observed
 def _reset(tier: Tier, original: Method, self: Any) -> Any:
-    tier.note_queue.append((resetting, tier))
+    tier.note_queue.append((tier_ends.resetting, tier))
     try:
         return original(self)
     finally:

@@ -89,6 +89,19 @@ def told_by(script: str, version: str, compiled: bool = True) -> dict[str, Any]:
     pytest.fail(f"{script} on vLLM {version} did not come to an end: {done.stderr[-2000:]}")
 
 
+def assert_known(found: dict[str, Any], version: str) -> None:
+    """A scenario came to its end, and showed nothing but what is known of the release."""
+    assert "failed" not in found, found["failed"]
+    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+
+
+def assert_busy(found: dict[str, Any]) -> None:
+    """Enough happened on a worker side for silence to mean something."""
+    assert found["events"] > 50
+    assert found["counts"]["stores"]
+    assert found["counts"]["loads"]
+
+
 @pytest.fixture(params=RELEASES)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -109,8 +122,7 @@ def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
     version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
     found = emitted[scenario]
-    assert "failed" not in found, found["failed"]
-    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert_known(found, version)
     assert found["not_checked"] == []
     assert not found["undetermined"]
     assert found["events"] > 50
@@ -133,8 +145,7 @@ def test_two_connectors_are_judged_where_vllm_tells_them_of_the_pool(
     version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
     found = emitted[scenario]
-    assert "failed" not in found, found["failed"]
-    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert_known(found, version)
     assert found["not_checked"] == ([UNBOUND] if version in ("0.19.1", "0.21.0") else [])
     assert bool(found["undetermined"]) == bool(found["not_checked"])
 
@@ -241,9 +252,7 @@ def test_hooks_find_the_races_that_the_virtual_device_has(workers: dict[str, Any
     assert found["coverage"] == {}
     assert found["online"] == found["told"]
     assert sorted({invariant for invariant, _, _ in found["online"]}) == found["device"]
-    assert found["events"] > 50
-    assert found["counts"]["stores"]
-    assert found["counts"]["loads"]
+    assert_busy(found)
 
 
 def test_a_store_that_does_not_wait_for_its_step_is_told_and_its_sound_twin_is_not(
@@ -263,9 +272,7 @@ def test_the_worker_side_of_offloading_connector_is_judged_and_silent(release: s
     assert found["refused"] == ""
     assert found["unchecked"] == []
     assert found["online"] == found["told"] == found["device"] == found["content"] == []
-    assert found["events"] > 50
-    assert found["counts"]["stores"]
-    assert found["counts"]["loads"]
+    assert_busy(found)
 
 
 @pytest.mark.parametrize("release", OFFLOADED)

@@ -244,17 +244,21 @@ def test_a_worker_with_a_group_that_is_not_known_is_not_determined(lab: Lab) -> 
     assert lab.workers.unchecked == ["which blocks of group 1 (MambaSpec) a step writes is not known"]
 
 
+def accessed(tables: BatchTables) -> tuple[list[int], list[int]]:
+    """What the step that arrived reads for the first time, and what it writes."""
+    reads, writes = tables.accesses()
+    return reads.tolist(), writes.tolist()
+
+
 def test_a_window_that_slides_leaves_its_blocks_as_read_by_the_step_before() -> None:
     last: list[tuple[list[int], tuple[int, int]]] = []
     tables = BatchTables([GroupKind(4, span=5)], 32, lambda slots, by: last.append((slots.tolist(), by)))
     tables.follow(scheduled(new=[("a", ([1, 2, 3],), 0)], a=10))
-    reads, writes = tables.accesses()
-    assert (reads.tolist(), writes.tolist()) == ([1, 2, 3], [1, 2, 3])
+    assert accessed(tables) == ([1, 2, 3], [1, 2, 3])
     tables.launched((0, 1))
     tables.follow(scheduled(cached=[("a", ([4],), 10)], a=3))
     assert tables.all_reads().tolist() == [2, 3, 4]
-    reads, writes = tables.accesses()
-    assert (reads.tolist(), writes.tolist()) == ([4], [3, 4])
+    assert accessed(tables) == ([4], [3, 4])
     assert last == [([1], (0, 1))]
     tables.launched((0, 2))
     tables.follow(scheduled(ended=("a",)))
@@ -269,16 +273,14 @@ def test_a_request_that_comes_back_has_other_blocks() -> None:
     tables.accesses()
     tables.launched((0, 1))
     tables.follow(scheduled(cached=[("a", ([7, 8],), 0, True)], a=6))
-    reads, writes = tables.accesses()
-    assert (reads.tolist(), writes.tolist()) == ([7, 8], [7, 8])
+    assert accessed(tables) == ([7, 8], [7, 8])
     assert last == [[1, 2]]
 
 
 def test_the_null_block_is_no_block() -> None:
     tables = BatchTables([GroupKind(4)], 32, lambda *_: None)
     tables.follow(scheduled(new=[("a", ([0, 0, 3],), 8)], a=4))
-    reads, writes = tables.accesses()
-    assert (reads.tolist(), writes.tolist()) == ([3], [3])
+    assert accessed(tables) == ([3], [3])
 
 
 def test_events_that_are_gone_are_forgotten(lab: Lab) -> None:

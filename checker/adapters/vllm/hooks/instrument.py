@@ -26,35 +26,28 @@ class Instrumentation:
 
     def __init__(self, patches: Patches, engines: Engines, workers: Workers) -> None:
         self._patches = patches
-        self._engines = engines
+        self.engines = engines
+        """The engines under observation."""
         self.workers = workers
-
-    @property
-    def coverage(self) -> Coverage:
+        self.coverage = patches.coverage
         """By name of the hook: ``checked``, or ``not checked: `` and why."""
-        return self._patches.coverage
 
     @property
     def undetermined(self) -> bool:
         """Whether something that a verdict needs was not observed, or could not be followed."""
         if self.coverage.undetermined or self.workers.unchecked:
             return True
-        return any(stream.trouble_count for stream in self._engines.streams)
-
-    @property
-    def engines(self) -> Engines:
-        """The engines under observation."""
-        return self._engines
+        return any(stream.trouble_count for stream in self.engines.streams)
 
     def close(self) -> None:
         """Emit of each engine that is at rest that it is: nothing may be held."""
-        self._engines.quiesce()
+        self.engines.quiesce()
 
     def remove(self) -> None:
         """Take all hooks out again."""
-        self._engines.on = False
+        self.engines.on = False
         self.workers.remove()
-        for stream in self._engines.streams:
+        for stream in self.engines.streams:
             stream.note_queue.append((stream.emit_repeats,))
             stream.note_queue.finish()
             stream.off = True

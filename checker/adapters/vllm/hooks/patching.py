@@ -119,8 +119,8 @@ def observing(
     return observed
 
 
-def shaped(original: Method, source: str, **names: Any) -> Method | None:
-    """The function ``hook`` of ``source`` with the parameters of ``original``; None if those are any number.
+def shaped(original: Method, source: str, **names: Any) -> Method:
+    """The function ``hook`` of ``source`` with the parameters of ``original``; NotSeenError if any number.
 
     ``source`` has ``PARAMETERS`` where they are declared, and ``original(ARGUMENTS)`` where it is called.
     Python calls such a function in half the time of one that takes ``*args, **named``.
@@ -129,7 +129,7 @@ def shaped(original: Method, source: str, **names: Any) -> Method | None:
     starred = False
     for name, parameter in inspect.signature(original).parameters.items():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            return None
+            raise NotSeenError("it takes any number of arguments")
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             starred = True
             declared.append("*")

@@ -129,10 +129,7 @@ def hook(PARAMETERS):
 
 
 def _schedule(original: Method, late: Late) -> Method:
-    made = shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
-    if made is None:
-        raise NotSeenError("it takes any number of arguments")
-    return made
+    return shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
 
 
 def _update_from_output(original: Method) -> Method:
@@ -246,10 +243,7 @@ def hook(PARAMETERS):
 def _allocate_slots(original: Method) -> Method:
     if not {"num_new_computed_tokens", "num_external_computed_tokens"} <= set(signature(original).parameters):
         raise NotSeenError("it does not take how many tokens are computed")
-    made = shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
-    if made is None:
-        raise NotSeenError("it takes any number of arguments")
-    return made
+    return shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
 
 
 def _allocated(manager: Any, request: Any, local: int, external: int, mark: int, done: bool) -> None:

@@ -40,14 +40,19 @@ def note_queue(stream: Emitted, monkeypatch: pytest.MonkeyPatch) -> DeferredNote
     return DeferredNoteQueue(stream, Judge())
 
 
+def play_all(note_queue: DeferredNoteQueue) -> None:
+    """Judge everything that is noted."""
+    note_queue.allow()
+    note_queue.play()
+
+
 def test_nothing_is_judged_before_the_engine_says_that_no_call_is_under_way(
     stream: Emitted, note_queue: DeferredNoteQueue
 ) -> None:
     note_queue.append((stream.emit, 1))
     note_queue.play()
     assert stream.emitted == []
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == [1]
 
 
@@ -56,8 +61,7 @@ def test_a_call_begins_before_what_it_did(stream: Emitted, note_queue: DeferredN
     mark = note_queue.begin()
     note_queue.append((stream.emit, "inside"))
     note_queue.end(mark, (stream.emit, "end"))
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == ["before", "gather", "inside", "end"]
 
 
@@ -103,7 +107,6 @@ def test_an_exception_while_judging_is_trouble_and_the_rest_is_judged(
 ) -> None:
     note_queue.append((types.SimpleNamespace, 1, 2, 3))
     note_queue.append((stream.emit, "after"))
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == ["after"]
     assert len(stream.troubles) == 1

@@ -3,8 +3,8 @@
     python worker_checks.py
 
 Prints one JSON object: by scenario, the races that the hooks found while it ran (``online``), those that the
-race checker finds in what they emitted (``told``), those of the virtual device itself (``device``), and what was
-not checked.
+race checker finds in what they emitted (``told``), those of the virtual device itself (``device``), and
+what was not checked.
 """
 
 from __future__ import annotations

@@ -126,7 +126,6 @@ def _call_marked(tier: Tier, original: Method, *args: Any) -> tuple[Any, int]:
 
 @_observed
 def _lookup(tier: Tier, original: Method, self: Any, request: Any, num_computed_tokens: int) -> Any:
-    note_queue = tier.note_queue
     tier.hits = None
     _listening.append(tier)
     try:
@@ -135,7 +134,7 @@ def _lookup(tier: Tier, original: Method, self: Any, request: Any, num_computed_
         _listening.pop()
     external = int(result[0] or 0)
     note = (decisions.looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
-    note_queue.end(mark, note)
+    tier.note_queue.end(mark, note)
     return result
 
 
@@ -143,7 +142,6 @@ def _lookup(tier: Tier, original: Method, self: Any, request: Any, num_computed_
 def _after_alloc(
     tier: Tier, original: Method, self: Any, request: Any, blocks: Any, num_external_tokens: int
 ) -> Any:
-    note_queue = tier.note_queue
     result, mark = _call_marked(tier, original, self, request, blocks, num_external_tokens)
     id_ = request.request_id
     load = None
@@ -154,8 +152,8 @@ def _after_alloc(
             cpu = list(meta.cpu_block_ids)
             load = decisions.Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
     except Exception as error:
-        note_queue.trouble(error)
-    note_queue.end(mark, (decisions.load_decided, tier, id_, load))
+        tier.note_queue.trouble(error)
+    tier.note_queue.end(mark, (decisions.load_decided, tier, id_, load))
     return result
 
 
@@ -235,7 +233,6 @@ def _update_output(original: Method) -> Method:
 
 @_observed
 def _process_store_event(tier: Tier, original: Method, self: Any, event_idx: int) -> Any:
-    note_queue = tier.note_queue
     wanted = self._store_event_to_blocks.get(event_idx)
     result, mark = _call_marked(tier, original, self, event_idx)
     slots: list[int] = []
@@ -248,8 +245,8 @@ def _process_store_event(tier: Tier, original: Method, self: Any, event_idx: int
             hashes = [blocks[slot]._block_hash for slot in slots]
             _only_found(pool.cached_block_hash_to_block, hashes)
     except Exception as error:
-        note_queue.trouble(error)
-    note_queue.end(mark, (tier_ends.store_over, tier, event_idx, slots, hashes))
+        tier.note_queue.trouble(error)
+    tier.note_queue.end(mark, (tier_ends.store_over, tier, event_idx, slots, hashes))
     return result
 
 
@@ -266,13 +263,12 @@ def _only_found(index: Any, hashes: list[bytes | None]) -> None:
 
 @_observed
 def _cleanup_load(tier: Tier, original: Method, self: Any, req_id: str) -> Any:
-    note_queue = tier.note_queue
     known = self._reqs_to_load.get(req_id)
     if known is None:
         known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
     computed = None if known is None else int(known.request.num_computed_tokens)
     result, mark = _call_marked(tier, original, self, req_id)
-    note_queue.end(mark, (tier_ends.load_over, tier, req_id, computed))
+    tier.note_queue.end(mark, (tier_ends.load_over, tier, req_id, computed))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Tells what a worker does as events of :mod:`kvfence.spec.order`, with a range for each slot."""
+"""Reports what a worker does as events of :mod:`kvfence.spec.order`, with a range for each slot."""
 
 from __future__ import annotations
 
@@ -58,14 +58,7 @@ class OrderEmitter:
         return 0, 0
 
     def copy(
-        self,
-        thread: int,
-        stream: int,
-        src: Row,
-        dst: Row,
-        order: od.SourceOrder = "stream",
-        name: str = "",
-        by: str = "",
+        self, thread: int, stream: int, src: Row, dst: Row, order: od.SourceOrder, name: str, by: str
     ) -> None:
         """See :class:`Copy`."""
         sources, targets = self._ranges([src]), self._ranges([dst])

@@ -323,15 +323,8 @@ class WorkerOrder:
         if len(source[1]):
             self._copy(thread, self._stream_of(None), source, target, order, by)
 
-    def _copy(
-        self,
-        thread: int,
-        stream: int,
-        src: tuple[int, Any],
-        dst: tuple[int, Any],
-        order: od.SourceOrder,
-        by: str,
-    ) -> None:
+    def _copy(self, thread: int, stream: int, src: Any, dst: Any, order: od.SourceOrder, by: str) -> None:
+        """Emit a copy; ``src`` and ``dst``: a pool, and its slots."""
         rows: list[Row] = [(pool, np.array(slots, np.int64)) for pool, slots in (src, dst)]
         name = "copy"
         if self.gpu in (src[0], dst[0]):

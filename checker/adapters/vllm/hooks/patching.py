@@ -50,41 +50,36 @@ class Patches:
         needed: bool = True,
         absent_is_fine: bool = False,
         compiled: Compiled | None = None,
-    ) -> bool:
-        """Replace ``owner.name`` by ``wrapper(original)``; whether that was done.
+    ) -> None:
+        """Replace ``owner.name`` by ``wrapper(original)``.
 
         ``parameters``: names that the original's parameters must begin with, after ``self``. If the method is
         missing or has others, the hook counts as not checked. ``compiled``: what takes the ordinary case.
         """
         named = f"{owner.__name__.rpartition('.')[2]}.{name}"
         original = owner.__dict__.get(name)
-        if original is None:
-            if not absent_is_fine:
-                self.coverage.missing(named, "this release has no such method", needed=needed)
-            return False
-        mine = any(done[:2] == (owner, name) for done in self._undo)
-        if getattr(original, MARK, None) is not None and not mine:
-            self.coverage.missing(named, "another instrumentation is in place", needed=needed)
-            return False
-        problem = _problem(original, parameters)
-        if problem:
-            self.coverage.missing(named, problem, needed=needed)
-            return False
+        if original is None and absent_is_fine:
+            return
         static = isinstance(original, staticmethod)
-        function = original.__func__ if static else original
+        function: Any = original.__func__ if static else original
         try:
+            mine = any(done[:2] == (owner, name) for done in self._undo)
+            if original is None:
+                raise NotSeenError("this release has no such method")
+            if getattr(original, MARK, None) is not None and not mine:
+                raise NotSeenError("another instrumentation is in place")
+            _require(original, parameters)
             made = wrapper(function)
             if compiled is not None and self.compiled:
                 made = hook(compiled, function, made)
-            replaced = functools.wraps(function)(made)
         except NotSeenError as why:
             self.coverage.missing(named, str(why), needed=needed)
-            return False
+            return
+        replaced = functools.wraps(function)(made)
         setattr(replaced, MARK, function)
         setattr(owner, name, staticmethod(replaced) if static else replaced)
         self._undo.append((owner, name, original))
         self.coverage.checked(named, needed=needed)
-        return True
 
     def remove(self) -> None:
         """Put everything back, the last first."""
@@ -146,13 +141,13 @@ def shaped(original: Method, source: str, **names: Any) -> Method:
     return hook
 
 
-def _problem(original: Any, parameters: Sequence[str]) -> str:
+def _require(original: Any, parameters: Sequence[str]) -> None:
+    """Raise NotSeenError unless the parameters of a method begin with these, after ``self``."""
     try:
         names = list(inspect.signature(original).parameters)
     except (TypeError, ValueError):
-        return "its signature cannot be read"
+        raise NotSeenError("its signature cannot be read") from None
     if names and names[0] == "self":
         names = names[1:]
     if list(parameters) != names[: len(parameters)]:
-        return f"its parameters are {', '.join(names)}, not {', '.join(parameters)}"
-    return ""
+        raise NotSeenError(f"its parameters are {', '.join(names)}, not {', '.join(parameters)}")

@@ -112,12 +112,8 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
         transfers = tier.split("load", load.gpu, load.cpu, load.hashes)
         free = {id(item.tap): item.free for item in holds}
         dropped = [item for item in drops if item.tap is tier.tap]
-        tier.hold(
-            transfers,
-            TOUCH,
-            -1 if dropped else free.get(id(tier.tap), -1),
-            free.get(id(stream.gpu), -1),
-        )
+        free_cpu = -1 if dropped else free.get(id(tier.tap), -1)
+        tier.hold(transfers, TOUCH, free_cpu, free.get(id(stream.gpu), -1))
         for transfer in transfers:
             at = places(state, transfer)
             tier.queue(transfer, state, packed(at))

@@ -204,25 +204,14 @@ class Tier:
         """Emit that a transfer was decided, of blocks ``at`` of the table of ``state``."""
         transfer.state = state
         load = transfer.kind == "load"
-        gpu, cpu = transfer.gpu_pack, transfer.cpu_pack
-        self.stream.emit(
-            ev.Queue(
-                transfer.op,
-                0,
-                transfer.kind,
-                self.tap.name if load else "gpu",
-                cpu if load else gpu,
-                "gpu" if load else self.tap.name,
-                gpu if load else cpu,
-                packed_keys(transfer.keys),
-                "" if state is None else state.id,
-                0 if state is None else state.gen,
-                at,
-                transfer.group,
-            )
-        )
+        gpu, cpu = ("gpu", transfer.gpu_pack), (self.tap.name, transfer.cpu_pack)
+        source, target = (cpu, gpu) if load else (gpu, cpu)
+        whose = ("", 0) if state is None else (state.id, state.gen)
+        what = transfer.op, 0, transfer.kind
+        keys = packed_keys(transfer.keys)
+        self.stream.emit(ev.Queue(*what, *source, *target, keys, *whose, at, transfer.group))
         if not load:
-            self.storing[pool.indexes(gpu)] += 1
+            self.storing[pool.indexes(transfer.gpu_pack)] += 1
         elif state is not None:
             state.open_loads += 1
 

@@ -305,7 +305,7 @@ def test_cursors_of_a_request_that_is_preempted_are_noted_anew() -> None:
 
 
 @needs_compiled
-def test_notes_that_are_told_leave_nothing_behind() -> None:
+def test_notes_that_are_reported_leave_nothing_behind() -> None:
     scheduler, seen = scheduling(True)
     manager = scheduler.kv_cache_manager
     request = request_of(scheduler, "a")
@@ -390,7 +390,7 @@ def test_a_note_that_comes_while_another_is_written_is_not_lost(observed: Observ
 
 
 @needs_compiled
-def test_a_row_that_is_told_is_used_again_unless_it_grew_large() -> None:
+def test_a_row_that_is_reported_is_used_again_unless_it_grew_large() -> None:
     seen = Observed(count=40_000)
     emitted: list[int] = []
     note_queue = seen.note_queue

@@ -94,7 +94,7 @@ def test_a_store_that_waits_for_the_steps_is_silent(lab: Lab) -> None:
     lab.assert_silent(6)
 
 
-def test_a_store_that_does_not_wait_for_a_step_in_flight_is_told_with_both_accesses(lab: Lab) -> None:
+def test_a_store_that_does_not_wait_for_a_step_in_flight_is_reported_with_both_accesses(lab: Lab) -> None:
     lab.handler.waits = False
     lab.step({"a": [1, 2]}, stores=[STORE])
     lab.step({"b": [3]}, in_flight=1)
@@ -108,7 +108,7 @@ def test_it_need_not_wait_for_a_step_that_is_over(lab: Lab) -> None:
     assert not lab.races
 
 
-def test_a_load_over_blocks_that_a_step_in_flight_reads_is_told(lab: Lab) -> None:
+def test_a_load_over_blocks_that_a_step_in_flight_reads_is_reported(lab: Lab) -> None:
     lab.handler.waits = False
     lab.step({"a": [1, 2]})
     lab.step({}, loads=[(7, chunks([5]), blocks([2]))], in_flight=1, ended=("a",))
@@ -121,7 +121,7 @@ def test_loads_that_come_after_the_kernels_of_their_step_are_ordered_after_them(
     assert {(race.first.by, race.second.by) for race in lab.races} == {("step 1", "load 7")}
 
 
-def test_a_step_that_reads_before_its_load_is_over_is_told(lab: Lab) -> None:
+def test_a_step_that_reads_before_its_load_is_over_is_reported(lab: Lab) -> None:
     Event.over = False
     lab.step({}, loads=[(0, chunks([5]), blocks([3]))])
     lab.step({"a": [3, 4]})
@@ -206,7 +206,7 @@ def test_a_step_that_the_process_around_does_not_tell_of_is_known_from_the_model
     lab.assert_silent(6)
 
 
-def test_steps_that_nobody_tells_leave_the_worker_unjudged(lab: Lab) -> None:
+def test_steps_that_nothing_reports_leave_the_worker_unjudged(lab: Lab) -> None:
     side = lab.start()
     side.start_kv_transfers(types.SimpleNamespace(loads=[]))
     assert "the scheduler's output did not come" in lab.workers.unchecked[0]
@@ -245,7 +245,7 @@ def test_connectors_that_see_the_caches_differently_are_not_judged(lab: Lab) -> 
     assert "has 32 blocks for a connector, 16 for another" in lab.workers.unchecked[0]
 
 
-def test_nothing_is_told_when_nobody_observes_and_all_names_are_put_back(lab: Lab) -> None:
+def test_nothing_is_reported_when_nobody_observes_and_all_names_are_put_back(lab: Lab) -> None:
     lab.start()
     assert OBSERVED in vars(lab.copies.torch)
     assert issubclass(lab.copies.torch.Event, Event)

@@ -89,7 +89,7 @@ def test_a_store_that_waits_for_its_step_is_silent(lab: Lab) -> None:
     lab.assert_silent()
 
 
-def test_a_store_that_does_not_wait_is_told_with_both_accesses(lab: Lab) -> None:
+def test_a_store_that_does_not_wait_is_reported_with_both_accesses(lab: Lab) -> None:
     lab.module.SimpleCPUOffloadWorker.waits = False
     lab.step({"a": ([1, 2], 8)}, store=BOTH)
     lab.assert_early_store()
@@ -109,7 +109,7 @@ def test_it_must_wait_if_that_step_is_still_in_flight(lab: Lab) -> None:
     assert [race.invariant for race in lab.races] == ["STORE-READY"]
 
 
-def test_a_load_over_blocks_that_a_step_in_flight_reads_is_told(lab: Lab) -> None:
+def test_a_load_over_blocks_that_a_step_in_flight_reads_is_reported(lab: Lab) -> None:
     lab.step({"a": ([1, 2], 8)})
     lab.step({"a": ([3], 1)}, in_flight=1)
     lab.step({}, load=([7], [1]), in_flight=1, ended=("a",))
@@ -125,7 +125,7 @@ def test_it_is_silent_when_that_step_is_over(lab: Lab) -> None:
     assert not lab.replayed
 
 
-def test_a_load_over_blocks_of_a_request_that_still_runs_is_told(lab: Lab) -> None:
+def test_a_load_over_blocks_of_a_request_that_still_runs_is_reported(lab: Lab) -> None:
     lab.step({"a": ([1, 2], 8)})
     lab.step({"a": ([3], 1)}, in_flight=1)
     lab.step({}, load=([7], [2]), in_flight=1)
@@ -133,7 +133,7 @@ def test_a_load_over_blocks_of_a_request_that_still_runs_is_told(lab: Lab) -> No
     assert "step 2" in {race.first.by for race in lab.races}
 
 
-def test_a_step_that_reads_before_its_load_is_over_is_told(lab: Lab) -> None:
+def test_a_step_that_reads_before_its_load_is_over_is_reported(lab: Lab) -> None:
     lab.step({"b": ([9], 1)}, load=([7], [1]))
     lab.worker.events.clear()
     lab.step({}, load=([7], [2]))
@@ -146,7 +146,7 @@ def test_a_step_that_reads_before_its_load_is_over_is_told(lab: Lab) -> None:
     assert [race.invariant for race in lab.races] == ["USE-READY"]
 
 
-def test_nothing_is_told_when_nobody_observes(lab: Lab) -> None:
+def test_nothing_is_reported_when_nobody_observes(lab: Lab) -> None:
     lab.workers.remove()
     lab.step({"a": ([1, 2], 8)}, store=BOTH)
     assert lab.workers.events == 0
@@ -197,7 +197,7 @@ def test_a_worker_or_backend_that_lacks_what_is_hooked_is_not_checked(
     patches.remove()
 
 
-def test_steps_that_nobody_tells_leave_the_worker_unjudged(lab: Lab) -> None:
+def test_steps_that_nothing_reports_leave_the_worker_unjudged(lab: Lab) -> None:
     lab.start()
     STEP.output = None
     lab.worker.bind_connector_metadata(types.SimpleNamespace(store=None, load=None, number=0))
@@ -221,7 +221,7 @@ def test_an_event_that_nobody_saw_made_leaves_the_worker_unjudged(lab: Lab) -> N
     assert not lab.races
 
 
-def test_groups_that_are_not_known_are_told() -> None:
+def test_groups_that_are_not_known_are_reported() -> None:
     groups = [
         group(),
         group("SlidingWindowSpec", sliding_window=8),

@@ -244,12 +244,9 @@ def table(sides: dict[str, Clock]) -> list[dict[str, Any]]:
 
 def machine() -> dict[str, Any]:
     """What it was measured on, and how much else ran there."""
-    model = ""
-    if Path("/proc/cpuinfo").is_file():
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
         "processor": model or platform.machine(),
         "cores": os.cpu_count(),

@@ -100,9 +100,8 @@ def replay(
         from kvfence.reference.replay import run
         from kvfence.reference.scheduler.options import Options
     except ImportError as error:
-        raise CannotRun(
-            f"a replay needs {error.name}, which is not installed: run pip install 'kvfence[reference]'"
-        ) from error
+        what = f"a replay needs {error.name}, which is not installed: run pip install 'kvfence[reference]'"
+        raise CannotRun(what) from error
     try:
         chosen = Options(**options)
         design_named(chosen.design)

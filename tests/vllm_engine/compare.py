@@ -34,24 +34,10 @@ def run(
 
     ``offloading``: with OffloadingConnector.
     """
+    command = [sys.executable, "-W", "ignore", str(RUN), side, "--requests", str(requests)]
+    command += ["--processes"] * processes + ["--offloading"] * offloading
     environment = {**os.environ, "KVFENCE_ENGINE_FAULT": fault}
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            str(RUN),
-            side,
-            "--requests",
-            str(requests),
-            *(["--processes"] if processes else []),
-            *(["--offloading"] if offloading else []),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
@@ -89,14 +75,14 @@ def main() -> None:
     unordered = run("fenced", asked.requests, "unordered")
     check("stores that do not wait are caught", "STORE-READY" in unordered["fence"]["violations"])
     apart = run("fenced", FEW, processes=True)
-    told = apart["metrics"]
+    metrics = apart["metrics"]
     check("the same tokens in processes of their own", apart["tokens"] == plain["tokens"][:FEW])
-    check("figures come from other processes, and nothing is wrong", set(told) == {"events"})
+    check("figures come from other processes, and nothing is wrong", set(metrics) == {"events"})
     unpinned = run("fenced", FEW, "unpinned", processes=True)
-    check("a fault of the scheduler's process is told", unpinned["metrics"].get("violations PIN", 0) > 0)
+    check("a fault of the scheduler's process is reported", unpinned["metrics"].get("violations PIN", 0) > 0)
     unordered = run("fenced", FEW, "unordered", processes=True)
-    told = unordered["metrics"]
-    check("a fault of the worker's process is told", told.get("violations STORE-READY", 0) > 0)
+    metrics = unordered["metrics"]
+    check("a fault of the worker's process is reported", metrics.get("violations STORE-READY", 0) > 0)
     other = run("fenced", FEW, offloading=True)
     print(f"{other['moved']['store']} blocks stored, {other['moved']['load']} loaded, ", end="")
     print(f"{other['order']['events']} order events judged")
@@ -106,12 +92,12 @@ def main() -> None:
         "its order of streams is judged", other["order"]["events"] > 0 and not other["order"]["not_checked"]
     )
     check("no invariant is broken there", not other["fence"]["violations"])
-    check("that its tier is not judged is told", other["not_checked"] == [TIER])
+    check("that its tier is not judged is reported", other["not_checked"] == [TIER])
     unordered = run("fenced", FEW, "unordered", offloading=True)
     check("its stores that do not wait are caught", "STORE-READY" in unordered["fence"]["violations"])
-    told = run("fenced", FEW, "unordered", processes=True, offloading=True)["metrics"]
-    check("and told by the worker's process", told.get("violations STORE-READY", 0) > 0)
-    check("as is that its tier is not judged", told.get("undetermined") == 1)
+    metrics = run("fenced", FEW, "unordered", processes=True, offloading=True)["metrics"]
+    check("and reported by the worker's process", metrics.get("violations STORE-READY", 0) > 0)
+    check("as is that its tier is not judged", metrics.get("undetermined") == 1)
     if wrong:
         raise SystemExit(1)
 

@@ -53,7 +53,7 @@ class HostEvent:
         pass
 
 
-class _Torch(types.ModuleType):
+class HostTorch(types.ModuleType):
     """torch, with these streams and events."""
 
     Event = HostEvent
@@ -85,7 +85,7 @@ def _is_device(caches: list[Any]) -> bool:
     return bool(_DEVICE) and caches[0].data_ptr() == _DEVICE[0]
 
 
-worker.torch = copy_backend.torch = _Torch("torch")
+worker.torch = copy_backend.torch = HostTorch("torch")
 copy_backend.build_params, copy_backend.copy_blocks = _build_params, _copy_blocks
 copy_backend.current_platform = types.SimpleNamespace(set_device=_nothing)
 

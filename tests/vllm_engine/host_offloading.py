@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 import torch
-from host_connector import MOVED, HostEvent, HostStream
+from host_connector import MOVED, HostEvent, HostStream, HostTorch
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.cpu import gpu_worker, spec
 
@@ -47,14 +47,11 @@ ASTRAY: set[int] = set()
 """Stores that are given another stream for the current one."""
 
 
-class _Torch(types.ModuleType):
+class _Torch(HostTorch):
     """torch, with these streams and events."""
 
     Event = TimedEvent
     cuda = types.SimpleNamespace(Stream=WaitingStream, current_stream=lambda: COMPUTE)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 class _Platform:

@@ -3,7 +3,7 @@
     python run_engine.py none|fenced [--requests N] [--processes]
 
 Prints one JSON object: the tokens of each request, and what happened meanwhile. ``--processes``: scheduler
-and worker are in processes of their own, and only what vLLM's metrics tell of them is known.
+and worker are in processes of their own, and only what vLLM's metrics report of them is known.
 """
 
 from __future__ import annotations
@@ -127,16 +127,16 @@ def main() -> None:
     params = SamplingParams(max_tokens=48, temperature=0, detokenize=False, ignore_eos=True)
     requests = [{"prompt_token_ids": prompt} for prompt in prompts(asked.requests)]
     outputs = llm.generate(requests, params, use_tqdm=False)
-    told: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "preempted": preempted,
     }
     if asked.side == "fenced" and asked.processes:
-        # Figures are told once a second, with the output of a step.
+        # Figures are reported once a second, with the output of a step.
         for _ in range(3):
             time.sleep(1.1)
             llm.generate(requests[:1], params, use_tqdm=False)
-        told["metrics"] = {
+        outcome["metrics"] = {
             name: value for metric in llm.get_metrics() for name, value in figures(metric) if value
         }
     elif asked.side == "fenced":
@@ -147,10 +147,14 @@ def main() -> None:
         runtime = active()
         assert runtime is not None
         workers = runtime.instrumentation.workers
-        told |= {"moved": MOVED, "fence": facts(runtime), "not_checked": runtime.not_checked()}
         order = {"events": workers.events, "slots": workers.accesses, "not_checked": workers.unchecked}
-        told["order"] = order
-    print("RESULT " + json.dumps(told))
+        outcome |= {
+            "moved": MOVED,
+            "fence": facts(runtime),
+            "not_checked": runtime.not_checked(),
+            "order": order,
+        }
+    print("RESULT " + json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import inspect
 import logging
 import time
 from collections import Counter
+from operator import attrgetter
 from typing import Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.factory import (  # type: ignore[import-not-found]
@@ -29,16 +30,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[
     SupportsHMA,
 )
 
-from kvfence.checker.adapters.fence.stats import (
-    FENCE,
-    INNER,
-    INNER_CLASS,
-    SCHEDULER,
-    WORKER,
-    FencedPromMetrics,
-    FencedStats,
-    class_path,
-)
+from kvfence.checker.adapters.fence import stats as fence_stats
+from kvfence.checker.adapters.fence.stats import FencedPromMetrics, FencedStats
 from kvfence.checker.adapters.vllm.runtime import MODES, Runtime, facts, install, worker_facts
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders, unseen_tiers
 
@@ -84,6 +77,13 @@ def inner_config(transfer: Any) -> Any:
     return inner
 
 
+def inside(config: Any) -> Any:
+    """``config`` of an engine as the wrapped connector is given it."""
+    found = copy.copy(config)
+    found.kv_transfer_config = inner_config(config.kv_transfer_config)
+    return found
+
+
 def inner_class(transfer: Any) -> Any:
     """The class of the wrapped connector. Raises FenceConfigError if there is no such class."""
     inner = inner_config(transfer)
@@ -113,7 +113,6 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         transfer = vllm_config.kv_transfer_config
-        inner = inner_config(transfer)
         kind = inner_class(transfer)
         super().__init__(vllm_config, role, kv_cache_config)
         extra = transfer.kv_connector_extra_config
@@ -130,9 +129,7 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
                 if mode == "raise":
                     raise
                 log.error("kvfence does not observe %s: %s", kind.__name__, error)
-        inside = copy.copy(vllm_config)
-        inside.kv_transfer_config = inner
-        self._inner_connector = made(kind, inside, role, kv_cache_config)
+        self._inner_connector = made(kind, inside(vllm_config), role, kv_cache_config)
         if self._fence is not None:
             what = unseen_tiers if self._scheduling else unseen_orders
             for message in what(self._inner_connector):
@@ -141,48 +138,13 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
     @property
     def _connectors(self) -> list[Any]:
         """The connectors within: where vLLM looks for one of a kind."""
-        inside = getattr(self._inner_connector, "_connectors", None)
-        return list(inside) if inside else [self._inner_connector]
-
-    @property
-    def role(self) -> Any:
-        """Scheduler or worker side."""
-        return self._inner_connector.role
+        several = getattr(self._inner_connector, "_connectors", None)
+        return list(several) if several else [self._inner_connector]
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner_connector":
             raise AttributeError(name)
         return getattr(self._inner_connector, name)
-
-    # What every connector must have; everything else of the base class is passed on below.
-
-    def start_load_kv(self, forward_context: Any, **named: Any) -> Any:
-        """Passed on."""
-        return self._inner_connector.start_load_kv(forward_context, **named)
-
-    def wait_for_layer_load(self, layer_name: str) -> Any:
-        """Passed on."""
-        return self._inner_connector.wait_for_layer_load(layer_name)
-
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **named: Any) -> Any:
-        """Passed on."""
-        return self._inner_connector.save_kv_layer(layer_name, kv_layer, attn_metadata, **named)
-
-    def wait_for_save(self) -> Any:
-        """Passed on."""
-        return self._inner_connector.wait_for_save()
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
-        """Passed on."""
-        return self._inner_connector.get_num_new_matched_tokens(request, num_computed_tokens)
-
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> Any:
-        """Passed on."""
-        return self._inner_connector.update_state_after_alloc(request, blocks, num_external_tokens)
-
-    def build_connector_meta(self, scheduler_output: Any) -> Any:
-        """Passed on."""
-        return self._inner_connector.build_connector_meta(scheduler_output)
 
     # Figures.
 
@@ -191,11 +153,11 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         stats = self._inner_connector.get_kv_connector_stats()
         data: dict[str, Any] = {}
         if stats is not None and not stats.is_empty():
-            data[INNER] = stats.to_dict() if hasattr(stats, "to_dict") else stats.data
-            data[INNER_CLASS] = class_path(type(self._inner_connector))
+            data[fence_stats.INNER] = stats.to_dict() if hasattr(stats, "to_dict") else stats.data
+            data[fence_stats.INNER_CLASS] = fence_stats.class_path(type(self._inner_connector))
         fence = self._fence_stats()
         if fence is not None:
-            data[FENCE] = fence
+            data[fence_stats.FENCE] = fence
         return FencedStats(data=data) if data else None
 
     def _fence_stats(self) -> dict[str, Any] | None:
@@ -215,13 +177,9 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         violations = Counter(known["violations"])
         new, self._reported = violations - self._reported, violations
         events, self._reported_events = known["events"] - self._reported_events, known["events"]
-        return {
-            "violations": dict(new),
-            "events": max(events, 0),
-            "state": {
-                SCHEDULER if self._scheduling else WORKER: [known["internal_errors"], known["undetermined"]]
-            },
-        }
+        side = fence_stats.SCHEDULER if self._scheduling else fence_stats.WORKER
+        state = {side: [known["internal_errors"], known["undetermined"]]}
+        return {"violations": dict(new), "events": max(events, 0), "state": state}
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
@@ -237,19 +195,15 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         per_engine_labelvalues: dict[int, list[object]],
     ) -> Any:
         """Metrics of the fence, and of the wrapped connector."""
-        inside = copy.copy(vllm_config)
-        inside.kv_transfer_config = inner_config(vllm_config.kv_transfer_config)
-        inner = inner_class(vllm_config.kv_transfer_config).build_prom_metrics(
-            inside, metric_types, labelnames, per_engine_labelvalues
-        )
-        return FencedPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues, inner)
+        labels = metric_types, labelnames, per_engine_labelvalues
+        kind = inner_class(vllm_config.kv_transfer_config)
+        return FencedPromMetrics(vllm_config, *labels, kind.build_prom_metrics(inside(vllm_config), *labels))
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> Any:
         """What the wrapped connector requires."""
-        inside = copy.copy(vllm_config)
-        inside.kv_transfer_config = inner_config(vllm_config.kv_transfer_config)
-        return inner_class(vllm_config.kv_transfer_config).get_required_kvcache_layout(inside)
+        kind = inner_class(vllm_config.kv_transfer_config)
+        return kind.get_required_kvcache_layout(inside(vllm_config))
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
@@ -259,8 +213,8 @@ class _Fenced(KVConnectorBase_V1):  # type: ignore[misc]
         transfer = KVTransferConfig(
             kv_connector="FencedConnector", kv_role="kv_both", kv_connector_extra_config=extra_config
         )
-        inside = {key: value for key, value in extra_config.items() if key not in OURS}
-        return bool(inner_class(transfer).requires_piecewise_for_cudagraph(inside))
+        theirs = {key: value for key, value in extra_config.items() if key not in OURS}
+        return bool(inner_class(transfer).requires_piecewise_for_cudagraph(theirs))
 
 
 class FencedConnectorWithoutHMA(_Fenced):
@@ -309,7 +263,7 @@ def _pass_on() -> None:
             if asked is not None:
                 setattr(_Fenced, name, classmethod(asked))
         elif isinstance(member, property):
-            setattr(_Fenced, name, property(_getter(name)))
+            setattr(_Fenced, name, property(attrgetter(f"_inner_connector.{name}")))
         elif callable(member):
             setattr(_Fenced, name, _passed_on(name, member))
     if "request_finished" not in vars(_Fenced):
@@ -321,23 +275,16 @@ def _pass_on() -> None:
 def _asked_of_class(name: str, member: Any) -> Any:
     """A class method that asks the class of the wrapped connector, if its argument says which that is."""
     first = next(iter(list(inspect.signature(member.__func__).parameters)[1:]), "")
-    if first == "kv_transfer_config":
+    if first not in {"kv_transfer_config", "vllm_config"}:
+        return None
 
-        def of_transfer(cls: Any, transfer: Any, *args: Any, **named: Any) -> Any:
-            del cls
-            return getattr(inner_class(transfer), name)(inner_config(transfer), *args, **named)
+    def asked(cls: Any, config: Any, *args: Any, **named: Any) -> Any:
+        del cls
+        transfer = config if first == "kv_transfer_config" else config.kv_transfer_config
+        given = inner_config(transfer) if first == "kv_transfer_config" else inside(config)
+        return getattr(inner_class(transfer), name)(given, *args, **named)
 
-        return of_transfer
-    if first == "vllm_config":
-
-        def of_config(cls: Any, config: Any, *args: Any, **named: Any) -> Any:
-            del cls
-            inside = copy.copy(config)
-            inside.kv_transfer_config = inner_config(config.kv_transfer_config)
-            return getattr(inner_class(config.kv_transfer_config), name)(inside, *args, **named)
-
-        return of_config
-    return None
+    return asked
 
 
 def _see_through() -> None:
@@ -360,13 +307,6 @@ def _see_through() -> None:
             return False
 
     KVTransferConfig.has_connector = has_connector
-
-
-def _getter(name: str) -> Any:
-    def get(self: Any) -> Any:
-        return getattr(self._inner_connector, name)
-
-    return get
 
 
 def _passed_on(name: str, member: Any) -> Any:

@@ -7,7 +7,9 @@ the configured connector alone.
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
@@ -35,10 +37,7 @@ def class_path(kind: type) -> str:
 def class_at(path: str) -> Any:
     """The class that :func:`class_path` named."""
     module, _, name = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(name)(importlib.import_module(module))
 
 
 @dataclass
@@ -71,19 +70,15 @@ class FencedStats(KVConnectorStats):  # type: ignore[misc]
             data[INNER_CLASS] = path
         fences = [stats.data[FENCE] for stats in (self, other) if stats.data.get(FENCE)]
         if fences:
-            total: dict[str, int] = {}
+            violations: Counter[str] = Counter()
             state: dict[str, list[int]] = {}
             for fence in fences:
-                for invariant, count in fence["violations"].items():
-                    total[invariant] = total.get(invariant, 0) + count
+                violations.update(fence["violations"])
                 for side, figures in fence["state"].items():
-                    before = state.get(side, figures)
-                    state[side] = [max(a, b) for a, b in zip(before, figures, strict=True)]
-            data[FENCE] = {
-                "violations": total,
-                "state": state,
-                "events": sum(fence["events"] for fence in fences),
-            }
+                    known = state.get(side, figures)
+                    state[side] = [max(pair) for pair in zip(known, figures, strict=True)]
+            events = sum(fence["events"] for fence in fences)
+            data[FENCE] = {"violations": dict(violations), "state": state, "events": events}
         self.data = data
         return self
 
@@ -119,26 +114,20 @@ class FencedPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
         self._engines = {
             engine: [str(value) for value in values] for engine, values in per_engine_labelvalues.items()
         }
-        self._violations = self._counter_cls(
-            name="vllm:kvfence_violations",
-            documentation="Times that an invariant of KV-cache offloading was broken.",
-            labelnames=[*labelnames, "invariant"],
-        )
-        self._events = self._counter_cls(
-            name="vllm:kvfence_events",
-            documentation="Events of the KV-cache offload connector that were judged.",
-            labelnames=labelnames,
-        )
-        self._errors = self._gauge_cls(
-            name="vllm:kvfence_internal_errors",
-            documentation="Exceptions inside kvfence; it stops to judge after a few.",
-            labelnames=labelnames,
-        )
-        self._undetermined = self._gauge_cls(
-            name="vllm:kvfence_undetermined",
-            documentation="1 when something could not be checked, so that no violation means nothing.",
-            labelnames=labelnames,
-        )
+
+        def metric(kind: Any, name: str, documentation: str, *more_labels: str) -> Any:
+            labels = [*labelnames, *more_labels]
+            return kind(name=f"vllm:kvfence_{name}", documentation=documentation, labelnames=labels)
+
+        counter, gauge = self._counter_cls, self._gauge_cls
+        broken = "Times that an invariant of KV-cache offloading was broken."
+        self._violations = metric(counter, "violations", broken, "invariant")
+        judged = "Events of the KV-cache offload connector that were judged."
+        self._events = metric(counter, "events", judged)
+        errors = "Exceptions inside kvfence; it stops to judge after a few."
+        self._errors = metric(gauge, "internal_errors", errors)
+        unknown = "1 when something could not be checked, so that no violation means nothing."
+        self._undetermined = metric(gauge, "undetermined", unknown)
         self._state: dict[int, dict[str, list[int]]] = {}
         """Of each engine's sides: what was reported last."""
         for values in self._engines.values():

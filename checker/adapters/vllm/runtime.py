@@ -147,17 +147,12 @@ def facts(runtime: Runtime, *, wait: bool = True) -> dict[str, Any]:
     """
     if wait:
         flush_all()
-    events = checked = errors = 0
-    for guard in runtime.guards:
-        known = guard.facts()
-        events += known.events
-        checked += known.slots
-        errors += known.internal_errors
+    known = [guard.facts() for guard in runtime.guards]
     return {
         "violations": dict(runtime.violations()),
-        "events": events,
-        "slots": checked,
-        "internal_errors": errors,
+        "events": sum(each.events for each in known),
+        "slots": sum(each.slots for each in known),
+        "internal_errors": sum(each.internal_errors for each in known),
         "undetermined": int(runtime.undetermined),
     }
 

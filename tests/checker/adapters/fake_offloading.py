@@ -11,71 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from worker_lab import SLOTS, Stream, Tensor, modules, torch
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
 COPIES = "vllm.v1.kv_offload.cpu.gpu_worker"
-BLOCKS = 32
-
-
-class Tensor:
-    """A layer of a cache: [slots, bytes]."""
-
-    def __init__(self, address: int, slots: int = BLOCKS, size: int = 64) -> None:
-        self.address, self.shape, self.size = address, (slots, size), size
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def stride(self, _: int) -> int:
-        return self.size
-
-    def element_size(self) -> int:
-        return 1
-
-
-class Stream:
-    """A stream by its handle; 0 is the one that steps run on."""
-
-    made = 0
-
-    def __init__(self, handle: int | None = None) -> None:
-        if handle is None:
-            Stream.made += 1
-            handle = Stream.made
-        self.cuda_stream = handle
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-
-class Event:
-    """An event that is over when ``over`` says so."""
-
-    over = True
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        self.enable_timing = enable_timing
-        self.recorded = 0
-
-    def record(self, stream: Any = None) -> None:
-        del stream
-        self.recorded += 1
-
-    def elapsed_time(self, end_event: Any) -> float:
-        if type(end_event) is not Event:
-            raise RuntimeError("expected other to be a torch.Event object")
-        assert self.recorded
-        assert end_event.recorded
-        return 0.5
-
-    def query(self) -> bool:
-        return Event.over
-
-    def synchronize(self) -> None:
-        pass
 
 
 class Platform:
@@ -158,7 +97,7 @@ class Copies:
 
     def __init__(self, module: Any, gpu: Any, chunk: int) -> None:
         Copies.made += 1
-        cpu = [Tensor(Copies.made << 30, BLOCKS, 64 * chunk)]
+        cpu = [Tensor(Copies.made << 30, SLOTS, 64 * chunk)]
         make = module.SingleDirectionOffloadingHandler
         self.store, self.load = (make(gpu, cpu, chunk, None, gpu_to_cpu=way) for way in (True, False))
 
@@ -226,16 +165,9 @@ def swap_blocks_batch(src: Any, dst: Any, sizes: Any, is_src_access_order_any: b
 
 def package() -> dict[str, Any]:
     """Modules by name, for ``sys.modules``."""
-    found: dict[str, Any] = {}
-    for name in (CONNECTOR, COPIES):
-        parts = name.split(".")
-        for end in range(1, len(parts)):
-            parent = ".".join(parts[:end])
-            found.setdefault(parent, types.ModuleType(parent)).__path__ = []
-        found[name] = types.ModuleType(name)
+    found = modules(CONNECTOR, COPIES)
     copies, side = found[COPIES], found[CONNECTOR]
-    cuda = types.SimpleNamespace(Stream=Stream, Event=Event)
-    copies.torch = types.SimpleNamespace(Event=Event, cuda=cuda)
+    copies.torch = torch()
     copies.current_platform = Platform()
     copies.swap_blocks_batch = swap_blocks_batch
     made = {**vars(Handler), "module": copies}

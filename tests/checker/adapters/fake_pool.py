@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from kvfence.checker.adapters.vllm.hooks.engine import Engines
+from kvfence.checker.adapters.vllm.hooks.patching import Patches
+from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
+from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 
 
 class Block:
@@ -73,3 +78,23 @@ def block_pool() -> Any:
             return True
 
     return types.SimpleNamespace(BlockPool=BlockPool)
+
+
+def hooked(module: Any, compiled: bool = False) -> Patches:
+    """The hooks on the pools of ``module``."""
+    patches = Patches(Coverage(), compiled=compiled)
+    hook_pool(patches, module)
+    return patches
+
+
+class ObservedPool:
+    """A pool under observation; ``engines`` are the arguments of its Engines."""
+
+    def __init__(
+        self, count: int, open_sink: Callable[[Any], Any], *engines: Any, compiled: bool = False
+    ) -> None:
+        self.module = block_pool()
+        self.patches = hooked(self.module, compiled)
+        self.engines = Engines(open_sink, "test", *engines)
+        self.pool = self.module.BlockPool(count)
+        self.stream = self.engines.stream_for(self.pool)

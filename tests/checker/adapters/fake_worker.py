@@ -7,60 +7,14 @@ handed over with.
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import types
 from typing import Any
 
-PACKAGE = "vllm.v1.simple_kv_offload"
-SLOTS = 32
+from worker_lab import Stream, Tensor, modules, torch, vllm_config
 
-
-class Tensor:
-    """Layers of a cache: [slots, bytes]."""
-
-    def __init__(self, address: int) -> None:
-        self.address, self.shape = address, (SLOTS, 64)
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def stride(self, _: int) -> int:
-        return 64
-
-    def element_size(self) -> int:
-        return 1
-
-
-class Stream:
-    """A stream by its handle; 0 is the one that steps run on."""
-
-    made = 0
-
-    def __init__(self, handle: int | None = None) -> None:
-        if handle is None:
-            Stream.made += 1
-            handle = Stream.made
-        self.cuda_stream = handle
-
-    def wait_event(self, event: Event) -> None:
-        event.wait(self)
-
-
-class Event:
-    """An event that is over whenever somebody asks."""
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
+WORKER = "vllm.v1.simple_kv_offload.worker"
+BACKEND = "vllm.v1.simple_kv_offload.copy_backend"
 
 
 class Backend:
@@ -110,10 +64,7 @@ class Worker:
 
     def __init__(self, module: Any, backends: Any, config: Any) -> None:
         self.module, self.backends = module, backends
-        self.vllm_config = types.SimpleNamespace(
-            parallel_config=types.SimpleNamespace(), scheduler_config=types.SimpleNamespace()
-        )
-        self.kv_cache_config = config
+        self.vllm_config, self.kv_cache_config = vllm_config(), config
         self.gpu_kv_caches: Any = None
         self.events: list[Any] = []
         self.metadata: Any = None
@@ -161,30 +112,15 @@ class Worker:
             pass
 
 
-def torch() -> Any:
-    """A module like torch."""
-    cuda = types.SimpleNamespace(Stream=Stream, Event=Event, current_stream=lambda: Stream(0))
-    return types.SimpleNamespace(Event=Event, cuda=cuda)
-
-
 def package() -> dict[str, Any]:
     """Modules by name, for ``sys.modules``."""
-    found: dict[str, Any] = {}
-    for name in ("vllm", "vllm.v1", PACKAGE):
-        found[name] = types.ModuleType(name)
-        found[name].__path__ = []
-    worker, backend = (types.ModuleType(f"{PACKAGE}.{name}") for name in ("worker", "copy_backend"))
-    worker.torch = backend.torch = torch()  # type: ignore[attr-defined]
-    worker.SimpleCPUOffloadWorker = type("SimpleCPUOffloadWorker", (Worker,), dict(vars(Worker)))  # type: ignore[attr-defined]
-    backend.DmaCopyBackend = type("DmaCopyBackend", (Backend,), dict(vars(Backend)))  # type: ignore[attr-defined]
-    backend.queue = types.SimpleNamespace(SimpleQueue=queue.SimpleQueue)  # type: ignore[attr-defined]
-    backend.threading = types.SimpleNamespace(Thread=threading.Thread)  # type: ignore[attr-defined]
-    backend.build_params = lambda src, dst, stream, src_access_order: [src, dst, stream, src_access_order]  # type: ignore[attr-defined]
-    backend.copy_blocks = lambda src, dst, params: None  # type: ignore[attr-defined]  # noqa: ARG005
-    found[worker.__name__], found[backend.__name__] = worker, backend
+    found = modules(WORKER, BACKEND)
+    worker, backend = found[WORKER], found[BACKEND]
+    worker.torch = backend.torch = torch(current_stream=lambda: Stream(0))
+    worker.SimpleCPUOffloadWorker = type("SimpleCPUOffloadWorker", (Worker,), dict(vars(Worker)))
+    backend.DmaCopyBackend = type("DmaCopyBackend", (Backend,), dict(vars(Backend)))
+    backend.queue = types.SimpleNamespace(SimpleQueue=queue.SimpleQueue)
+    backend.threading = types.SimpleNamespace(Thread=threading.Thread)
+    backend.build_params = lambda src, dst, stream, src_access_order: [src, dst, stream, src_access_order]
+    backend.copy_blocks = lambda src, dst, params: None  # noqa: ARG005
     return found
-
-
-def installed() -> bool:
-    """Whether the modules above stand for vLLM now."""
-    return hasattr(sys.modules.get(f"{PACKAGE}.worker"), "SimpleCPUOffloadWorker")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 16
+PAGE = 2 * BLOCK * 4 * 16 * 4
+"""Bytes of a block of one layer."""
 
 
 def _model_dir() -> str:
@@ -34,8 +36,14 @@ def _model_dir() -> str:
 
 
 def _accepted(function: Any, **named: Any) -> dict[str, Any]:
+    """Those of the arguments ``named`` that ``function`` takes in this release."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in named.items() if name in known}
+
+
+def _made(kind: Any, **named: Any) -> Any:
+    """A ``kind`` with those of its arguments that it takes in this release."""
+    return kind(**_accepted(kind, **named))
 
 
 def drafting(count: int, model: Any) -> Any:
@@ -52,8 +60,74 @@ def drafting(count: int, model: Any) -> Any:
     )
 
 
+def vllm_config(
+    max_len: int, budget: int, seqs: int, asynchronous: bool, transfer: dict[str, Any] | None
+) -> Any:
+    """The configuration of an engine; ``transfer``: of its connector, if it has one."""
+    from vllm.config import (
+        CacheConfig,
+        DeviceConfig,
+        KVTransferConfig,
+        ModelConfig,
+        SchedulerConfig,
+        VllmConfig,
+    )
+
+    model = ModelConfig(
+        model=_model_dir(), skip_tokenizer_init=True, dtype="float32", max_model_len=max_len, seed=0
+    )
+    scheduling = _made(
+        SchedulerConfig,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        max_model_len=max_len,
+        is_encoder_decoder=False,
+        enable_chunked_prefill=True,
+        async_scheduling=asynchronous,
+        watermark=0.0,
+    )
+    cache = _made(CacheConfig, block_size=BLOCK, gpu_memory_utilization=0.5, enable_prefix_caching=True)
+    device = DeviceConfig(device="cpu")
+    config = VllmConfig(
+        model_config=model, scheduler_config=scheduling, cache_config=cache, device_config=device
+    )
+    # As they are on a GPU: of a CPU vLLM thinks that it cannot have them.
+    if transfer is not None:
+        config.kv_transfer_config = KVTransferConfig(kv_role="kv_both", **transfer)
+    scheduling.async_scheduling = asynchronous
+    cache.block_size, cache.enable_prefix_caching = BLOCK, True
+    return config
+
+
+def kv_caches(gpu_blocks: int, windows: tuple[int | None, ...]) -> Any:
+    """The configuration of KV caches with a group for each of ``windows``; None: of full attention."""
+    import torch
+    from vllm.v1 import kv_cache_interface as kv
+
+    shape = {"block_size": BLOCK, "num_kv_heads": 4, "head_size": 16, "dtype": torch.float32}
+    shared = "shared_by" in inspect.signature(kv.KVCacheTensor).parameters
+    each, groups, tensors = PAGE * gpu_blocks, [], []
+    for number, window in enumerate(windows):
+        layers = [f"layer{number}"]
+        full = window is None
+        spec = kv.FullAttentionSpec(**shape) if full else kv.SlidingWindowSpec(**shape, sliding_window=window)
+        groups.append(kv.KVCacheGroupSpec(layers, spec))
+        tensors.append(
+            _made(
+                kv.KVCacheTensor,
+                size=each if shared else each * len(windows),
+                shared_by=layers,
+                layers=layers,
+                layer_stride=each,
+                block_stride=PAGE,
+                offset=number * each,
+            )
+        )
+    return kv.KVCacheConfig(num_blocks=gpu_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
+
+
 class MiniEngine:
-    """``schedule`` and ``update_from_output`` as EngineCore calls them; transfers end when they are told to.
+    """``schedule`` and ``update_from_output`` as EngineCore calls them; transfers end in ``process``.
 
     ``connector``: None for the control without one, or the name of a connector.
     """
@@ -76,105 +150,32 @@ class MiniEngine:
         drafts: int = 0,
         recompute: bool = False,
     ) -> None:
-        import torch
-        from vllm.config import (
-            CacheConfig,
-            DeviceConfig,
-            KVTransferConfig,
-            ModelConfig,
-            SchedulerConfig,
-            VllmConfig,
-        )
         from vllm.sampling_params import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-        from vllm.v1.kv_cache_interface import (
-            FullAttentionSpec,
-            KVCacheConfig,
-            KVCacheGroupSpec,
-            KVCacheTensor,
-            SlidingWindowSpec,
-        )
         from vllm.v1.structured_output import StructuredOutputManager
 
-        model = ModelConfig(
-            model=_model_dir(), skip_tokenizer_init=True, dtype="float32", max_model_len=max_len, seed=0
-        )
-        scheduling = SchedulerConfig(
-            **_accepted(
-                SchedulerConfig,
-                max_num_batched_tokens=budget,
-                max_num_seqs=seqs,
-                max_model_len=max_len,
-                is_encoder_decoder=False,
-                enable_chunked_prefill=True,
-                async_scheduling=asynchronous,
-                watermark=0.0,
-            )
-        )
-        cache = CacheConfig(
-            **_accepted(CacheConfig, block_size=BLOCK, gpu_memory_utilization=0.5, enable_prefix_caching=True)
-        )
-        page = 2 * BLOCK * 4 * 16 * 4
         transfer = None
         if connector is not None:
-            transfer = KVTransferConfig(
-                kv_connector=connector,
-                kv_role="kv_both",
-                kv_load_failure_policy="recompute" if recompute else "fail",
-                kv_connector_module_path=module,
-                kv_connector_extra_config={
-                    "cpu_bytes_to_use": cpu_blocks * page * len(windows),
+            transfer = {
+                "kv_connector": connector,
+                "kv_load_failure_policy": "recompute" if recompute else "fail",
+                "kv_connector_module_path": module,
+                "kv_connector_extra_config": {
+                    "cpu_bytes_to_use": cpu_blocks * PAGE * len(windows),
                     "lazy_offload": lazy,
                     **(extra or {}),
                 },
-            )
-        config = VllmConfig(
-            model_config=model,
-            scheduler_config=scheduling,
-            cache_config=cache,
-            device_config=DeviceConfig(device="cpu"),
-        )
-        # As they are on a GPU: of a CPU vLLM thinks that it cannot have them.
-        config.kv_transfer_config = transfer
-        scheduling.disable_hybrid_kv_cache_manager = not hybrid
+            }
+        self.config = config = vllm_config(max_len, budget, seqs, asynchronous, transfer)
+        config.scheduler_config.disable_hybrid_kv_cache_manager = not hybrid
+        config.cache_config.num_gpu_blocks = gpu_blocks
         if drafts:
-            config.speculative_config = drafting(drafts, model)
+            config.speculative_config = drafting(drafts, config.model_config)
         self.drafts = drafts
         self.ahead = 1 if asynchronous else 0
         """Steps that are dispatched before the output of the one before is processed."""
-        self.config = config
-        cache.block_size = BLOCK
-        scheduling.async_scheduling = asynchronous
-        cache.num_gpu_blocks = gpu_blocks
-        cache.enable_prefix_caching = True
-        groups = []
-        for number, window in enumerate(windows):
-            shape = {"block_size": BLOCK, "num_kv_heads": 4, "head_size": 16, "dtype": torch.float32}
-            spec = (
-                FullAttentionSpec(**shape)
-                if window is None
-                else SlidingWindowSpec(**shape, sliding_window=window)
-            )
-            groups.append(KVCacheGroupSpec([f"layer{number}"], spec))
-        if "shared_by" in inspect.signature(KVCacheTensor).parameters:
-            tensors = [
-                KVCacheTensor(size=page * gpu_blocks, shared_by=[f"layer{number}"])
-                for number in range(len(windows))
-            ]
-        else:
-            tensors = [
-                KVCacheTensor(
-                    size=page * gpu_blocks * len(windows),
-                    layers=[f"layer{number}"],
-                    layer_stride=page * gpu_blocks,
-                    block_stride=page,
-                    offset=number * page * gpu_blocks,
-                )
-                for number in range(len(windows))
-            ]
-        kinds = KVCacheConfig(num_blocks=gpu_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
-        self.caches = kinds
+        self.caches = kinds = kv_caches(gpu_blocks, windows)
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -210,17 +211,15 @@ class MiniEngine:
         from vllm.v1.request import Request
 
         params = self.params(max_tokens=new, ignore_eos=True)
-        request = Request(
-            **_accepted(
-                Request.__init__,
-                request_id=id_,
-                prompt_token_ids=prompt,
-                sampling_params=params,
-                pooling_params=None,
-                eos_token_id=999,
-                block_hasher=self.hasher,
-                **named,
-            )
+        request = _made(
+            Request,
+            request_id=id_,
+            prompt_token_ids=prompt,
+            sampling_params=params,
+            pooling_params=None,
+            eos_token_id=999,
+            block_hasher=self.hasher,
+            **named,
         )
         self.scheduler.add_request(request)
         return request
@@ -268,21 +267,17 @@ class MiniEngine:
         over = [self.stores.popleft() for _ in range(min(stores, len(self.stores)))]
         meta = self.worker_meta(over) if over else None
         failed, self.failed = self.failed, set()
-        runner = ModelRunnerOutput(
-            **_accepted(
-                ModelRunnerOutput,
-                req_ids=ids,
-                req_id_to_index={id_: at for at, id_ in enumerate(ids)},
-                sampled_token_ids=sampled,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-                kv_connector_output=KVConnectorOutput(
-                    finished_recving=received or None,
-                    kv_connector_worker_meta=meta,
-                    invalid_block_ids=failed,
-                ),
-            )
+        runner = _made(
+            ModelRunnerOutput,
+            req_ids=ids,
+            req_id_to_index={id_: at for at, id_ in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+            kv_connector_output=KVConnectorOutput(
+                finished_recving=received or None, kv_connector_worker_meta=meta, invalid_block_ids=failed
+            ),
         )
         result = self.scheduler.update_from_output(output, runner)
         if self.drafts and not self.ahead:
@@ -294,7 +289,7 @@ class MiniEngine:
         return result
 
     def worker_meta(self, over: list[tuple[int, int]]) -> Any:
-        """What the workers tell of stores that are over."""
+        """What the workers report of stores that are over."""
         from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
 
         by: dict[int, dict[int, int]] = {}

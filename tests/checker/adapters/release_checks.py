@@ -7,6 +7,7 @@ Each scenario has the violations that were found in it, what was not checked, an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,40 +93,30 @@ def ordinary() -> dict[str, Any]:
     return {"stats": sorted(stats.data) if stats is not None else []}
 
 
-def lazily() -> dict[str, Any]:
-    """Lazy stores."""
-    traffic(fenced(gpu_blocks=48, cpu_blocks=64, budget=64, lazy=True))
-    return {}
-
-
 def preempting() -> dict[str, Any]:
     """A pool so small that requests are preempted."""
-    engine = fenced(gpu_blocks=14, cpu_blocks=64, budget=128, seqs=6)
-    traffic(engine, most=60)
+    traffic(fenced(gpu_blocks=14, cpu_blocks=64, budget=128, seqs=6), most=60)
     return {}
 
 
-def ahead() -> dict[str, Any]:
-    """Steps scheduled before the output of the one before is known."""
-    traffic(fenced(gpu_blocks=48, cpu_blocks=64, budget=64, asynchronous=True))
-    return {}
+TRAFFIC: dict[str, dict[str, Any]] = {
+    "lazily": {"lazy": True},
+    "ahead": {"asynchronous": True},
+    "drafted": {"gpu_blocks": 64, "drafts": 3},
+    "drafted_ahead": {"gpu_blocks": 64, "drafts": 2, "asynchronous": True},
+    "full_tier": {"cpu_blocks": 5},
+    "hybrid": {"gpu_blocks": 64, "cpu_blocks": 96, "windows": (None, 2 * BLOCK)},
+}
+"""Engines that are given ordinary traffic, by scenario.
+
+``ahead``: steps are scheduled before the output of the one before is known; ``drafted``: some of the drafted
+tokens are rejected; ``full_tier``: the tier is always full; ``hybrid``: one group has a window.
+"""
 
 
-def drafted() -> dict[str, Any]:
-    """Drafted tokens, some of them rejected."""
-    traffic(fenced(gpu_blocks=64, cpu_blocks=64, budget=64, drafts=3))
-    return {}
-
-
-def drafted_ahead() -> dict[str, Any]:
-    """Drafted tokens, with steps in flight."""
-    traffic(fenced(gpu_blocks=64, cpu_blocks=64, budget=64, drafts=2, asynchronous=True))
-    return {}
-
-
-def full_tier() -> dict[str, Any]:
-    """A tier that is always full."""
-    traffic(fenced(gpu_blocks=48, cpu_blocks=5, budget=64))
+def ordinary_traffic(**changed: Any) -> dict[str, Any]:
+    """Ordinary traffic through an engine with these options."""
+    traffic(fenced(**{"gpu_blocks": 48, "cpu_blocks": 64, "budget": 64} | changed))
     return {}
 
 
@@ -184,12 +176,6 @@ def resets() -> dict[str, Any]:
         engine.run()
     answers.append(bool(engine.scheduler.reset_prefix_cache()))
     return {"answers": answers}
-
-
-def hybrid() -> dict[str, Any]:
-    """A group of full attention and one with a window."""
-    traffic(fenced(gpu_blocks=64, cpu_blocks=96, budget=64, windows=(None, 2 * BLOCK)))
-    return {}
 
 
 def both(bytes_each: int = 1 << 22) -> list[dict[str, Any]]:
@@ -285,17 +271,17 @@ def misconfigured() -> dict[str, Any]:
         "itself": "FencedConnector",
         "hma": "ExampleConnector",
     }
-    for what, inner in wrong.items():
+    engines = {
+        what: functools.partial(fenced, inner, extra={"shared_storage_path": "."})
+        for what, inner in wrong.items()
+    }
+    engines["mode"] = functools.partial(fenced, extra={"kvfence_mode": "loud"})
+    for what, engine in engines.items():
+        found[what] = ""
         try:
-            fenced(inner, extra={"shared_storage_path": "."})
-            found[what] = ""
+            engine()
         except Exception as error:
             found[what] = f"{type(error).__name__}: {error}"
-    try:
-        fenced(extra={"kvfence_mode": "loud"})
-        found["mode"] = ""
-    except Exception as error:
-        found["mode"] = f"{type(error).__name__}: {error}"
     return found
 
 
@@ -395,16 +381,10 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     made.__name__: made
     for made in (
         ordinary,
-        lazily,
         preempting,
-        ahead,
-        drafted,
-        drafted_ahead,
-        full_tier,
         loads,
         failed_loads,
         resets,
-        hybrid,
         two_connectors,
         two_hits,
         own_module,
@@ -417,39 +397,21 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
         example,
         offloading,
     )
-}
-
-
-class Digest:
-    """Of all events that are judged, in their order."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._batch = Guard.batch
-
-    def __enter__(self) -> Digest:
-        batch, digest = self._batch, self._hash
-
-        def judged(guard: Guard, events: list[ev.Event]) -> None:
-            for event in events:
-                digest.update(msgspec.json.encode(packed(event)))
-            batch(guard, events)
-
-        Guard.batch = judged  # type: ignore[assignment]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Guard.batch = self._batch  # type: ignore[method-assign]
-
-    def __str__(self) -> str:
-        return self._hash.hexdigest()
+} | {name: functools.partial(ordinary_traffic, **changed) for name, changed in TRAFFIC.items()}
 
 
 def tried(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a scenario showed, with hooks of its own."""
-    with Digest() as digest:
+    """What a scenario showed with hooks of its own, and a digest of all judged events in their order."""
+    batch, digest = Guard.batch, hashlib.sha256()
+
+    def judged(guard: Guard, events: list[ev.Event]) -> None:
+        for event in events:
+            digest.update(msgspec.json.encode(packed(event)))
+        batch(guard, events)
+
+    with unittest.mock.patch.object(Guard, "batch", judged):
         found = watched(scenario)
-    return found | {"digest": str(digest), "compiled": compiled_hooks() is not None}
+    return found | {"digest": digest.hexdigest(), "compiled": compiled_hooks() is not None}
 
 
 def watched(scenario: Callable[[], dict[str, Any]]) -> dict[str, Any]:

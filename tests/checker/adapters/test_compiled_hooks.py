@@ -9,16 +9,11 @@ import types
 import weakref
 from typing import Any
 
-import fake_pool
 import pytest
+from fake_pool import ObservedPool, block_pool
 
-from kvfence.checker.adapters.vllm.hooks.engine import Engines
-from kvfence.checker.adapters.vllm.hooks.patching import Patches
-from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
 from kvfence.checker.adapters.vllm.hooks.scheduler import hook_scheduler
-from kvfence.checker.adapters.vllm.notes import compiled_hooks as compiled_module
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled, compiled_hooks, hook
-from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.judge_thread import Judge
 from kvfence.checker.adapters.vllm.stream import transfers
 
@@ -27,20 +22,24 @@ needs_compiled = pytest.mark.skipif(
 )
 
 
-class Observed:
+@pytest.fixture(autouse=True)
+def nothing_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes stay where the hooks put them."""
+    monkeypatch.setattr(Judge, "wanted", lambda _: None)
+
+
+class Observed(ObservedPool):
     """A pool whose hooks note; nothing judges the notes."""
 
-    def __init__(self, compiled: bool, monkeypatch: pytest.MonkeyPatch, count: int = 30) -> None:
-        monkeypatch.setattr(Judge, "wanted", lambda _: None)
+    def __init__(self, compiled: bool = True, count: int = 30) -> None:
         self.judge = Judge()
-        self.module = fake_pool.block_pool()
-        self.patches = Patches(Coverage(), compiled=compiled)
-        hook_pool(self.patches, self.module)
-        self.engines = Engines(lambda _: lambda _: None, "test", self.judge.note_queue)
-        self.pool = self.module.BlockPool(count)
-        self.stream = self.engines.stream_for(self.pool)
+        super().__init__(count, lambda _: lambda _: None, self.judge.note_queue, compiled=compiled)
         self.note_queue: Any = self.stream.note_queue
         self.refused = 0
+
+    @property
+    def row(self) -> Any:
+        return self.note_queue.row
 
     def noted(self) -> list[Any]:
         """The notes, with numbers in the place of blocks."""
@@ -52,6 +51,12 @@ class Observed:
             # A compiled hook does not list the hashes of blocks if none has one.
             return [] if all(each is None for each in listed) else listed
         return part if isinstance(part, int | str | type(None)) else getattr(part, "__name__", "it")
+
+
+@pytest.fixture
+def observed() -> Observed:
+    """A pool with compiled hooks."""
+    return Observed()
 
 
 def played(seen: Observed, seed: int) -> list[Any]:
@@ -92,8 +97,8 @@ def played(seen: Observed, seed: int) -> list[Any]:
 
 @needs_compiled
 @pytest.mark.parametrize("seed", range(5))
-def test_the_notes_are_those_of_the_hooks_in_python(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, plain = Observed(True, monkeypatch), Observed(False, monkeypatch)
+def test_the_notes_are_those_of_the_hooks_in_python(seed: int) -> None:
+    compiled, plain = Observed(), Observed(False)
     assert type(compiled.module.BlockPool.touch).__name__ == "Hook"
     assert type(plain.module.BlockPool.touch).__name__ == "function"
     notes = played(compiled, seed)
@@ -104,51 +109,48 @@ def test_the_notes_are_those_of_the_hooks_in_python(seed: int, monkeypatch: pyte
 
 
 @needs_compiled
-def test_a_hook_looks_like_the_method_that_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fake_pool.block_pool().BlockPool.touch
-    seen = Observed(True, monkeypatch)
-    method = seen.module.BlockPool.touch
+def test_a_hook_looks_like_the_method_that_it_stands_for(observed: Observed) -> None:
+    before = block_pool().BlockPool.touch
+    method = observed.module.BlockPool.touch
     assert (method.__name__, method.__qualname__) == (before.__name__, before.__qualname__)
     assert method.__wrapped__.__code__ == before.__code__
-    assert seen.pool.touch.__self__ is seen.pool
+    assert observed.pool.touch.__self__ is observed.pool
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        seen.pool.touch()
+        observed.pool.touch()
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        seen.pool.get_new_blocks(blocks=3)
-    seen.patches.remove()
-    assert type(seen.module.BlockPool.touch).__name__ == "function"
+        observed.pool.get_new_blocks(blocks=3)
+    observed.patches.remove()
+    assert type(observed.module.BlockPool.touch).__name__ == "function"
 
 
 @needs_compiled
-def test_what_a_hook_cannot_read_is_trouble_and_the_pool_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observed(True, monkeypatch)
-    (block,) = seen.pool.get_new_blocks(1)
+def test_what_a_hook_cannot_read_is_trouble_and_the_pool_goes_on(observed: Observed) -> None:
+    (block,) = observed.pool.get_new_blocks(1)
     del block._block_hash
-    seen.note_queue.storing = True
-    seen.pool.touch([block])
+    observed.note_queue.storing = True
+    observed.pool.touch([block])
     assert block.ref_cnt == 2
-    assert "_block_hash" in seen.stream.troubles[0]
-    seen.note_queue.stop()
-    before = len(seen.note_queue.row)
-    seen.pool.free_blocks([block])
-    assert (block.ref_cnt, len(seen.note_queue.row)) == (1, before)
+    assert "_block_hash" in observed.stream.troubles[0]
+    observed.note_queue.stop()
+    before = len(observed.row)
+    observed.pool.free_blocks([block])
+    assert (block.ref_cnt, len(observed.row)) == (1, before)
 
 
 @needs_compiled
-def test_a_pool_that_nobody_observes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observed(True, monkeypatch)
-    other = seen.module.BlockPool(9)
+def test_a_pool_that_nobody_observes_is_left_alone(observed: Observed) -> None:
+    other = observed.module.BlockPool(9)
     blocks = other.get_new_blocks(2)
     other.touch(blocks)
     other.cache_full_blocks(None, blocks, 0, 2, 16, 0)
     other.free_blocks(blocks)
     assert [block.ref_cnt for block in blocks] == [1, 1]
-    assert seen.noted() == []
+    assert observed.noted() == []
 
 
-def scheduling(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Observed]:
+def scheduling(compiled: bool) -> tuple[Any, Observed]:
     """A scheduler of sorts on an observed pool, whose hooks note."""
-    seen = Observed(compiled, monkeypatch)
+    seen = Observed(compiled)
 
     class KVCacheManager:
         def __init__(self) -> None:
@@ -216,6 +218,13 @@ def scheduling(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Ob
     return Scheduler(), seen
 
 
+def request_of(scheduler: Any, name: str) -> Any:
+    """A new request of a scheduler."""
+    made = types.SimpleNamespace(request_id=name, num_computed_tokens=0, num_tokens=40, cached=0)
+    scheduler.requests[name] = made
+    return made
+
+
 class FullAttentionManager:
     block_size = 16
 
@@ -227,8 +236,7 @@ def stepped(scheduler: Any, seen: Observed) -> list[Any]:
     """Notes of a few steps of two requests, with a refusal, drafted tokens and an exception among them."""
     manager = scheduler.kv_cache_manager
     for name in ("a", "b"):
-        request = types.SimpleNamespace(request_id=name, num_computed_tokens=0, num_tokens=40, cached=0)
-        scheduler.requests[name] = request
+        request = request_of(scheduler, name)
         manager.allocate_slots(request, 20, 0 if name == "a" else 3, num_external_computed_tokens=2)
     outputs = [scheduler.schedule({"a": 20, "b": 20}, {})]
     assert scheduler.update_from_output(outputs[0], None) == 2
@@ -244,7 +252,7 @@ def stepped(scheduler: Any, seen: Observed) -> list[Any]:
         assert seen.note_queue.kvfence_in_flight == 0
     empty = scheduler.schedule({}, {})
     assert empty.kvfence_in_flight == 0
-    assert seen.note_queue.done == len(seen.note_queue.row)
+    assert seen.note_queue.done == len(seen.row)
     manager.free(scheduler.requests["a"])
     at = {id(output): number for number, output in enumerate(outputs)}
     return [
@@ -277,16 +285,16 @@ def emitted(seen: Observed) -> list[Any]:
 
 
 @needs_compiled
-def test_steps_and_tables_are_noted_as_the_hooks_in_python_note_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, plain = (stepped(*scheduling(how, monkeypatch)) for how in (True, False))
+def test_steps_and_tables_are_noted_as_the_hooks_in_python_note_them() -> None:
+    compiled, plain = (stepped(*scheduling(how)) for how in (True, False))
     for note, other in zip(compiled, plain, strict=True):
         assert note[: len(other)] == other or (note[0] == "dispatched" and note[:3] == other[:3])
     names = {note[0] for note in compiled}
     assert {"dispatched", "processed", "settle_rejected", "table_changed", "gather"} <= names
 
 
-def test_cursors_of_a_request_that_is_preempted_are_noted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler, seen = scheduling(False, monkeypatch)
+def test_cursors_of_a_request_that_is_preempted_are_noted_anew() -> None:
+    scheduler, seen = scheduling(False)
     noted = {"a": 5, "b": 2}
     seen.stream.noted_cursors.append(noted)
     request = types.SimpleNamespace(request_id="a", num_computed_tokens=40)
@@ -297,11 +305,10 @@ def test_cursors_of_a_request_that_is_preempted_are_noted_anew(monkeypatch: pyte
 
 
 @needs_compiled
-def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler, seen = scheduling(True, monkeypatch)
+def test_notes_that_are_reported_leave_nothing_behind() -> None:
+    scheduler, seen = scheduling(True)
     manager = scheduler.kv_cache_manager
-    request = types.SimpleNamespace(request_id="a", num_computed_tokens=0, num_tokens=40, cached=0)
-    scheduler.requests["a"] = request
+    request = request_of(scheduler, "a")
 
     def life() -> None:
         request.num_computed_tokens = request.cached = 0
@@ -312,7 +319,7 @@ def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatc
         manager.free(request)
         with pytest.raises(ValueError, match="Cannot get"):
             seen.pool.get_new_blocks(1_000)
-        assert len(seen.note_queue.row.since(0)) > 8
+        assert len(seen.row.since(0)) > 8
         seen.note_queue.rows.clear()
         seen.note_queue._bind()
 
@@ -326,9 +333,9 @@ def test_notes_that_are_told_leave_nothing_behind(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_compiled
-def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observed(True, monkeypatch, count=3_000)
-    row = seen.note_queue.row
+def test_a_row_gives_back_the_notes_that_were_put_in() -> None:
+    seen = Observed(count=3_000)
+    row = seen.row
     row.append((print, "first"))
     blocks = seen.pool.get_new_blocks(2_500)  # more than a new row has room for
     row.append((print, 1 << 70, -5, True))
@@ -355,10 +362,9 @@ def test_a_row_gives_back_the_notes_that_were_put_in(monkeypatch: pytest.MonkeyP
 
 
 @needs_compiled
-def test_a_note_that_comes_while_another_is_written_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observed(True, monkeypatch)
-    row = seen.note_queue.row
-    (block,) = seen.pool.get_new_blocks(1)
+def test_a_note_that_comes_while_another_is_written_is_not_lost(observed: Observed) -> None:
+    row = observed.note_queue.row
+    (block,) = observed.pool.get_new_blocks(1)
 
     class Noting:
         """A block whose hash is made by code, which notes."""
@@ -369,23 +375,23 @@ def test_a_note_that_comes_while_another_is_written_is_not_lost(monkeypatch: pyt
         @property
         def _block_hash(self) -> None:
             row.append((print, "meanwhile"))
-            seen.note_queue.end(0, (print, "end"))
-            seen.pool.touch([block])
+            observed.note_queue.end(0, (print, "end"))
+            observed.pool.touch([block])
 
-    seen.note_queue.storing = True
-    seen.pool.touch([Noting()])
+    observed.note_queue.storing = True
+    observed.pool.touch([Noting()])
     kinds = [note[0].__name__ for note in row.since(0)]
     assert kinds[:2] == ["allocated", "touched"]
     assert kinds.count("print") == 2
     assert block.ref_cnt == 2
-    assert "a note within a note" in seen.stream.troubles[0]
+    assert "a note within a note" in observed.stream.troubles[0]
     while row.take() is not None:
         pass
 
 
 @needs_compiled
-def test_a_row_that_is_told_is_used_again_unless_it_grew_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observed(True, monkeypatch, count=40_000)
+def test_a_row_that_is_reported_is_used_again_unless_it_grew_large() -> None:
+    seen = Observed(count=40_000)
     emitted: list[int] = []
     note_queue = seen.note_queue
 
@@ -414,13 +420,10 @@ def test_a_row_that_is_told_is_used_again_unless_it_grew_large(monkeypatch: pyte
 
 
 @needs_compiled
-def test_several_engines_share_the_hooks_and_one_that_is_gone_is_let_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = Observed(True, monkeypatch)
-    pools = [seen.pool, *(seen.module.BlockPool(9) for _ in range(3))]
+def test_several_engines_share_the_hooks_and_one_that_is_gone_is_let_go(observed: Observed) -> None:
+    pools = [observed.pool, *(observed.module.BlockPool(9) for _ in range(3))]
     for pool in pools[1:]:
-        seen.engines.stream_for(pool)
+        observed.engines.stream_for(pool)
     for turn in range(3):
         for pool in pools:
             pool.get_new_blocks(1 + turn)
@@ -433,14 +436,14 @@ def test_several_engines_share_the_hooks_and_one_that_is_gone_is_let_go(
         pass
     pools[-1]._kvfence_tap.note_queue.finish()
     del pool, row, pools[1:]
-    seen.judge._note_queues.clear()
+    observed.judge._note_queues.clear()
     gc.collect()
     assert gone() is None
     for _ in range(20):  # one of them may lie where that one was
-        other = seen.module.BlockPool(9)
+        other = observed.module.BlockPool(9)
         other.get_new_blocks(1)
         other._kvfence_tap = None
-    assert [len(note[2]) for note in seen.note_queue.row.since(0)] == [1, 2, 3]
+    assert [len(note[2]) for note in observed.row.since(0)] == [1, 2, 3]
 
 
 @needs_compiled
@@ -474,7 +477,7 @@ def test_without_a_compiler_the_hooks_in_python_do_everything(monkeypatch: pytes
     compiled_hooks.cache_clear()
     try:
         assert compiled_hooks() is None
-        seen = Observed(True, monkeypatch)
+        seen = Observed()
         assert type(seen.module.BlockPool.touch).__name__ == "function"
         seen.pool.get_new_blocks(2)
         assert [note[0] for note in seen.noted()] == ["allocated"]
@@ -488,7 +491,7 @@ def test_a_method_with_other_arguments_gets_no_compiled_hook() -> None:
 
     asked = Compiled("allocate_slots", (), ("request", "num_new_computed_tokens"))
     assert hook(asked, original, original) is original
-    made = compiled_module.compiled_hooks()
+    made = compiled_hooks()
     assert made is not None
     with pytest.raises(ValueError, match="no compiled hook steal"):
         made.hook("steal", original, original, (), ())

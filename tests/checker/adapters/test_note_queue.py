@@ -29,37 +29,45 @@ class Emitted:
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+def stream() -> Emitted:
+    return Emitted()
+
+
+@pytest.fixture
+def note_queue(stream: Emitted, monkeypatch: pytest.MonkeyPatch) -> DeferredNoteQueue:
+    """The queue of ``stream``; only the test plays it."""
     monkeypatch.setattr(Judge, "wanted", lambda _: None)
-    return Judge()
+    return DeferredNoteQueue(stream, Judge())
 
 
-def test_nothing_is_judged_before_the_engine_says_that_no_call_is_under_way(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def play_all(note_queue: DeferredNoteQueue) -> None:
+    """Judge everything that is noted."""
+    note_queue.allow()
+    note_queue.play()
+
+
+def test_nothing_is_judged_before_the_engine_says_that_no_call_is_under_way(
+    stream: Emitted, note_queue: DeferredNoteQueue
+) -> None:
     note_queue.append((stream.emit, 1))
     note_queue.play()
     assert stream.emitted == []
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == [1]
 
 
-def test_a_call_begins_before_what_it_did(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def test_a_call_begins_before_what_it_did(stream: Emitted, note_queue: DeferredNoteQueue) -> None:
     note_queue.append((stream.emit, "before"))
     mark = note_queue.begin()
     note_queue.append((stream.emit, "inside"))
     note_queue.end(mark, (stream.emit, "end"))
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == ["before", "gather", "inside", "end"]
 
 
-def test_rows_are_judged_in_their_order_and_are_not_kept(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def test_rows_are_judged_in_their_order_and_are_not_kept(
+    stream: Emitted, note_queue: DeferredNoteQueue
+) -> None:
     for number in range(3 * FULL):
         note_queue.append((stream.emit, number))
         note_queue.allow()
@@ -71,9 +79,9 @@ def test_rows_are_judged_in_their_order_and_are_not_kept(judge: Judge) -> None:
     assert note_queue.row.since(0) == []
 
 
-def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_reported(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_reported(
+    stream: Emitted, note_queue: DeferredNoteQueue
+) -> None:
     for _ in range(MOST_ROWS + 1):
         note_queue.append((stream.emit, 0))
         note_queue.turn()
@@ -83,9 +91,9 @@ def test_an_engine_that_leaves_no_time_is_not_judged_further_and_that_is_reporte
     assert len(note_queue.row) == before
 
 
-def test_notes_of_a_queue_that_is_stopped_are_not_kept(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def test_notes_of_a_queue_that_is_stopped_are_not_kept(
+    stream: Emitted, note_queue: DeferredNoteQueue
+) -> None:
     note_queue.append((stream.emit, 0))
     note_queue.stop()
     note_queue.append((stream.emit, 1))
@@ -94,12 +102,11 @@ def test_notes_of_a_queue_that_is_stopped_are_not_kept(judge: Judge) -> None:
     assert note_queue.row.since(0) == []
 
 
-def test_an_exception_while_judging_is_trouble_and_the_rest_is_judged(judge: Judge) -> None:
-    stream = Emitted()
-    note_queue = DeferredNoteQueue(stream, judge)
+def test_an_exception_while_judging_is_trouble_and_the_rest_is_judged(
+    stream: Emitted, note_queue: DeferredNoteQueue
+) -> None:
     note_queue.append((types.SimpleNamespace, 1, 2, 3))
     note_queue.append((stream.emit, "after"))
-    note_queue.allow()
-    note_queue.play()
+    play_all(note_queue)
     assert stream.emitted == ["after"]
     assert len(stream.troubles) == 1

@@ -7,13 +7,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import fake_pool
 import pytest
+from fake_pool import ObservedPool
 
-from kvfence.checker.adapters.vllm.hooks.engine import Engines
-from kvfence.checker.adapters.vllm.hooks.patching import Patches
-from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
-from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.ledger.guard.guard import Guard
 from kvfence.checker.ledger.kernels.kernels import kernels
 from kvfence.checker.ledger.state.violation import InvariantViolation
@@ -45,13 +41,10 @@ def files_crossed(call: Any) -> list[str]:
 @pytest.fixture
 def pool() -> Any:
     """A pool under observation whose engine has begun, judged in mode ``raise``."""
-    module = fake_pool.block_pool()
-    hook_pool(Patches(Coverage()), module)
-    engines = Engines(lambda header: Guard("raise", header), "test")
-    pool = module.BlockPool(9)
-    stream = engines.stream_for(pool)
+    observed = ObservedPool(9, lambda header: Guard("raise", header))
+    stream = observed.stream
     stream.sink = stream.open_sink(stream.header())
-    return pool
+    return observed.pool
 
 
 def test_new_blocks_cross_at_most_six_files(pool: Any) -> None:

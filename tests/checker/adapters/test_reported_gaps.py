@@ -20,7 +20,7 @@ def test_tokens_of_steps_under_way_are_not_confirmed(computed: int, in_flight: i
     assert EngineStream.confirmed(stream, state, computed) == emitted
 
 
-def test_how_much_is_free_is_told_when_the_last_transfer_holds_its_slots() -> None:
+def test_how_much_is_free_is_reported_when_the_last_transfer_holds_its_slots() -> None:
     emitted: list[tuple[str, int]] = []
     events: list[Any] = []
     tier: Any = SimpleNamespace(
@@ -44,7 +44,7 @@ def test_how_much_is_free_is_told_when_the_last_transfer_holds_its_slots() -> No
         (None, None, []),
     ],
 )
-def test_a_hash_is_told_when_it_changes(was: int | None, now: int | None, emitted: list[Any]) -> None:
+def test_a_hash_is_reported_when_it_changes(was: int | None, now: int | None, emitted: list[Any]) -> None:
     note_queue: list[Any] = []
     block = SimpleNamespace(block_id=3, _block_hash=was)
 

@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import fake_offloading as fake
 import pytest
+import worker_lab
+from fake_offloading import blocks, chunks
+from worker_lab import Event, Tensor, group, scheduled
 
 from kvfence.checker.adapters.vllm.hooks.offloading import hook_offloading, within_chunks
-from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.hooks.worker import STEP, Workers
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
 from kvfence.checker.adapters.vllm.worker.observed_cuda import OBSERVED
-from kvfence.checker.order.races import OrderChecker, Race
 
-blocks, chunks, Event, Tensor = fake.blocks, fake.chunks, fake.Event, fake.Tensor
 UNJUDGED = "Connector: the order of its streams is not judged"
 
 
-def group(kind: str = "FullAttentionSpec", host: bool = False) -> Any:
-    spec = type(kind, (), {"block_size": 4})()
-    return types.SimpleNamespace(kv_cache_spec=spec, host_resident=host)
-
-
-class Lab:
-    """A worker side under observation, and the scheduler that tells it what to do."""
+class Lab(worker_lab.Lab):
+    """A worker side under observation, and the scheduler whose steps it takes."""
 
     def __init__(self, modules: dict[str, Any]) -> None:
-        self.modules = modules
-        self.races: list[Race] = []
-        self.emitted: list[Any] = []
-        self.workers = Workers("test", on_race=self.races.append, order_sink=self.emitted.append)
+        super().__init__(modules)
         self.workers.patches.append(hook_offloading(self.workers))
-        self.groups = [group()]
+        self.copies = modules[fake.COPIES]
+        self.handler = self.copies.SingleDirectionOffloadingHandler
         self.side: Any = None
-        self.before: Any = None
-
-    @property
-    def copies(self) -> Any:
-        return self.modules[fake.COPIES]
-
-    @property
-    def handler(self) -> Any:
-        return self.copies.SingleDirectionOffloadingHandler
 
     def start(
         self, caches: Any = None, *, spec: str = "CPUOffloadingSpec", copies: str = "CPUOffloadingWorker"
     ) -> Any:
-        config = types.SimpleNamespace(
-            parallel_config=types.SimpleNamespace(), scheduler_config=types.SimpleNamespace()
-        )
         kind = self.modules[fake.CONNECTOR].OffloadingConnectorWorker
-        groups = types.SimpleNamespace(kv_cache_groups=self.groups)
-        self.side = kind(type(spec, (), {"copies": copies})(), config, groups)
+        made = type(spec, (), {"copies": copies})()
+        self.side = kind(made, worker_lab.vllm_config(), self.kv_cache_config)
         self.side.register_kv_caches(caches or {"layer": Tensor(1 << 20)})
         return self.side
 
@@ -64,55 +44,40 @@ class Lab:
         self,
         work: dict[str, list[int]],
         *,
-        stores: list[Any] | None = None,
-        loads: list[Any] | None = None,
+        stores: Any = (),
+        loads: Any = (),
         flush: tuple[int, ...] = (),
-        in_flight: int = 0,
-        ended: tuple[str, ...] = (),
         loads_last: bool = False,
         early: bool = True,
+        **named: Any,
     ) -> None:
         """A step that computes all tokens of new requests in these blocks.
 
-        ``early``: whether the process around the worker tells of it; ``loads_last``: as newer model runners
+        ``early``: whether the process around the worker reports it; ``loads_last``: as newer model runners
         do, loads come after its kernels.
         """
-        meta = types.SimpleNamespace(stores=stores or [], loads=loads or [], flush=flush)
-        output = types.SimpleNamespace(
-            finished_req_ids=set(ended),
-            num_scheduled_tokens={name: 4 * len(ids) for name, ids in work.items()},
-            scheduled_new_reqs=[
-                types.SimpleNamespace(req_id=name, block_ids=(ids,), num_computed_tokens=0)
-                for name, ids in work.items()
-            ],
-            scheduled_cached_reqs=types.SimpleNamespace(
-                req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set()
-            ),
-            kv_connector_metadata=meta,
-        )
-        setattr(output, IN_FLIGHT, in_flight)
+        side = self.side or self.start()
+        meta = types.SimpleNamespace(stores=stores, loads=loads, flush=flush)
+        counts = {name: 4 * len(ids) for name, ids in work.items()}
+        output = scheduled([(name, (ids,), 0) for name, ids in work.items()], **named, **counts)
+        output.kv_connector_metadata = meta
         if early:
             STEP.begin(output)
-        self.side.handle_preemptions(kv_connector_metadata=meta)
+        side.handle_preemptions(kv_connector_metadata=meta)
         STEP.begin(output)
         STEP.launched = loads_last
-        self.side.start_kv_transfers(meta)
-        self.side.prepare_store_kv(meta)
-        self.side.get_finished(set())
-
-    @property
-    def replayed(self) -> list[Race]:
-        """The races that the race checker finds in what the order sink was told."""
-        checker = OrderChecker(self.emitted[0])
-        checker.apply_all(self.emitted[1:])
-        return checker.races
+        side.start_kv_transfers(meta)
+        side.prepare_store_kv(meta)
+        side.get_finished(set())
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    modules = fake.package()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return worker_lab.put_in(monkeypatch, fake.package())
+
+
+@pytest.fixture
+def lab(modules: dict[str, Any]) -> Iterator[Lab]:
     made = Lab(modules)
     yield made
     made.workers.remove()
@@ -124,39 +89,27 @@ STORE = (0, blocks([1, 2]), chunks([5, 6]))
 
 
 def test_a_store_that_waits_for_the_steps_is_silent(lab: Lab) -> None:
-    lab.start()
     lab.step({"a": [1, 2]}, stores=[STORE])
     lab.step({"b": [3]}, in_flight=1)
-    assert not lab.races
-    assert not lab.replayed
-    assert not lab.workers.unchecked
-    assert lab.workers.accesses > 6
+    lab.assert_silent(6)
 
 
-def test_a_store_that_does_not_wait_for_a_step_in_flight_is_told_with_both_accesses(lab: Lab) -> None:
+def test_a_store_that_does_not_wait_for_a_step_in_flight_is_reported_with_both_accesses(lab: Lab) -> None:
     lab.handler.waits = False
-    lab.start()
     lab.step({"a": [1, 2]}, stores=[STORE])
     lab.step({"b": [3]}, in_flight=1)
-    (race,) = lab.races
-    assert (race.invariant, race.region, race.slots) == ("STORE-READY", "gpu", (1, 2))
-    assert (race.first.name, race.first.by) == ("step", "step 1")
-    assert (race.second.name, race.second.by) == ("store", "store 0")
-    assert "make stream 1 (store) wait for the event" in race.missing
-    assert [each.invariant for each in lab.replayed] == ["STORE-READY"]
+    lab.assert_early_store()
 
 
 def test_it_need_not_wait_for_a_step_that_is_over(lab: Lab) -> None:
     lab.handler.waits = False
-    lab.start()
     lab.step({"a": [1, 2]}, stores=[STORE])
     lab.step({"b": [3]})
     assert not lab.races
 
 
-def test_a_load_over_blocks_that_a_step_in_flight_reads_is_told(lab: Lab) -> None:
+def test_a_load_over_blocks_that_a_step_in_flight_reads_is_reported(lab: Lab) -> None:
     lab.handler.waits = False
-    lab.start()
     lab.step({"a": [1, 2]})
     lab.step({}, loads=[(7, chunks([5]), blocks([2]))], in_flight=1, ended=("a",))
     assert {(race.invariant, race.second.by) for race in lab.races} == {("LOAD-ORDER", "load 7")}
@@ -164,14 +117,12 @@ def test_a_load_over_blocks_that_a_step_in_flight_reads_is_told(lab: Lab) -> Non
 
 def test_loads_that_come_after_the_kernels_of_their_step_are_ordered_after_them(lab: Lab) -> None:
     lab.handler.waits = False
-    lab.start()
     lab.step({"a": [1, 2]}, loads=[(7, chunks([5]), blocks([2]))], loads_last=True)
     assert {(race.first.by, race.second.by) for race in lab.races} == {("step 1", "load 7")}
 
 
-def test_a_step_that_reads_before_its_load_is_over_is_told(lab: Lab) -> None:
+def test_a_step_that_reads_before_its_load_is_over_is_reported(lab: Lab) -> None:
     Event.over = False
-    lab.start()
     lab.step({}, loads=[(0, chunks([5]), blocks([3]))])
     lab.step({"a": [3, 4]})
     assert "USE-READY" in {race.invariant for race in lab.races}
@@ -179,7 +130,6 @@ def test_a_step_that_reads_before_its_load_is_over_is_told(lab: Lab) -> None:
 
 def test_a_load_that_was_waited_for_on_the_host_may_be_read(lab: Lab) -> None:
     Event.over = False
-    lab.start()
     lab.step({}, loads=[(0, chunks([5]), blocks([3]))])
     lab.step({"a": [3, 4]}, flush=(0,))
     assert not lab.races
@@ -218,7 +168,6 @@ def test_blocks_begin_where_their_first_one_is_within_its_chunk(
 
 
 def test_a_transfer_of_blocks_that_do_not_match_leaves_the_worker_unjudged(lab: Lab) -> None:
-    lab.start()
     lab.step({"a": [1, 2]}, stores=[(0, blocks([1, 2]), chunks([5]))])
     lab.step({})
     assert "a transfer is of 2 blocks of the GPU, but of 1 of the tier" in lab.workers.unchecked[0]
@@ -252,15 +201,12 @@ def test_a_kernel_that_copies_reads_in_the_order_of_its_stream(lab: Lab) -> None
 
 
 def test_a_step_that_the_process_around_does_not_tell_of_is_known_from_the_model_runner(lab: Lab) -> None:
-    lab.start()
     lab.step({"a": [1, 2]}, stores=[STORE], early=False)
     lab.step({"b": [3]}, early=False)
-    assert not lab.races
-    assert not lab.workers.unchecked
-    assert lab.workers.accesses > 6
+    lab.assert_silent(6)
 
 
-def test_steps_that_nobody_tells_leave_the_worker_unjudged(lab: Lab) -> None:
+def test_steps_that_nothing_reports_leave_the_worker_unjudged(lab: Lab) -> None:
     side = lab.start()
     side.start_kv_transfers(types.SimpleNamespace(loads=[]))
     assert "the scheduler's output did not come" in lab.workers.unchecked[0]
@@ -299,7 +245,7 @@ def test_connectors_that_see_the_caches_differently_are_not_judged(lab: Lab) -> 
     assert "has 32 blocks for a connector, 16 for another" in lab.workers.unchecked[0]
 
 
-def test_nothing_is_told_when_nobody_observes_and_all_names_are_put_back(lab: Lab) -> None:
+def test_nothing_is_reported_when_nobody_observes_and_all_names_are_put_back(lab: Lab) -> None:
     lab.start()
     assert OBSERVED in vars(lab.copies.torch)
     assert issubclass(lab.copies.torch.Event, Event)
@@ -316,92 +262,68 @@ def test_a_connector_under_observation_is_judged(lab: Lab) -> None:
     assert unseen_orders(fake.Connector(lab.start())) == []
 
 
+def other_transfer(self: Any, job_id: int, transfer_spec: Any) -> bool:
+    """Transfers are asked for in another way."""
+    del self, job_id, transfer_spec
+    return True
+
+
+NO_METHOD = "this release has no such method"
+OTHER_PARAMETERS = "its parameters are job_id, transfer_spec, not job_id, src_spec, dst_spec"
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "emitted"),
+    ("owner", "name", "instead", "why"),
     [
-        (fake.CONNECTOR, "OffloadingConnectorWorker.handle_preemptions", "this release has no such method"),
-        (fake.CONNECTOR, "OffloadingConnectorWorker.get_finished", "this release has no such method"),
-        (fake.COPIES, "SingleDirectionOffloadingHandler.transfer_async", "this release has no such method"),
-        (fake.COPIES, "SingleDirectionOffloadingHandler", "has no attribute"),
-        (fake.COPIES, "current_platform", "does not use current_platform"),
+        (fake.CONNECTOR, "OffloadingConnectorWorker.handle_preemptions", None, NO_METHOD),
+        (fake.CONNECTOR, "OffloadingConnectorWorker.get_finished", None, NO_METHOD),
+        (fake.COPIES, "SingleDirectionOffloadingHandler.transfer_async", None, NO_METHOD),
+        (fake.COPIES, "SingleDirectionOffloadingHandler.transfer_async", other_transfer, OTHER_PARAMETERS),
+        (fake.COPIES, "SingleDirectionOffloadingHandler", None, "has no attribute"),
+        (fake.COPIES, "current_platform", None, "does not use current_platform"),
+        (fake.CONNECTOR, "OffloadingConnectorWorker", None, ""),
     ],
 )
-def test_a_release_that_lacks_what_is_hooked_is_told_and_left_alone(
-    monkeypatch: pytest.MonkeyPatch, owner: str, name: str, emitted: str
+def test_a_release_that_lacks_what_is_hooked_is_reported_and_left_alone(
+    modules: dict[str, Any], owner: str, name: str, instead: Any, why: str
 ) -> None:
-    modules = fake.package()
+    side = modules[fake.CONNECTOR].OffloadingConnectorWorker
     outer, _, inner = name.partition(".")
-    if inner:
-        delattr(getattr(modules[owner], outer), inner)
-    else:
-        delattr(modules[owner], outer)
-    for module_name, module in modules.items():
-        monkeypatch.setitem(sys.modules, module_name, module)
+    changed = getattr(modules[owner], outer) if inner else modules[owner]
+    delattr(changed, inner or outer)
+    if instead is not None:
+        setattr(changed, inner, instead)
     workers = Workers("test", on_race=lambda _: None)
     workers.patches.append(hook_offloading(workers))
-    side = modules[fake.CONNECTOR].OffloadingConnectorWorker
-    (line,) = unseen_orders(fake.Connector(side(None, None, None)))
-    assert line.startswith(f"{UNJUDGED}: ")
-    assert emitted in line
+    (line,) = unseen_orders(fake.Connector(side(None, None, None) if why else object()))
+    assert line.startswith(f"{UNJUDGED}: ") if why else line == UNJUDGED
+    assert why in line
     assert not hasattr(side.prepare_store_kv, "__wrapped__")
     workers.remove()
 
 
-def test_a_release_whose_transfers_are_asked_for_in_another_way_is_told(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("group_of_other", "start", "why"),
+    [
+        (
+            (),
+            {"spec": "TieringOffloadingSpec"},
+            "what TieringOffloadingSpec does with host memory beside its copies",
+        ),
+        (
+            (),
+            {"copies": "RemoteOffloadingWorker"},
+            "copies are made by RemoteOffloadingWorker, which is not known",
+        ),
+        ((group(host=True),), {}, "group 1 lies in host memory"),
+        ((group("MambaSpec"),), {}, "which blocks of group 1 (MambaSpec) a step writes is not known"),
+    ],
+    ids=["tiers", "other copies", "in host memory", "unknown group"],
+)
+def test_what_is_not_judged_is_reported(
+    lab: Lab, group_of_other: tuple[Any, ...], start: dict[str, str], why: str
 ) -> None:
-    modules = fake.package()
-
-    def transfer_async(self: Any, job_id: int, transfer_spec: Any) -> bool:
-        del self, job_id, transfer_spec
-        return True
-
-    modules[fake.COPIES].SingleDirectionOffloadingHandler.transfer_async = transfer_async
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    workers = Workers("test", on_race=lambda _: None)
-    workers.patches.append(hook_offloading(workers))
-    side = modules[fake.CONNECTOR].OffloadingConnectorWorker
-    (line,) = unseen_orders(fake.Connector(side(None, None, None)))
-    assert "its parameters are job_id, transfer_spec, not job_id, src_spec, dst_spec" in line
-    workers.remove()
-
-
-def test_a_release_without_its_modules_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = fake.package()
-    del modules[fake.CONNECTOR].OffloadingConnectorWorker
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    workers = Workers("test")
-    workers.patches.append(hook_offloading(workers))
-    assert unseen_orders(fake.Connector(object())) == [UNJUDGED]
-    workers.remove()
-
-
-def _tiers(lab: Lab) -> str:
-    lab.start(spec="TieringOffloadingSpec")
-    return "what TieringOffloadingSpec does with host memory beside its copies"
-
-
-def _other_copies(lab: Lab) -> str:
-    lab.start(copies="RemoteOffloadingWorker")
-    return "copies are made by RemoteOffloadingWorker, which is not known"
-
-
-def _in_host_memory(lab: Lab) -> str:
-    lab.groups.append(group(host=True))
-    lab.start()
-    return "group 1 lies in host memory"
-
-
-def _unknown_group(lab: Lab) -> str:
-    lab.groups.append(group("MambaSpec"))
-    lab.start()
-    return "which blocks of group 1 (MambaSpec) a step writes is not known"
-
-
-@pytest.mark.parametrize("case", [_tiers, _other_copies, _in_host_memory, _unknown_group])
-def test_what_is_not_judged_is_said(lab: Lab, case: Callable[[Lab], str]) -> None:
-    emitted = case(lab)
+    lab.groups += group_of_other
+    lab.start(**start)
     (line,) = lab.workers.unchecked
-    assert emitted in line
+    assert why in line

@@ -59,7 +59,7 @@ TIER = "OffloadingConnector: not checked: its own tier is not judged: lookups, t
 
 
 @functools.lru_cache(maxsize=32)
-def told_by(script: str, version: str, compiled: bool = True) -> dict[str, Any]:
+def result_of(script: str, version: str, compiled: bool = True) -> dict[str, Any]:
     """What a script prints on a release; ``compiled``: with the compiled hooks."""
     try:
         release = fetch(version)
@@ -89,6 +89,19 @@ def told_by(script: str, version: str, compiled: bool = True) -> dict[str, Any]:
     pytest.fail(f"{script} on vLLM {version} did not come to an end: {done.stderr[-2000:]}")
 
 
+def assert_known(found: dict[str, Any], version: str) -> None:
+    """A scenario came to its end, and showed nothing but what is known of the release."""
+    assert "failed" not in found, found["failed"]
+    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+
+
+def assert_busy(found: dict[str, Any]) -> None:
+    """Enough happened on a worker side for silence to mean something."""
+    assert found["events"] > 50
+    assert found["counts"]["stores"]
+    assert found["counts"]["loads"]
+
+
 @pytest.fixture(params=RELEASES)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -96,12 +109,12 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def emitted(version: str) -> dict[str, Any]:
-    return told_by("release_checks.py", version)
+    return result_of("release_checks.py", version)
 
 
 @pytest.fixture
 def workers(version: str) -> dict[str, Any]:
-    return told_by("worker_checks.py", version)
+    return result_of("worker_checks.py", version)
 
 
 @pytest.mark.parametrize("scenario", TRAFFIC)
@@ -109,8 +122,7 @@ def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
     version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
     found = emitted[scenario]
-    assert "failed" not in found, found["failed"]
-    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert_known(found, version)
     assert found["not_checked"] == []
     assert not found["undetermined"]
     assert found["events"] > 50
@@ -118,9 +130,9 @@ def test_traffic_shows_what_is_known_of_the_release_and_nothing_else(
 
 @pytest.mark.parametrize("release", ["0.19.1", "0.28.0", "0.33.0"])
 @pytest.mark.parametrize("scenario", TRAFFIC)
-def test_compiled_hooks_tell_the_events_that_the_hooks_in_python_tell(release: str, scenario: str) -> None:
-    found = told_by("release_checks.py", release)[scenario]
-    plain = told_by("release_checks.py", release, compiled=False)[scenario]
+def test_compiled_hooks_emit_the_events_that_the_hooks_in_python_emit(release: str, scenario: str) -> None:
+    found = result_of("release_checks.py", release)[scenario]
+    plain = result_of("release_checks.py", release, compiled=False)[scenario]
     if not found["compiled"]:
         pytest.skip("no compiled hooks: there is no C compiler, or no header files of Python")
     assert not plain["compiled"]
@@ -133,8 +145,7 @@ def test_two_connectors_are_judged_where_vllm_tells_them_of_the_pool(
     version: str, emitted: dict[str, Any], scenario: str
 ) -> None:
     found = emitted[scenario]
-    assert "failed" not in found, found["failed"]
-    assert set(found["violations"]) <= KNOWN[version], found["faults"]
+    assert_known(found, version)
     assert found["not_checked"] == ([UNBOUND] if version in ("0.19.1", "0.21.0") else [])
     assert bool(found["undetermined"]) == bool(found["not_checked"])
 
@@ -241,12 +252,10 @@ def test_hooks_find_the_races_that_the_virtual_device_has(workers: dict[str, Any
     assert found["coverage"] == {}
     assert found["online"] == found["told"]
     assert sorted({invariant for invariant, _, _ in found["online"]}) == found["device"]
-    assert found["events"] > 50
-    assert found["counts"]["stores"]
-    assert found["counts"]["loads"]
+    assert_busy(found)
 
 
-def test_a_store_that_does_not_wait_for_its_step_is_told_and_its_sound_twin_is_not(
+def test_a_store_that_does_not_wait_for_its_step_is_reported_and_its_sound_twin_is_not(
     version: str, workers: dict[str, Any]
 ) -> None:
     assert workers["no wait"]["online"] == [["STORE-READY", "step", "store"]]
@@ -259,20 +268,18 @@ def test_a_store_that_does_not_wait_for_its_step_is_told_and_its_sound_twin_is_n
 @pytest.mark.parametrize("release", OFFLOADED)
 @pytest.mark.parametrize("scenario", SOUND)
 def test_the_worker_side_of_offloading_connector_is_judged_and_silent(release: str, scenario: str) -> None:
-    found = told_by("worker_checks.py", release)[scenario]
+    found = result_of("worker_checks.py", release)[scenario]
     assert found["refused"] == ""
     assert found["unchecked"] == []
     assert found["online"] == found["told"] == found["device"] == found["content"] == []
-    assert found["events"] > 50
-    assert found["counts"]["stores"]
-    assert found["counts"]["loads"]
+    assert_busy(found)
 
 
 @pytest.mark.parametrize("release", OFFLOADED)
-def test_a_store_of_offloading_connector_that_does_not_wait_for_a_step_in_flight_is_told(
+def test_a_store_of_offloading_connector_that_does_not_wait_for_a_step_in_flight_is_reported(
     release: str,
 ) -> None:
-    found = told_by("worker_checks.py", release)["offloading no wait"]
+    found = result_of("worker_checks.py", release)["offloading no wait"]
     assert found["online"] == found["told"] == [["STORE-READY", "step", "store"]]
     assert found["device"] == ["STORE-READY"]
     assert "no path from the write of kernel 'step'" in found["first"]
@@ -280,9 +287,9 @@ def test_a_store_of_offloading_connector_that_does_not_wait_for_a_step_in_flight
 
 
 @pytest.mark.parametrize("release", OFFLOADED)
-def test_what_one_of_two_connectors_does_to_the_other_is_told(release: str) -> None:
+def test_what_one_of_two_connectors_does_to_the_other_is_reported(release: str) -> None:
     """Up to 0.32.0 a connector may load into blocks that the other one still stores."""
-    found = told_by("worker_checks.py", release)["offloading crowded"]
+    found = result_of("worker_checks.py", release)["offloading crowded"]
     wrong = [] if release == "0.33.0" else [["FREEZE", "store", "load"]]
     assert found["online"] == found["told"] == wrong
     assert found["device"] == sorted({invariant for invariant, _, _ in wrong})
@@ -292,4 +299,4 @@ def test_what_one_of_two_connectors_does_to_the_other_is_told(release: str) -> N
 
 @pytest.mark.parametrize("release", sorted(set(RELEASES) - set(OFFLOADED)))
 def test_offloading_connector_of_releases_in_which_it_is_built_otherwise_is_not_driven(release: str) -> None:
-    assert told_by("worker_checks.py", release)["offloading"]["refused"]
+    assert result_of("worker_checks.py", release)["offloading"]["refused"]

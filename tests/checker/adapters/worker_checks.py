@@ -3,8 +3,8 @@
     python worker_checks.py
 
 Prints one JSON object: by scenario, the races that the hooks found while it ran (``online``), those that the
-race checker finds in what they told (``told``), those of the virtual device itself (``device``), and what was
-not checked.
+race checker finds in what they emitted (``told``), those of the virtual device itself (``device``), and
+what was not checked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from typing import Any
+from unittest import mock
 
 from kvfence.checker.adapters.vllm.hooks.instrument import instrument
 from kvfence.checker.audit.cases.case import Case, Hold, Reset, Setup, Step, Submit
@@ -92,7 +93,7 @@ def tried(rig: Rig, setup: Setup, connector: str = SIMPLE, case: Case | None = N
 
 
 def without_waiting() -> Any:
-    """Stores are launched without anything to wait for; gives back how it was."""
+    """Stores are launched without anything to wait for, as long as this is entered."""
     from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
 
     original = DmaCopyBackend.launch_copy
@@ -103,12 +104,11 @@ def without_waiting() -> Any:
     ) -> Any:
         return original(self, src_blocks, dst_blocks, is_store, event_idx, events_list)
 
-    DmaCopyBackend.launch_copy = launch_copy
-    return original
+    return mock.patch.object(DmaCopyBackend, "launch_copy", launch_copy)
 
 
 def offloading_without_waiting() -> Any:
-    """Transfers wait for an empty stream instead of the one of the steps; gives back how it was."""
+    """Transfers wait for an empty stream instead of the one of the steps, as long as this is entered."""
     from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler as Handler
 
     from kvfence.checker.adapters.vllm.worker.observed_cuda import stream_class
@@ -126,8 +126,7 @@ def offloading_without_waiting() -> Any:
         finally:
             observed.wait_stream, VirtualStream.wait_stream = emitted, waiting
 
-    Handler.transfer_async = transfer_async
-    return original
+    return mock.patch.object(Handler, "transfer_async", transfer_async)
 
 
 def offloading(rig: Rig) -> dict[str, Any]:
@@ -141,12 +140,9 @@ def offloading(rig: Rig) -> dict[str, Any]:
     }
     if found["offloading"]["refused"]:
         return found
-    from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler as Handler
-
-    original = offloading_without_waiting()
-    found["offloading no wait"] = tried(rig, AHEAD, OFFLOADING)
-    found["offloading no wait in step"] = tried(rig, SETUP, OFFLOADING)
-    Handler.transfer_async = original
+    with offloading_without_waiting():
+        found["offloading no wait"] = tried(rig, AHEAD, OFFLOADING)
+        found["offloading no wait in step"] = tried(rig, SETUP, OFFLOADING)
     found["offloading again"] = tried(rig, AHEAD, OFFLOADING)
     return found
 
@@ -160,11 +156,8 @@ def main() -> None:
         "disk": tried(rig, DISK),
         "twice": tried(rig, TWICE),
     }
-    from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
-
-    original = without_waiting()
-    found["no wait"] = tried(rig, AHEAD)
-    DmaCopyBackend.launch_copy = original
+    with without_waiting():
+        found["no wait"] = tried(rig, AHEAD)
     found["again"] = tried(rig, AHEAD)
     found |= offloading(rig)
     print("RESULT " + json.dumps(found))

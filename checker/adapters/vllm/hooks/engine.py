@@ -140,11 +140,8 @@ def _bound(manager: Any) -> bool:
 
 def busy(stream: EngineStream) -> bool:
     """Whether transfers are under way."""
-    for ref in stream.connectors:
-        connector = ref()
-        if connector is not None and (connector.has_pending_stores() or connector._reqs_to_load):
-            return True
-    return False
+    alive = [connector for ref in stream.connectors if (connector := ref()) is not None]
+    return any(connector.has_pending_stores() or connector._reqs_to_load for connector in alive)
 
 
 def tables_groups(manager: Any, config: Any = None) -> tuple[ev.Group, ...]:

@@ -12,11 +12,7 @@ from kvfence.checker.adapters.vllm.hooks.patching import Patches
 from kvfence.checker.adapters.vllm.hooks.pool import hook_pool
 from kvfence.checker.adapters.vllm.hooks.scheduler import hook_scheduler
 from kvfence.checker.adapters.vllm.hooks.simple import hook_simple
-from kvfence.checker.adapters.vllm.hooks.worker import (
-    Workers,
-    hook_steps,
-    hook_worker,
-)
+from kvfence.checker.adapters.vllm.hooks.worker import Workers, hook_steps, hook_worker
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue
 from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, Sink
@@ -30,35 +26,28 @@ class Instrumentation:
 
     def __init__(self, patches: Patches, engines: Engines, workers: Workers) -> None:
         self._patches = patches
-        self._engines = engines
+        self.engines = engines
+        """The engines under observation."""
         self.workers = workers
-
-    @property
-    def coverage(self) -> Coverage:
+        self.coverage = patches.coverage
         """By name of the hook: ``checked``, or ``not checked: `` and why."""
-        return self._patches.coverage
 
     @property
     def undetermined(self) -> bool:
         """Whether something that a verdict needs was not observed, or could not be followed."""
         if self.coverage.undetermined or self.workers.unchecked:
             return True
-        return any(stream.trouble_count for stream in self._engines.streams)
-
-    @property
-    def engines(self) -> Engines:
-        """The engines under observation."""
-        return self._engines
+        return any(stream.trouble_count for stream in self.engines.streams)
 
     def close(self) -> None:
         """Emit of each engine that is at rest that it is: nothing may be held."""
-        self._engines.quiesce()
+        self.engines.quiesce()
 
     def remove(self) -> None:
         """Take all hooks out again."""
-        self._engines.on = False
+        self.engines.on = False
         self.workers.remove()
-        for stream in self._engines.streams:
+        for stream in self.engines.streams:
             stream.note_queue.append((stream.emit_repeats,))
             stream.note_queue.finish()
             stream.off = True
@@ -104,15 +93,15 @@ def instrument(
     engines.not_seen = coverage.unseen
     workers = Workers(f"vllm {release}", on_race=on_race, order_sink=order_sink, not_checked=not_checked)
     try:
-        pool = _module(coverage, "vllm.v1.core.block_pool", "BlockPool")
+        pool = coverage.module_with("vllm.v1.core.block_pool", "BlockPool")
         if pool is not None:
             hook_pool(patches, pool)
-        scheduler = _module(coverage, "vllm.v1.core.sched.scheduler", "Scheduler")
-        tables = _module(coverage, "vllm.v1.core.kv_cache_manager", "KVCacheManager")
+        scheduler = coverage.module_with("vllm.v1.core.sched.scheduler", "Scheduler")
+        tables = coverage.module_with("vllm.v1.core.kv_cache_manager", "KVCacheManager")
         if scheduler is not None and tables is not None:
             hook_scheduler(patches, scheduler, tables, engines)
-        simple = _module(coverage, "vllm.v1.simple_kv_offload.manager", "SimpleCPUOffloadScheduler")
-        coordinator = _module(coverage, "vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator")
+        simple = coverage.module_with("vllm.v1.simple_kv_offload.manager", "SimpleCPUOffloadScheduler")
+        coordinator = coverage.module_with("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator")
         if simple is not None and coordinator is not None:
             hook_simple(patches, simple, coordinator, engines)
         if on_race is not None or order_sink is not None:
@@ -123,15 +112,3 @@ def instrument(
         patches.remove()
         raise
     return Instrumentation(patches, engines, workers)
-
-
-def _module(coverage: Coverage, name: str, kind: str) -> Any:
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        coverage.missing(kind, f"{name} cannot be imported: {error}")
-        return None
-    if not hasattr(module, kind):
-        coverage.missing(kind, f"{name} has no {kind}")
-        return None
-    return module

@@ -13,18 +13,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.hooks.worker import (
     ORDER,
     Workers,
+    carefully,
     order_of,
+    registers,
     step_arrived,
     steps_in_flight,
     within,
 )
 from kvfence.checker.adapters.vllm.notes.hook_coverage import CHECKED, Coverage
 from kvfence.checker.adapters.vllm.stream.known_parts import GAPS
-from kvfence.checker.adapters.vllm.worker.observed_cuda import active_worker, here, on_behalf_of
+from kvfence.checker.adapters.vllm.worker.observed_cuda import active_worker, here
 from kvfence.checker.adapters.vllm.worker.worker_order import WorkerOrder
 from kvfence.checker.adapters.vllm.worker.worker_tables import NULL, Slots, group_kinds, widened_by
 from kvfence.spec import order as od
@@ -66,20 +68,7 @@ def hook_offloading(workers: Workers) -> Patches:
 
 
 def _put_in(patches: Patches, workers: Workers, side: Any, module: Any, handler: Any) -> None:
-    def register(original: Method) -> Method:
-        def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
-            if not workers.on:
-                return original(self, kv_caches, *args, **named)
-            order = workers.new(kv_caches)
-            before = order.memories
-            _carefully(order, _prepare, self, order, workers, module)
-            with on_behalf_of(order):
-                result = original(self, kv_caches, *args, **named)
-            _carefully(order, _registered, self, order, before)
-            return result
-
-        return register_kv_caches
-
+    register = registers(workers, lambda self, order: _prepare(self, order, workers, module), _registered)
     patches.wrap(side, "register_kv_caches", register, parameters=("kv_caches",))
     # Up to 0.28.0 a model may have one tensor for all layers.
     patches.wrap(side, "register_cross_layers_kv_cache", register, absent_is_fine=True)
@@ -91,13 +80,6 @@ def _put_in(patches: Patches, workers: Workers, side: Any, module: Any, handler:
     made = ("gpu_tensors", "cpu_tensors", "blocks_per_chunk", "layer_refs_per_group", "gpu_to_cpu")
     patches.wrap(handler, "__init__", _handler_made, parameters=made)
     patches.wrap(handler, "transfer_async", _transfer, parameters=("job_id", "src_spec", "dst_spec"))
-
-
-def _carefully(order: WorkerOrder, function: Callable[..., None], *args: Any) -> None:
-    try:
-        function(*args)
-    except Exception as error:
-        order.lose(f"{type(error).__name__}: {error}")
 
 
 def _prepare(side: Any, order: WorkerOrder, workers: Workers, module: Any) -> None:
@@ -135,19 +117,12 @@ def _registered(side: Any, order: WorkerOrder, before: int) -> None:
 def _arriving(known: bool) -> Callable[[Method], Method]:
     """Observe a call that begins a step. ``known``: the scheduler's output must be known by now."""
 
-    def wrapper(original: Method) -> Method:
-        observed = within(False)(original)
+    @observing(order_of)
+    def call(order: WorkerOrder, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        step_arrived(order, known=known)
+        return original(self, *args, **named)
 
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **named: Any) -> Any:
-            order = order_of(self)
-            if order is not None:
-                step_arrived(order, known=known)
-            return observed(self, *args, **named)
-
-        return call
-
-    return wrapper
+    return lambda original: call(within(False)(original))
 
 
 def _handler_made(original: Method) -> Method:
@@ -155,7 +130,7 @@ def _handler_made(original: Method) -> Method:
         original(self, gpu_tensors, cpu_tensors, *args, **named)
         order = active_worker()
         if order is not None:
-            _carefully(order, _observe_handler, self, order, gpu_tensors, cpu_tensors)
+            carefully(order, _observe_handler, self, order, gpu_tensors, cpu_tensors)
 
     return __init__
 
@@ -193,26 +168,30 @@ def _launching(handler: Any, order: WorkerOrder, pool: int, original: Callable[.
     return launch
 
 
-def _transfer(original: Method) -> Method:
-    def transfer_async(self: Any, job_id: Any, src_spec: Any, dst_spec: Any, *args: Any, **named: Any) -> Any:
-        order = order_of(self)
-        if order is None:
-            return original(self, job_id, src_spec, dst_spec, *args, **named)
-        if active_worker() is not order:
-            order.lose("a transfer is launched outside of the calls that are known")
-        before, here.by = here.by, f"{'store' if self.gpu_to_cpu else 'load'} {job_id}"
-        setattr(self, ASKED, (src_spec, dst_spec))
-        try:
-            result = original(self, job_id, src_spec, dst_spec, *args, **named)
-        finally:
-            here.by = before
-        # Of a page that several ranks share each block is written by one of them: there may be nothing to do.
-        shared = getattr(self, "_canonical_copy_plans", None)
-        if getattr(self, ASKED) is not None and len(src_spec.block_ids) and not shared:
-            order.lose(f"a transfer did not launch its copies by {COPYING}")
-        return result
-
-    return transfer_async
+@observing(order_of)
+def _transfer(
+    order: WorkerOrder,
+    original: Method,
+    self: Any,
+    job_id: Any,
+    src_spec: Any,
+    dst_spec: Any,
+    *args: Any,
+    **named: Any,
+) -> Any:
+    if active_worker() is not order:
+        order.lose("a transfer is launched outside of the calls that are known")
+    before, here.by = here.by, f"{'store' if self.gpu_to_cpu else 'load'} {job_id}"
+    setattr(self, ASKED, (src_spec, dst_spec))
+    try:
+        result = original(self, job_id, src_spec, dst_spec, *args, **named)
+    finally:
+        here.by = before
+    # Of a page that several ranks share each block is written by one of them: there may be nothing to do.
+    shared = getattr(self, "_canonical_copy_plans", None)
+    if getattr(self, ASKED) is not None and len(src_spec.block_ids) and not shared:
+        order.lose(f"a transfer did not launch its copies by {COPYING}")
+    return result
 
 
 def _chunk(handler: Any) -> int:

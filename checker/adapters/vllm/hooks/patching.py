@@ -50,41 +50,36 @@ class Patches:
         needed: bool = True,
         absent_is_fine: bool = False,
         compiled: Compiled | None = None,
-    ) -> bool:
-        """Replace ``owner.name`` by ``wrapper(original)``; whether that was done.
+    ) -> None:
+        """Replace ``owner.name`` by ``wrapper(original)``.
 
         ``parameters``: names that the original's parameters must begin with, after ``self``. If the method is
         missing or has others, the hook counts as not checked. ``compiled``: what takes the ordinary case.
         """
         named = f"{owner.__name__.rpartition('.')[2]}.{name}"
         original = owner.__dict__.get(name)
-        if original is None:
-            if not absent_is_fine:
-                self.coverage.missing(named, "this release has no such method", needed=needed)
-            return False
-        mine = any(done[:2] == (owner, name) for done in self._undo)
-        if getattr(original, MARK, None) is not None and not mine:
-            self.coverage.missing(named, "another instrumentation is in place", needed=needed)
-            return False
-        problem = _problem(original, parameters)
-        if problem:
-            self.coverage.missing(named, problem, needed=needed)
-            return False
+        if original is None and absent_is_fine:
+            return
         static = isinstance(original, staticmethod)
-        function = original.__func__ if static else original
+        function: Any = original.__func__ if static else original
         try:
+            mine = any(done[:2] == (owner, name) for done in self._undo)
+            if original is None:
+                raise NotSeenError("this release has no such method")
+            if getattr(original, MARK, None) is not None and not mine:
+                raise NotSeenError("another instrumentation is in place")
+            _require(original, parameters)
             made = wrapper(function)
             if compiled is not None and self.compiled:
                 made = hook(compiled, function, made)
-            replaced = functools.wraps(function)(made)
         except NotSeenError as why:
             self.coverage.missing(named, str(why), needed=needed)
-            return False
+            return
+        replaced = functools.wraps(function)(made)
         setattr(replaced, MARK, function)
         setattr(owner, name, staticmethod(replaced) if static else replaced)
         self._undo.append((owner, name, original))
         self.coverage.checked(named, needed=needed)
-        return True
 
     def remove(self) -> None:
         """Put everything back, the last first."""
@@ -96,8 +91,31 @@ class Patches:
                 setattr(owner, name, original)
 
 
-def shaped(original: Method, source: str, **names: Any) -> Method | None:
-    """The function ``hook`` of ``source`` with the parameters of ``original``; None if those are any number.
+def observing(
+    observer_of: Callable[[Any], Any],
+) -> Callable[[Callable[..., Any]], Callable[[Method], Method]]:
+    """Make wrappers of functions that are given what observes an object, a method, and a call of it.
+
+    ``observer_of`` finds what observes an object; where that is None, the method is called alone.
+    """
+
+    def observed(function: Callable[..., Any]) -> Callable[[Method], Method]:
+        def wrapper(original: Method) -> Method:
+            def method(self: Any, *args: Any, **named: Any) -> Any:
+                observer = observer_of(self)
+                if observer is None:
+                    return original(self, *args, **named)
+                return function(observer, original, self, *args, **named)
+
+            return method
+
+        return wrapper
+
+    return observed
+
+
+def shaped(original: Method, source: str, **names: Any) -> Method:
+    """The function ``hook`` of ``source`` with the parameters of ``original``; NotSeenError if any number.
 
     ``source`` has ``PARAMETERS`` where they are declared, and ``original(ARGUMENTS)`` where it is called.
     Python calls such a function in half the time of one that takes ``*args, **named``.
@@ -106,7 +124,7 @@ def shaped(original: Method, source: str, **names: Any) -> Method | None:
     starred = False
     for name, parameter in inspect.signature(original).parameters.items():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            return None
+            raise NotSeenError("it takes any number of arguments")
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             starred = True
             declared.append("*")
@@ -123,13 +141,13 @@ def shaped(original: Method, source: str, **names: Any) -> Method | None:
     return hook
 
 
-def _problem(original: Any, parameters: Sequence[str]) -> str:
+def _require(original: Any, parameters: Sequence[str]) -> None:
+    """Raise NotSeenError unless the parameters of a method begin with these, after ``self``."""
     try:
         names = list(inspect.signature(original).parameters)
     except (TypeError, ValueError):
-        return "its signature cannot be read"
+        raise NotSeenError("its signature cannot be read") from None
     if names and names[0] == "self":
         names = names[1:]
     if list(parameters) != names[: len(parameters)]:
-        return f"its parameters are {', '.join(names)}, not {', '.join(parameters)}"
-    return ""
+        raise NotSeenError(f"its parameters are {', '.join(names)}, not {', '.join(parameters)}")

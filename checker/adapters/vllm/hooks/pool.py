@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.notes.note_queue import LIVELY
 from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
@@ -187,44 +187,34 @@ def _cache_full_blocks(original: Method) -> Method:
     return cache_full_blocks
 
 
-def _evict_blocks(original: Method) -> Method:
-    def evict_blocks(self: Any, block_ids: Any) -> Any:
-        tap: PoolTap | None = self._kvfence_tap
-        result = original(self, block_ids)
-        if tap is not None:
-            try:
-                blocks = self.blocks
-                lost = [slot for slot in block_ids if blocks[slot]._block_hash is None]
-                tap.note_queue.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
-            except Exception as error:
-                tap.note_queue.trouble(error)
-        return result
-
-    return evict_blocks
+_observed = observing(lambda pool: pool._kvfence_tap)
 
 
-def _reset_prefix_cache(original: Method) -> Method:
-    def reset_prefix_cache(self: Any) -> Any:
-        tap: PoolTap | None = self._kvfence_tap
-        done = original(self)
-        if tap is not None and done:
-            tap.note_queue.append((tap.stream.pool_reset, tap))
-        return done
+@_observed
+def _evict_blocks(tap: PoolTap, original: Method, self: Any, block_ids: Any) -> Any:
+    result = original(self, block_ids)
+    try:
+        lost = [slot for slot in block_ids if self.blocks[slot]._block_hash is None]
+        tap.note_queue.append((PoolTap.unlabelled, tap, lost, "not to be trusted"))
+    except Exception as error:
+        tap.note_queue.trouble(error)
+    return result
 
-    return reset_prefix_cache
+
+@_observed
+def _reset_prefix_cache(tap: PoolTap, original: Method, self: Any) -> Any:
+    done = original(self)
+    if done:
+        tap.note_queue.append((tap.stream.pool_reset, tap))
+    return done
 
 
-def _unpin_blocks(original: Method) -> Method:
-    def unpin_blocks(self: Any, blocks: Any, on_reuse: Any) -> Any:
-        tap: PoolTap | None = self._kvfence_tap
-        if tap is None:
-            return original(self, blocks, on_reuse)
-        listed = list(blocks)
-        result = original(self, listed, on_reuse)
-        tap.note_queue.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
-        return result
-
-    return unpin_blocks
+@_observed
+def _unpin_blocks(tap: PoolTap, original: Method, self: Any, blocks: Any, on_reuse: Any) -> Any:
+    listed = list(blocks)
+    result = original(self, listed, on_reuse)
+    tap.note_queue.append((PoolTap.freed, tap, listed, tap.queue.num_free_blocks))
+    return result
 
 
 def _first_block(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
@@ -241,41 +231,27 @@ def _relabels(
 ) -> Callable[[Method], Method]:
     """Observe a method that changes the first hash of the few blocks that ``concerned`` finds."""
 
-    def wrapper(original: Method) -> Method:
-        def relabel(self: Any, *args: Any, **named: Any) -> Any:
-            tap: PoolTap | None = self._kvfence_tap
-            if tap is None:
-                return original(self, *args, **named)
-            note_queue = tap.note_queue
-            try:
-                blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
-                before = [block._block_hash for block in blocks]
-            except Exception as error:
-                note_queue.trouble(error)
-                blocks, before = [], []
-            result = original(self, *args, **named)
-            try:
-                after = [block._block_hash for block in blocks]
-                lost = [
-                    block.block_id
-                    for block, was, now in zip(blocks, before, after, strict=True)
-                    if was is not None and now is None
-                ]
-                if lost:
-                    note_queue.append((PoolTap.unlabelled, tap, lost, "moved"))
-                new = [
-                    (block, now)
-                    for block, was, now in zip(blocks, before, after, strict=True)
-                    if now is not None and now != was
-                ]
-                if new:
-                    note_queue.append(
-                        (PoolTap.labelled, tap, [block for block, _ in new], [now for _, now in new])
-                    )
-            except Exception as error:
-                note_queue.trouble(error)
-            return result
+    @_observed
+    def relabel(tap: PoolTap, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        note_queue = tap.note_queue
+        try:
+            blocks = [block for block in concerned(args, named) if hasattr(block, "_block_hash")]
+            before = [block._block_hash for block in blocks]
+        except Exception as error:
+            note_queue.trouble(error)
+            blocks, before = [], []
+        result = original(self, *args, **named)
+        try:
+            changes = [(block, was, block._block_hash) for block, was in zip(blocks, before, strict=True)]
+            lost = [block.block_id for block, was, now in changes if was is not None and now is None]
+            if lost:
+                note_queue.append((PoolTap.unlabelled, tap, lost, "moved"))
+            new = [(block, now) for block, was, now in changes if now is not None and now != was]
+            if new:
+                labelled, hashes = ([each[at] for each in new] for at in (0, 1))
+                note_queue.append((PoolTap.labelled, tap, labelled, hashes))
+        except Exception as error:
+            note_queue.trouble(error)
+        return result
 
-        return relabel
-
-    return wrapper
+    return relabel

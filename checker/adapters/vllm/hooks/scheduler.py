@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any, Final, TypeAlias
 
 from kvfence.checker.adapters.vllm.hooks.engine import NOTE_QUEUE, STREAM, TABLES, UNKNOWN, Engines
-from kvfence.checker.adapters.vllm.hooks.patching import Method, NotSeenError, Patches, shaped
+from kvfence.checker.adapters.vllm.hooks.patching import Method, NotSeenError, Patches, observing, shaped
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.pool_events import PoolTap
@@ -79,13 +79,13 @@ def hook_scheduler(patches: Patches, scheduler: Any, kv_cache_manager: Any, engi
             ("request", "num_new_computed_tokens", "num_external_computed_tokens"),
         ),
     )
-    patches.wrap(manager, "free", _free_table, parameters=("request",))
+    patches.wrap(manager, "free", _in_table(True), parameters=("request",))
     patches.wrap(
         manager, "pop_blocks_for_free", _pop_blocks_for_free, parameters=("request",), absent_is_fine=True
     )
-    patches.wrap(manager, "remove_skipped_blocks", _remove_skipped_blocks, needed=False)
+    patches.wrap(manager, "remove_skipped_blocks", _in_table(False, "request_id"), needed=False)
     patches.wrap(
-        manager, "cache_blocks", _cache_blocks, parameters=("request", "num_computed_tokens"), needed=False
+        manager, "cache_blocks", _in_table(False), parameters=("request", "num_computed_tokens"), needed=False
     )
 
 
@@ -129,10 +129,7 @@ def hook(PARAMETERS):
 
 
 def _schedule(original: Method, late: Late) -> Method:
-    made = shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
-    if made is None:
-        raise NotSeenError("it takes any number of arguments")
-    return made
+    return shaped(original, _SCHEDULE, late=late, UNKNOWN=UNKNOWN)
 
 
 def _update_from_output(original: Method) -> Method:
@@ -170,69 +167,59 @@ def _settle(scheduler: Any, output: Any) -> None:
     stream.note_queue.append((stream.settle_rejected, computed))
 
 
-def _preempt_request(original: Method) -> Method:
-    def _preempt_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        if stream is None:
-            return original(self, request, *args, **named)
-        id_ = request.request_id
-        for noted in stream.noted_cursors:
-            noted.pop(id_, None)
-        stream.note_queue.append((stream.preempting, id_, int(request.num_computed_tokens)))
-        result = original(self, request, *args, **named)
-        stream.note_queue.append((stream.preempted, id_))
-        return result
-
-    return _preempt_request
+_observed = observing(lambda thing: thing._kvfence_stream or None)
+"""A scheduler or a table manager by its stream."""
 
 
-def _free_request(original: Method) -> Method:
-    def _free_request(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        if stream is not None:
-            computed = int(request.num_computed_tokens)
-            stream.note_queue.append((stream.finishing, request.request_id, request.status.name, computed))
-        return original(self, request, *args, **named)
-
-    return _free_request
-
-
-def _free_blocks(original: Method) -> Method:
-    def _free_blocks(self: Any, request: Any, *args: Any, **named: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        result = original(self, request, *args, **named)
-        if stream is not None:
-            stream.note_queue.append((stream.gone, request.request_id))
-        return result
-
-    return _free_blocks
+@_observed
+def _preempt_request(
+    stream: EngineStream, original: Method, self: Any, request: Any, *args: Any, **named: Any
+) -> Any:
+    id_ = request.request_id
+    for noted in stream.noted_cursors:
+        noted.pop(id_, None)
+    stream.note_queue.append((stream.preempting, id_, int(request.num_computed_tokens)))
+    result = original(self, request, *args, **named)
+    stream.note_queue.append((stream.preempted, id_))
+    return result
 
 
-def _reset_prefix_cache(original: Method) -> Method:
-    def reset_prefix_cache(self: Any, *args: Any, **named: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        if stream is None:
-            return original(self, *args, **named)
-        stream.note_queue.append((stream.begin_reset,))
-        done = False
-        try:
-            done = original(self, *args, **named)
-        finally:
-            with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
-            stream.note_queue.append((stream.end_reset, bool(done), with_connector))
-        return done
-
-    return reset_prefix_cache
+@_observed
+def _free_request(
+    stream: EngineStream, original: Method, self: Any, request: Any, *args: Any, **named: Any
+) -> Any:
+    computed = int(request.num_computed_tokens)
+    stream.note_queue.append((stream.finishing, request.request_id, request.status.name, computed))
+    return original(self, request, *args, **named)
 
 
-def _handle_invalid_blocks(original: Method) -> Method:
-    def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **named: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        if stream is not None:
-            stream.note_queue.append((stream.failed_blocks, set(invalid_block_ids)))
-        return original(self, invalid_block_ids, *args, **named)
+@_observed
+def _free_blocks(
+    stream: EngineStream, original: Method, self: Any, request: Any, *args: Any, **named: Any
+) -> Any:
+    result = original(self, request, *args, **named)
+    stream.note_queue.append((stream.gone, request.request_id))
+    return result
 
-    return _handle_invalid_blocks
+
+@_observed
+def _reset_prefix_cache(stream: EngineStream, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+    stream.note_queue.append((stream.begin_reset,))
+    done = False
+    try:
+        done = original(self, *args, **named)
+    finally:
+        with_connector = bool(named.get("reset_connector", args[1] if len(args) > 1 else False))
+        stream.note_queue.append((stream.end_reset, bool(done), with_connector))
+    return done
+
+
+@_observed
+def _handle_invalid_blocks(
+    stream: EngineStream, original: Method, self: Any, invalid_block_ids: Any, *args: Any, **named: Any
+) -> Any:
+    stream.note_queue.append((stream.failed_blocks, set(invalid_block_ids)))
+    return original(self, invalid_block_ids, *args, **named)
 
 
 _ALLOCATE_SLOTS = """
@@ -256,10 +243,7 @@ def hook(PARAMETERS):
 def _allocate_slots(original: Method) -> Method:
     if not {"num_new_computed_tokens", "num_external_computed_tokens"} <= set(signature(original).parameters):
         raise NotSeenError("it does not take how many tokens are computed")
-    made = shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
-    if made is None:
-        raise NotSeenError("it takes any number of arguments")
-    return made
+    return shaped(original, _ALLOCATE_SLOTS, allocated=_allocated)
 
 
 def _allocated(manager: Any, request: Any, local: int, external: int, mark: int, done: bool) -> None:
@@ -289,52 +273,28 @@ def _given(note: Any) -> int:
     return len(note[2]) if len(note) > 4 and not isinstance(note[2], int | str) else 0
 
 
-def _in_table(original: Method, self: Any, id_: str, emptied: bool, *args: Any, **named: Any) -> Any:
-    """Call ``original``, and note what it did as done by the tables of a request."""
-    stream: EngineStream = self._kvfence_stream
-    note_queue = stream.note_queue
-    mark = note_queue.begin()
-    try:
-        return original(self, *args, **named)
-    finally:
-        if emptied or note_queue.size() != mark:
-            note_queue.end(mark, (stream.table_shrunk, id_, emptied))
+def _in_table(emptied: bool, first: str = "request") -> Callable[[Method], Method]:
+    """Observe a method that takes blocks out of the tables of a request: all of them if ``emptied``.
+
+    ``first``: the name of its first argument, which is the request or its id.
+    """
+
+    @_observed
+    def call(stream: EngineStream, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        request = args[0] if args else named[first]
+        note_queue, id_ = stream.note_queue, request if isinstance(request, str) else request.request_id
+        mark = note_queue.begin()
+        try:
+            return original(self, *args, **named)
+        finally:
+            if emptied or note_queue.size() != mark:
+                note_queue.end(mark, (stream.table_shrunk, id_, emptied))
+
+    return call
 
 
-def _free_table(original: Method) -> Method:
-    def free(self: Any, request: Any) -> Any:
-        if self._kvfence_note_queue is None:
-            return original(self, request)
-        return _in_table(original, self, request.request_id, True, request)
-
-    return free
-
-
-def _pop_blocks_for_free(original: Method) -> Method:
-    def pop_blocks_for_free(self: Any, request: Any) -> Any:
-        stream: EngineStream | None = self._kvfence_stream or None
-        blocks = original(self, request)
-        if stream is not None:
-            stream.note_queue.append((stream.free_is_deferred, request.request_id, list(blocks)))
-        return blocks
-
-    return pop_blocks_for_free
-
-
-def _remove_skipped_blocks(original: Method) -> Method:
-    def remove_skipped_blocks(self: Any, request_id: Any, *args: Any, **named: Any) -> Any:
-        if self._kvfence_note_queue is None:
-            return original(self, request_id, *args, **named)
-        id_ = request_id if isinstance(request_id, str) else request_id.request_id
-        return _in_table(original, self, id_, False, request_id, *args, **named)
-
-    return remove_skipped_blocks
-
-
-def _cache_blocks(original: Method) -> Method:
-    def cache_blocks(self: Any, request: Any, num_computed_tokens: int) -> Any:
-        if self._kvfence_note_queue is None:
-            return original(self, request, num_computed_tokens)
-        return _in_table(original, self, request.request_id, False, request, num_computed_tokens)
-
-    return cache_blocks
+@_observed
+def _pop_blocks_for_free(stream: EngineStream, original: Method, self: Any, request: Any) -> Any:
+    blocks = original(self, request)
+    stream.note_queue.append((stream.free_is_deferred, request.request_id, list(blocks)))
+    return blocks

@@ -5,25 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvfence.checker.adapters.vllm.hooks.engine import STREAM, Engines
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import Compiled
-from kvfence.checker.adapters.vllm.stream.decisions import (
-    Load,
-    account_finished,
-    load_decided,
-    looked_up,
-    step_decided,
-)
+from kvfence.checker.adapters.vllm.stream import decisions, tier_ends
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
-from kvfence.checker.adapters.vllm.stream.tier_ends import (
-    ending,
-    ending_over,
-    load_over,
-    loads_reported,
-    resetting,
-    store_over,
-    stores_reported,
-)
 from kvfence.checker.adapters.vllm.stream.transfers import Tier
 
 TIER: Final = "_kvfence_tier"
@@ -69,7 +54,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _build_meta,
         parameters=("scheduler_output",),
         compiled=Compiled(
-            "build_connector_meta", (EngineStream.gather, step_decided, _meta_built), ("scheduler_output",)
+            "build_connector_meta",
+            (EngineStream.gather, decisions.step_decided, _meta_built),
+            ("scheduler_output",),
         ),
     )
     patches.wrap(
@@ -78,7 +65,9 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _update_output,
         parameters=("connector_output",),
         compiled=Compiled(
-            "update_connector_output", (loads_reported, stores_reported), ("connector_output",)
+            "update_connector_output",
+            (tier_ends.loads_reported, tier_ends.stores_reported),
+            ("connector_output",),
         ),
     )
     patches.wrap(
@@ -87,7 +76,7 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
         _process_store_event,
         parameters=("event_idx",),
         compiled=Compiled(
-            "process_store_event", (EngineStream.gather, store_over, _only_found), ("event_idx",)
+            "process_store_event", (EngineStream.gather, tier_ends.store_over, _only_found), ("event_idx",)
         ),
     )
     patches.wrap(owner, "request_finished", _finished, parameters=("request", "block_ids"))
@@ -102,6 +91,7 @@ def hook_simple(patches: Patches, module: Any, coordinator: Any, engines: Engine
             patches.wrap(kind, "find_longest_cache_hit", _find_hit)
 
 
+_observed = observing(tier_of)
 _listening: list[Tier] = []
 """The tier whose lookup is under way."""
 
@@ -134,47 +124,37 @@ def _call_marked(tier: Tier, original: Method, *args: Any) -> tuple[Any, int]:
         raise
 
 
-def _lookup(original: Method) -> Method:
-    def get_num_new_matched_tokens(self: Any, request: Any, num_computed_tokens: int) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, request, num_computed_tokens)
-        note_queue = tier.note_queue
-        tier.hits = None
-        _listening.append(tier)
-        try:
-            result, mark = _call_marked(tier, original, self, request, num_computed_tokens)
-        finally:
-            _listening.pop()
-        external = int(result[0] or 0)
-        note = (looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
-        note_queue.end(mark, note)
-        return result
-
-    return get_num_new_matched_tokens
+@_observed
+def _lookup(tier: Tier, original: Method, self: Any, request: Any, num_computed_tokens: int) -> Any:
+    tier.hits = None
+    _listening.append(tier)
+    try:
+        result, mark = _call_marked(tier, original, self, request, num_computed_tokens)
+    finally:
+        _listening.pop()
+    external = int(result[0] or 0)
+    note = (decisions.looked_up, tier, request.request_id, num_computed_tokens, external, tier.hits)
+    tier.note_queue.end(mark, note)
+    return result
 
 
-def _after_alloc(original: Method) -> Method:
-    def update_state_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, request, blocks, num_external_tokens)
-        note_queue = tier.note_queue
-        result, mark = _call_marked(tier, original, self, request, blocks, num_external_tokens)
-        id_ = request.request_id
-        load = None
-        try:
-            known = self._reqs_to_load.get(id_)
-            if known is not None:
-                meta, pool = known.transfer_meta, self.cpu_block_pool.blocks
-                cpu = list(meta.cpu_block_ids)
-                load = Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
-        except Exception as error:
-            note_queue.trouble(error)
-        note_queue.end(mark, (load_decided, tier, id_, load))
-        return result
-
-    return update_state_after_alloc
+@_observed
+def _after_alloc(
+    tier: Tier, original: Method, self: Any, request: Any, blocks: Any, num_external_tokens: int
+) -> Any:
+    result, mark = _call_marked(tier, original, self, request, blocks, num_external_tokens)
+    id_ = request.request_id
+    load = None
+    try:
+        known = self._reqs_to_load.get(id_)
+        if known is not None:
+            meta, pool = known.transfer_meta, self.cpu_block_pool.blocks
+            cpu = list(meta.cpu_block_ids)
+            load = decisions.Load(list(meta.gpu_block_ids), cpu, [pool[slot]._block_hash for slot in cpu])
+    except Exception as error:
+        tier.note_queue.trouble(error)
+    tier.note_queue.end(mark, (decisions.load_decided, tier, id_, load))
+    return result
 
 
 def _build_meta(original: Method) -> Method:
@@ -209,7 +189,7 @@ def _meta_built(tier: Tier, manager: Any, meta: Any, output: Any, mark: int) -> 
         step = _step(tier, manager, meta, output)
     except Exception as error:
         tier.note_queue.trouble(error)
-    tier.note_queue.end(mark, (step_decided, tier, *step))
+    tier.note_queue.end(mark, (decisions.step_decided, tier, *step))
 
 
 def _step(tier: Tier, manager: Any, meta: Any, output: Any) -> tuple[Any, ...]:
@@ -242,38 +222,32 @@ def _update_output(original: Method) -> Method:
             tier = tier_of(self)
             if tier is not None:
                 if received:
-                    tier.note_queue.append((loads_reported, tier, list(received)))
+                    tier.note_queue.append((tier_ends.loads_reported, tier, list(received)))
                 completed = getattr(meta, "completed_store_events", None)
                 if completed:
-                    tier.note_queue.append((stores_reported, tier, dict(completed)))
+                    tier.note_queue.append((tier_ends.stores_reported, tier, dict(completed)))
         return original(self, connector_output)
 
     return update_connector_output
 
 
-def _process_store_event(original: Method) -> Method:
-    def _process_store_event(self: Any, event_idx: int) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, event_idx)
-        note_queue = tier.note_queue
-        wanted = self._store_event_to_blocks.get(event_idx)
-        result, mark = _call_marked(tier, original, self, event_idx)
-        slots: list[int] = []
-        hashes: list[bytes | None] = []
-        try:
-            if wanted is not None:
-                slots = list(wanted.cpu_block_ids)
-                pool = self.cpu_block_pool
-                blocks = pool.blocks
-                hashes = [blocks[slot]._block_hash for slot in slots]
-                _only_found(pool.cached_block_hash_to_block, hashes)
-        except Exception as error:
-            note_queue.trouble(error)
-        note_queue.end(mark, (store_over, tier, event_idx, slots, hashes))
-        return result
-
-    return _process_store_event
+@_observed
+def _process_store_event(tier: Tier, original: Method, self: Any, event_idx: int) -> Any:
+    wanted = self._store_event_to_blocks.get(event_idx)
+    result, mark = _call_marked(tier, original, self, event_idx)
+    slots: list[int] = []
+    hashes: list[bytes | None] = []
+    try:
+        if wanted is not None:
+            slots = list(wanted.cpu_block_ids)
+            pool = self.cpu_block_pool
+            blocks = pool.blocks
+            hashes = [blocks[slot]._block_hash for slot in slots]
+            _only_found(pool.cached_block_hash_to_block, hashes)
+    except Exception as error:
+        tier.note_queue.trouble(error)
+    tier.note_queue.end(mark, (tier_ends.store_over, tier, event_idx, slots, hashes))
+    return result
 
 
 def _only_found(index: Any, hashes: list[bytes | None]) -> None:
@@ -287,31 +261,20 @@ def _only_found(index: Any, hashes: list[bytes | None]) -> None:
             hashes[at] = None
 
 
-def _cleanup_load(original: Method) -> Method:
-    def _cleanup_load_request(self: Any, req_id: str) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, req_id)
-        note_queue = tier.note_queue
-        known = self._reqs_to_load.get(req_id)
-        if known is None:
-            known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
-        computed = None if known is None else int(known.request.num_computed_tokens)
-        result, mark = _call_marked(tier, original, self, req_id)
-        note_queue.end(mark, (load_over, tier, req_id, computed))
-        return result
-
-    return _cleanup_load_request
+@_observed
+def _cleanup_load(tier: Tier, original: Method, self: Any, req_id: str) -> Any:
+    known = self._reqs_to_load.get(req_id)
+    if known is None:
+        known = getattr(self, "_abandoned_reqs_to_load", {}).get(req_id)
+    computed = None if known is None else int(known.request.num_computed_tokens)
+    result, mark = _call_marked(tier, original, self, req_id)
+    tier.note_queue.end(mark, (tier_ends.load_over, tier, req_id, computed))
+    return result
 
 
-def _finished(original: Method) -> Method:
-    def request_finished(self: Any, request: Any, block_ids: Any) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, request, block_ids)
-        return _until_ended(tier, original, self, request, block_ids, True)
-
-    return request_finished
+@_observed
+def _finished(tier: Tier, original: Method, self: Any, request: Any, block_ids: Any) -> Any:
+    return _until_ended(tier, original, self, request, block_ids, True)
 
 
 def _until_ended(
@@ -320,13 +283,13 @@ def _until_ended(
     """Call ``original``, which ends a request, and note what that takes."""
     note_queue, id_ = tier.note_queue, request.request_id
     tier.seen.pop(id_, None)
-    note_queue.append((ending, tier, id_, withdraws, _cursors(manager, id_)))
+    note_queue.append((tier_ends.ending, tier, id_, withdraws, _cursors(manager, id_)))
     storing, note_queue.storing = note_queue.storing, True
     try:
         return original(manager, request, block_ids)
     finally:
         note_queue.storing = storing
-        note_queue.append((ending_over, tier, id_, _cursors(manager, id_)))
+        note_queue.append((tier_ends.ending_over, tier, id_, _cursors(manager, id_)))
 
 
 def _cursors(manager: Any, id_: str) -> tuple[str, list[int], int] | None:
@@ -337,33 +300,23 @@ def _cursors(manager: Any, id_: str) -> tuple[str, list[int], int] | None:
     return id_, known.num_stored_blocks.copy(), int(known.request.num_computed_tokens)
 
 
-def _finished_all(original: Method) -> Method:
-    def request_finished_all_groups(self: Any, request: Any, block_ids: Any) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self, request, block_ids)
-        result = _until_ended(tier, original, self, request, block_ids, False)
-        try:
-            computed, free = int(request.num_computed_tokens), tier.tap.queue.num_free_blocks
-            tables = [list(table) for table in block_ids]
-            known = (request.request_id, request.status.name, computed, free, tables)
-            tier.note_queue.append((account_finished, tier, *known))
-        except Exception as error:
-            tier.note_queue.trouble(error)
-        return result
-
-    return request_finished_all_groups
+@_observed
+def _finished_all(tier: Tier, original: Method, self: Any, request: Any, block_ids: Any) -> Any:
+    result = _until_ended(tier, original, self, request, block_ids, False)
+    try:
+        computed, free = int(request.num_computed_tokens), tier.tap.queue.num_free_blocks
+        tables = [list(table) for table in block_ids]
+        known = (request.request_id, request.status.name, computed, free, tables)
+        tier.note_queue.append((decisions.account_finished, tier, *known))
+    except Exception as error:
+        tier.note_queue.trouble(error)
+    return result
 
 
-def _reset(original: Method) -> Method:
-    def reset(self: Any) -> Any:
-        tier = tier_of(self)
-        if tier is None:
-            return original(self)
-        tier.note_queue.append((resetting, tier))
-        try:
-            return original(self)
-        finally:
-            tier.note_queue.append((tier.stream.leave,))
-
-    return reset
+@_observed
+def _reset(tier: Tier, original: Method, self: Any) -> Any:
+    tier.note_queue.append((tier_ends.resetting, tier))
+    try:
+        return original(self)
+    finally:
+        tier.note_queue.append((tier.stream.leave,))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches
+from kvfence.checker.adapters.vllm.hooks.patching import Method, Patches, observing
 from kvfence.checker.adapters.vllm.hooks.scheduler import IN_FLIGHT
 from kvfence.checker.adapters.vllm.notes.hook_coverage import Coverage
 from kvfence.checker.adapters.vllm.stream.known_parts import unseen_orders
@@ -153,10 +153,8 @@ def hook_steps(patches: Patches, workers: Workers) -> None:
     Model runners report preemptions to a connector before they do what is hooked; the process around them
     knows the output before that.
     """
-    try:
-        process = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
-    except (ImportError, AttributeError):
-        process = None
+    process = found_in("vllm.v1.worker.worker_base", "WorkerWrapperBase")
+    other = found_in("vllm.v1.worker.gpu.kv_connector", "ActiveKVConnector")
 
     def begins(at: int, look: Callable[[], None] = lambda: None) -> Callable[[Method], Method]:
         """Observe a call that begins a step: argument ``at`` is the scheduler's output."""
@@ -180,9 +178,7 @@ def hook_steps(patches: Patches, workers: Workers) -> None:
         patches.wrap(
             runner, "_get_kv_connector_output", begins(0, workers.look), parameters=("scheduler_output",)
         )
-    try:
-        other = importlib.import_module("vllm.v1.worker.gpu.kv_connector").ActiveKVConnector
-    except (ImportError, AttributeError):
+    if other is None:
         return  # A release with one model runner only.
 
     patches.wrap(other, "pre_forward", begins(1, workers.look), parameters=("scheduler_output",))
@@ -206,26 +202,7 @@ def hook_worker(patches: Patches, workers: Workers) -> None:
         return
     modules = _modules(coverage)
 
-    def register(original: Method) -> Method:
-        def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
-            if not workers.on:
-                return original(self, kv_caches, *args, **named)
-            order = workers.new(kv_caches)
-            before = order.memories
-            try:
-                _prepare(self, order, workers, modules)
-            except Exception as error:
-                order.lose(f"{type(error).__name__}: {error}")
-            with on_behalf_of(order):
-                result = original(self, kv_caches, *args, **named)
-            try:
-                _registered(self, order, before)
-            except Exception as error:
-                order.lose(f"{type(error).__name__}: {error}")
-            return result
-
-        return register_kv_caches
-
+    register = registers(workers, lambda side, order: _prepare(side, order, workers, modules), _registered)
     patches.wrap(handler, "register_kv_caches", register, parameters=("kv_caches",))
     patches.wrap(handler, "bind_connector_metadata", _bind, parameters=("metadata",))
     patches.wrap(handler, "start_load_kv", within(False))
@@ -243,14 +220,51 @@ def hook_worker(patches: Patches, workers: Workers) -> None:
 
 
 def _class(coverage: Coverage, module: str, name: str) -> Any:
+    """The class ``name`` of ``module``; None, and reported as missing, where there is none."""
+    return getattr(coverage.module_with(module, name), name, None)
+
+
+def found_in(module: str, name: str) -> Any:
+    """What ``module`` has under ``name``; None in a release that does not have it."""
     try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        coverage.missing(name, f"{module} cannot be imported: {error}")
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
         return None
-    if found is None:
-        coverage.missing(name, f"{module} has no {name}")
-    return found
+
+
+def carefully(order: WorkerOrder, function: Callable[..., None], *args: Any) -> None:
+    """Call ``function``; an exception ends the judging of the worker."""
+    try:
+        function(*args)
+    except Exception as error:
+        order.lose(f"{type(error).__name__}: {error}")
+
+
+def registers(
+    workers: Workers,
+    prepare: Callable[[Any, WorkerOrder], None],
+    registered: Callable[[Any, WorkerOrder, int], None],
+) -> Callable[[Method], Method]:
+    """Observe the call that gives a worker side its KV caches; ``prepare`` is called before it.
+
+    After it, ``registered`` is called, with how many pools were known before.
+    """
+
+    def register(original: Method) -> Method:
+        def register_kv_caches(self: Any, kv_caches: Any, *args: Any, **named: Any) -> Any:
+            if not workers.on:
+                return original(self, kv_caches, *args, **named)
+            order = workers.new(kv_caches)
+            before = order.memories
+            carefully(order, prepare, self, order)
+            with on_behalf_of(order):
+                result = original(self, kv_caches, *args, **named)
+            carefully(order, registered, self, order, before)
+            return result
+
+        return register_kv_caches
+
+    return register
 
 
 def _modules(coverage: Coverage) -> dict[str, Any]:
@@ -319,14 +333,10 @@ def _registered(handler: Any, order: WorkerOrder, before: int) -> None:
         order.lose("no copies were prepared")
 
 
-def _bind(original: Method) -> Method:
-    def bind_connector_metadata(self: Any, metadata: Any) -> Any:
-        order = order_of(self)
-        if order is not None:
-            step_arrived(order, known=True)
-        return original(self, metadata)
-
-    return bind_connector_metadata
+@observing(order_of)
+def _bind(order: WorkerOrder, original: Method, self: Any, metadata: Any) -> Any:
+    step_arrived(order, known=True)
+    return original(self, metadata)
 
 
 def step_arrived(order: WorkerOrder, *, known: bool) -> None:
@@ -347,38 +357,26 @@ def step_arrived(order: WorkerOrder, *, known: bool) -> None:
 def within(launched: bool, after: Callable[[], None] | None = None) -> Callable[[Method], Method]:
     """Observe a call. ``launched``: the step's kernels are launched by now."""
 
-    def wrapper(original: Method) -> Method:
-        def call(self: Any, *args: Any, **named: Any) -> Any:
-            order = order_of(self)
-            if order is None:
-                return original(self, *args, **named)
-            if launched or STEP.launched:
-                order.launched()
-            with on_behalf_of(order):
-                result = original(self, *args, **named)
-            if after is not None:
-                after()
-            return result
+    @observing(order_of)
+    def call(order: WorkerOrder, original: Method, self: Any, *args: Any, **named: Any) -> Any:
+        if launched or STEP.launched:
+            order.launched()
+        with on_behalf_of(order):
+            result = original(self, *args, **named)
+        if after is not None:
+            after()
+        return result
 
-        return call
-
-    return wrapper
+    return call
 
 
 def _launch_copy(original: Method) -> Method:
     def launch_copy(
-        self: Any,
-        src_blocks: Any,
-        dst_blocks: Any,
-        is_store: bool,
-        event_idx: int,
-        events_list: Any,
-        *args: Any,
-        **named: Any,
+        self: Any, src_blocks: Any, dst_blocks: Any, is_store: bool, event_idx: int, *args: Any, **named: Any
     ) -> Any:
         here.by = f"{'store' if is_store else 'load'} {event_idx}"
         try:
-            return original(self, src_blocks, dst_blocks, is_store, event_idx, events_list, *args, **named)
+            return original(self, src_blocks, dst_blocks, is_store, event_idx, *args, **named)
         finally:
             here.by = ""
 

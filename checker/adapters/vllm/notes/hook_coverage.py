@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from typing import Any, Final
 
 CHECKED: Final = "checked"
 
@@ -25,6 +26,18 @@ class Coverage(dict[str, str]):
         self[hook] = f"not checked: {why}"
         if needed:
             self.needed.add(hook)
+
+    def module_with(self, name: str, kind: str) -> Any:
+        """The module ``name`` if it has the class ``kind``; without either the class is missing, and None."""
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            self.missing(kind, f"{name} cannot be imported: {error}")
+            return None
+        if hasattr(module, kind):
+            return module
+        self.missing(kind, f"{name} has no {kind}")
+        return None
 
     def unseen(self, message: str) -> None:
         """Record that no hook observes parts of a connector: its name, and what is not judged."""

@@ -7,6 +7,7 @@ state that every release since 0.19 keeps under the same names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
@@ -111,12 +112,8 @@ def load_decided(tier: Tier, id_: str, load: Load | None) -> None:
         transfers = tier.split("load", load.gpu, load.cpu, load.hashes)
         free = {id(item.tap): item.free for item in holds}
         dropped = [item for item in drops if item.tap is tier.tap]
-        tier.hold(
-            transfers,
-            TOUCH,
-            -1 if dropped else free.get(id(tier.tap), -1),
-            free.get(id(stream.gpu), -1),
-        )
+        free_cpu = -1 if dropped else free.get(id(tier.tap), -1)
+        tier.hold(transfers, TOUCH, free_cpu, free.get(id(stream.gpu), -1))
         for transfer in transfers:
             at = places(state, transfer)
             tier.queue(transfer, state, packed(at))
@@ -163,17 +160,10 @@ def places(state: RequestState, transfer: Transfer) -> Sequence[int]:
 # Stores.
 
 
-def step_decided(
-    tier: Tier,
-    store_event: int,
-    owners: list[str],
-    loads: list[str] | tuple[()],
-    tracked: list[tuple[str, list[int], int]],
-    scheduled_count: int,
-    free: int,
-) -> None:
-    """The metadata of a step was built: see :class:`Step`."""
-    step = Step(store_event, owners, loads, [Cursors(*each) for each in tracked], scheduled_count, free)
+def step_decided(tier: Tier, *fields: Any) -> None:
+    """The metadata of a step was built; ``fields`` are those of :class:`Step`, cursors as tuples."""
+    step = Step(*fields)
+    step = step._replace(tracked=[Cursors(*each) for each in step.tracked])
     stream = tier.stream
     items = stream.gathered()
     tier.tracked = {each.id: each for each in step.tracked}
@@ -191,7 +181,7 @@ def step_decided(
 
 
 def stores_decided(tier: Tier, step: Step, items: list[Item]) -> None:
-    """Tell the stores of a step; ``items``: what it took to prepare them."""
+    """Emit the stores of a step; ``items``: what it took to prepare them."""
     stream = tier.stream
     found = pairs(items, tier.tap, stream.gpu)
     _made_room(tier, items)
@@ -264,13 +254,9 @@ def _runs(at: Sequence[int]) -> list[tuple[int, int]]:
     """``at`` as ranges."""
     if isinstance(at, range):
         return [(at.start, at.stop)]
-    found: list[tuple[int, int]] = []
-    for place in at:
-        if found and found[-1][1] == place:
-            found[-1] = (found[-1][0], place + 1)
-        else:
-            found.append((place, place + 1))
-    return found
+    grouped = groupby(enumerate(at), lambda each: each[1] - each[0])
+    runs = [[place for _, place in run] for _, run in grouped]
+    return [(run[0], run[-1] + 1) for run in runs]
 
 
 def _made_room(tier: Tier, items: list[Item]) -> None:
@@ -305,7 +291,7 @@ def give_up(tier: Tier) -> tuple[list[Transfer], dict[str, list[int]]]:
 
 
 def account_cursors(tier: Tier, each: Cursors) -> None:
-    """Tell which blocks the connector passed over in this step, and why as far as it can be seen."""
+    """Emit which blocks the connector passed over in this step, and why as far as it can be seen."""
     state = tier.stream.requests.get(each.id)
     if state is None or each.stored == state.cursor:
         return
@@ -358,16 +344,11 @@ def _reason(tier: Tier, slot: int) -> ev.DropReason | None:
 def _drop(
     tier: Tier, state: RequestState, group: int, reasons: list[tuple[int, ev.DropReason | None]]
 ) -> None:
-    """Tell blocks that will not be stored, in runs of the same reason."""
-    run: tuple[int, int, ev.DropReason] | None = None
-    for at, why in [*reasons, (-1, None)]:
-        if run is not None and why == run[2] and at == run[1]:
-            run = (run[0], at + 1, why)
-            continue
-        if run is not None:
-            tier.stream.emit(ev.Drop(state.id, state.gen, run[0], run[1] - run[0], run[2], group))
-            state.cover(group, run[0], run[1])
-        run = None if why is None else (at, at + 1, why)
+    """Emit the blocks that will not be stored, in runs of the same reason."""
+    for why, run in groupby(reasons, lambda each: each[1]):
+        for start, end in _runs([at for at, _ in run]) if why is not None else ():
+            tier.stream.emit(ev.Drop(state.id, state.gen, start, end - start, why, group))
+            state.cover(group, start, end)
 
 
 def account_finished(

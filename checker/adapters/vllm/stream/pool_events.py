@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -42,30 +43,19 @@ def indexes(slots: Any) -> npt.NDArray[np.uint32]:
     return np.array(slots, dtype=np.uint32) if isinstance(slots, list) else np.frombuffer(slots, np.uint32)
 
 
+@dataclass(eq=False, slots=True)
 class Item:
     """Something that happened to a pool inside a call whose end says on whose behalf."""
 
-    __slots__ = ("extra", "free", "hashes", "kind", "pack", "slots", "tap")
-
-    def __init__(
-        self,
-        kind: str,
-        tap: PoolTap,
-        slots: list[int],
-        free: int = -1,
-        extra: Any = None,
-        pack: Any = None,
-        hashes: list[bytes | None] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.tap = tap
-        self.slots = slots
-        self.free = free
-        self.extra = extra
-        self.pack = packed(slots) if pack is None else pack
-        """``slots`` as an event takes them."""
-        self.hashes = hashes
-        """vLLM's hashes of these slots at that time, if they were noted."""
+    kind: str
+    tap: PoolTap
+    slots: list[int]
+    pack: Any
+    """``slots`` as an event takes them: :func:`packed`."""
+    free: int = -1
+    extra: Any = None
+    hashes: list[bytes | None] | None = None
+    """vLLM's hashes of these slots at that time, if they were noted."""
 
 
 class PoolTap(PoolIndex):
@@ -137,8 +127,8 @@ class PoolTap(PoolIndex):
                 gone_slots = gone.tolist()
                 pack_gone = gone_slots if len(gone_slots) <= FEW else gone
                 extra = self.hashes[gone].tolist() if self.stream.tiers else None
-                self.stream.add_item(Item(EVICT, self, gone_slots, extra=extra, pack=pack_gone))
-        self.stream.add_item(Item(ALLOC, self, slots, free, pack=pack))
+                self.stream.add_item(Item(EVICT, self, gone_slots, pack_gone, extra=extra))
+        self.stream.add_item(Item(ALLOC, self, slots, pack, free))
 
     def denied(self, asked: int, free: int) -> None:
         """Take in that the pool could not give ``asked`` blocks."""
@@ -150,7 +140,7 @@ class PoolTap(PoolIndex):
         if slots:
             if len(kept) != len(blocks):
                 hashes = None
-            self.stream.add_item(Item(TOUCH, self, slots, free, pack=pack, hashes=hashes))
+            self.stream.add_item(Item(TOUCH, self, slots, pack, free, None, hashes))
 
     def freed(self, blocks: list[Any], free: int) -> None:
         """Take in that a holder left ``blocks``."""
@@ -159,7 +149,7 @@ class PoolTap(PoolIndex):
             blocks = [block for block in blocks if block.pool is self.pool or block.pool is None]
         _, slots, pack = self.slots(blocks)
         if slots:
-            self.stream.add_item(Item(FREE, self, slots, free, pack=pack))
+            self.stream.add_item(Item(FREE, self, slots, pack, free))
 
     def labelled(self, blocks: list[Any], hashes: list[bytes | None]) -> None:
         """Take in that ``blocks`` are in the prefix index under ``hashes``; those without one are not."""
@@ -177,14 +167,14 @@ class PoolTap(PoolIndex):
         self.labels[where] = True
         if self.stream.tiers:
             self.hashes[where] = hashes
-        self.stream.add_item(Item(LABEL, self, slots, extra=hashes, pack=pack))
+        self.stream.add_item(Item(LABEL, self, slots, pack, extra=hashes))
 
     def unlabelled(self, slots: list[int], why: str) -> None:
         """Take in that ``slots`` left the prefix index."""
         gone = [slot for slot in slots if self.labels[slot]]
         self.labels[gone] = False
         if gone:
-            self.stream.add_item(Item(UNLABEL, self, gone, extra=why))
+            self.stream.add_item(Item(UNLABEL, self, gone, packed(gone), extra=why))
 
 
 class PoolStream:
@@ -360,4 +350,4 @@ class PoolStream:
         last = len(levels) - 1
         for place, (level, slots) in enumerate(levels.items()):
             free = item.free if place == last else -1
-            self.emit_item(Item(item.kind, item.tap, slots, free), f"ref:{level}.0")
+            self.emit_item(Item(item.kind, item.tap, slots, packed(slots), free), f"ref:{level}.0")

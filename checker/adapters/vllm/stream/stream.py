@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from kvfence.checker.adapters.vllm.notes.note_queue import ImmediateNoteQueue, NoteQueue
+from kvfence.checker.adapters.vllm.notes.note_queue import NoteQueue
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
 from kvfence.checker.adapters.vllm.stream.pool_events import OpenSink, PoolStream, PoolTap
 from kvfence.checker.ledger.state.violation import InvariantViolation
@@ -31,11 +31,7 @@ class Stream(PoolStream):
     """Emits the events of one engine to a sink, from what the hooks put on its note queue."""
 
     def __init__(
-        self,
-        open_sink: OpenSink,
-        gpu_pool: Any,
-        producer: str,
-        make_note_queue: MakeNoteQueue = ImmediateNoteQueue,
+        self, open_sink: OpenSink, gpu_pool: Any, producer: str, make_note_queue: MakeNoteQueue
     ) -> None:
         super().__init__(open_sink)
         self.producer = producer

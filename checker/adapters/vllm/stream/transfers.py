@@ -16,21 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfence.checker.adapters.vllm.notes.compiled_hooks import compiled_hooks
+from kvfence.checker.adapters.vllm.stream import pool_events as pool
 from kvfence.checker.adapters.vllm.stream.content_keys import keys_and_groups, packed_keys
 from kvfence.checker.adapters.vllm.stream.lifecycle import EngineStream
 from kvfence.checker.adapters.vllm.stream.live_request import RequestState
-from kvfence.checker.adapters.vllm.stream.pool_events import (
-    ALLOC,
-    EVICT,
-    FREE,
-    LABEL,
-    TOUCH,
-    UNLABEL,
-    Item,
-    PoolTap,
-    indexes,
-    packed,
-)
 from kvfence.spec import events as ev
 
 
@@ -56,7 +45,7 @@ class Transfer:
     ok: bool = True
 
     def __post_init__(self) -> None:
-        self.gpu_pack, self.cpu_pack = packed(self.gpu), packed(self.cpu)
+        self.gpu_pack, self.cpu_pack = pool.packed(self.gpu), pool.packed(self.cpu)
         self.holder = f"op:{self.op}.0"
         self.again = repeated(self.gpu)
 
@@ -123,7 +112,7 @@ class Tier:
         "tracked",
     )
 
-    def __init__(self, stream: EngineStream, manager: Any, tap: PoolTap) -> None:
+    def __init__(self, stream: EngineStream, manager: Any, tap: pool.PoolTap) -> None:
         self.stream = stream
         self.manager = manager
         """vLLM's: looked at in the engine's thread only."""
@@ -182,7 +171,7 @@ class Tier:
     def hold(self, transfers: list[Transfer], cpu_kind: str, free_cpu: int, free_gpu: int) -> None:
         """Emit that the transfers hold their slots: the tier's by ``cpu_kind``, the GPU's by a touch."""
         stream, last = self.stream, transfers[-1]
-        taken = ev.Alloc if cpu_kind == ALLOC else ev.Touch
+        taken = ev.Alloc if cpu_kind == pool.ALLOC else ev.Touch
         for transfer in transfers:
             free = free_cpu if transfer is last else -1
             stream.emit(taken(self.tap.name, transfer.holder, transfer.cpu_pack, free))
@@ -215,25 +204,14 @@ class Tier:
         """Emit that a transfer was decided, of blocks ``at`` of the table of ``state``."""
         transfer.state = state
         load = transfer.kind == "load"
-        gpu, cpu = transfer.gpu_pack, transfer.cpu_pack
-        self.stream.emit(
-            ev.Queue(
-                transfer.op,
-                0,
-                transfer.kind,
-                self.tap.name if load else "gpu",
-                cpu if load else gpu,
-                "gpu" if load else self.tap.name,
-                gpu if load else cpu,
-                packed_keys(transfer.keys),
-                "" if state is None else state.id,
-                0 if state is None else state.gen,
-                at,
-                transfer.group,
-            )
-        )
+        gpu, cpu = ("gpu", transfer.gpu_pack), (self.tap.name, transfer.cpu_pack)
+        source, target = (cpu, gpu) if load else (gpu, cpu)
+        whose = ("", 0) if state is None else (state.id, state.gen)
+        what = transfer.op, 0, transfer.kind
+        keys = packed_keys(transfer.keys)
+        self.stream.emit(ev.Queue(*what, *source, *target, keys, *whose, at, transfer.group))
         if not load:
-            self.storing[indexes(gpu)] += 1
+            self.storing[pool.indexes(transfer.gpu_pack)] += 1
         elif state is not None:
             state.open_loads += 1
 
@@ -262,7 +240,7 @@ class Tier:
                     if transfer.issued and not transfer.ok:
                         self.stream.load_failed(transfer.state, computed)
                 continue
-            self.storing[indexes(transfer.gpu_pack)] -= 1
+            self.storing[pool.indexes(transfer.gpu_pack)] -= 1
 
     def cancel(self, transfers: list[Transfer]) -> None:
         """Emit that transfers that were never handed to the workers were given up."""
@@ -272,15 +250,15 @@ class Tier:
         self.report(transfers, self.stream.ranks)
         self.complete(transfers)
 
-    def release(self, transfers: list[Transfer], items: list[Item]) -> None:
+    def release(self, transfers: list[Transfer], items: list[pool.Item]) -> None:
         """Emit the frees among ``items`` as those of ``transfers``, and all others as they are.
 
         What was freed and belongs to none of them is emitted as freed by the first, which does not hold it.
         """
-        cpu_items = [item for item in items if item.kind == FREE and item.tap is self.tap]
-        gpu_items = [item for item in items if item.kind == FREE and item.tap is self.stream.gpu]
+        cpu_items = [item for item in items if item.kind == pool.FREE and item.tap is self.tap]
+        gpu_items = [item for item in items if item.kind == pool.FREE and item.tap is self.stream.gpu]
         for item in items:
-            if item.kind in {EVICT, LABEL, UNLABEL}:
+            if item.kind in {pool.EVICT, pool.LABEL, pool.UNLABEL}:
                 self.stream.emit_label(item)
         if not transfers:
             self.stream.emit_unattributed(cpu_items + gpu_items)
@@ -288,7 +266,7 @@ class Tier:
         self.release_pool(transfers, cpu_items, self.tap)
         self.release_pool(transfers, gpu_items, self.stream.gpu)
 
-    def release_pool(self, transfers: list[Transfer], items: list[Item], tap: PoolTap) -> None:
+    def release_pool(self, transfers: list[Transfer], items: list[pool.Item], tap: pool.PoolTap) -> None:
         """See :meth:`release`, for one pool."""
         if not items:
             return
@@ -326,7 +304,7 @@ class Tier:
         parts = [part for part in parts if part[1]]
         for place, (holder, slots) in enumerate(parts):
             free = items[-1].free if place == len(parts) - 1 else -1
-            self.stream.emit(ev.Free(tap.name, holder, packed(slots), free))
+            self.stream.emit(ev.Free(tap.name, holder, pool.packed(slots), free))
 
     def label(self, transfers: list[Transfer], slots: list[int], found: list[bytes | None]) -> None:
         """Emit which destinations of completed stores are in the tier's index now: ``slots`` under ``found``.
@@ -337,7 +315,7 @@ class Tier:
         for transfer in transfers:
             hashes = found if transfer.cpu == slots else [by_slot.get(slot) for slot in transfer.cpu]
             if None not in hashes and hashes == transfer.hashes:
-                self.tap.remember(indexes(transfer.cpu_pack), hashes)
+                self.tap.remember(pool.indexes(transfer.cpu_pack), hashes)
                 keys = packed_keys(transfer.keys)
                 self.stream.emit(
                     ev.Label(self.tap.name, transfer.cpu_pack, keys, transfer.group, transfer.op)
@@ -348,7 +326,9 @@ class Tier:
                 continue
             some, kept = [transfer.cpu[at] for at in there], [hashes[at] for at in there]
             self.tap.remember(np.array(some, dtype=np.uint32), kept)
-            self.stream.emit_label(Item(LABEL, self.tap, some, extra=kept), transfer.op)
+            self.stream.emit_label(
+                pool.Item(pool.LABEL, self.tap, some, pool.packed(some), extra=kept), transfer.op
+            )
 
 
 def _slots(transfer: Transfer, tier: bool) -> list[int]:
@@ -359,14 +339,14 @@ def _same(left: list[int], right: list[int]) -> bool:
     return len(left) == len(right) and (left == right or sorted(left) == sorted(right))
 
 
-def pairs(items: list[Item], tap: PoolTap, gpu: PoolTap) -> list[tuple[Item, Item]]:
+def pairs(items: list[pool.Item], tap: pool.PoolTap, gpu: pool.PoolTap) -> list[tuple[pool.Item, pool.Item]]:
     """Allocations in the tier, each with the touch of as many GPU blocks that follows it."""
     found = []
-    waiting: list[Item] = []
+    waiting: list[pool.Item] = []
     for item in items:
-        if item.kind == ALLOC and item.tap is tap:
+        if item.kind == pool.ALLOC and item.tap is tap:
             waiting.append(item)
-        elif item.kind == TOUCH and item.tap is gpu and waiting:
+        elif item.kind == pool.TOUCH and item.tap is gpu and waiting:
             taken = waiting.pop(0)
             if len(taken.slots) == len(item.slots):
                 found.append((taken, item))

@@ -82,8 +82,7 @@ def event_class(base: Any) -> Any:
             event = _made(base, cls, args, named)
             if named.get("enable_timing"):
                 event._kvfence_time = base(*args, **named)
-            worker = active_worker()
-            if worker is not None:
+            if (worker := active_worker()) is not None:
                 event._kvfence_worker = worker
                 event._kvfence_id = worker.new_event(event)
             return event
@@ -93,8 +92,7 @@ def event_class(base: Any) -> Any:
                 self._kvfence_worker.gone_event(self._kvfence_id)
 
         def record(self, stream: Any = None) -> Any:
-            worker = maker_of(self)
-            if worker is not None:
+            if (worker := maker_of(self)) is not None:
                 worker.recorded(here.thread, stream, self._kvfence_id)
             time = self._kvfence_time
             if time is not None:  # First: it is over when this one is.
@@ -107,22 +105,19 @@ def event_class(base: Any) -> Any:
             return base.elapsed_time(self, end_event if time is None else time)
 
         def wait(self, stream: Any = None) -> Any:
-            worker = active_worker()
-            if worker is not None:
+            if (worker := active_worker()) is not None:
                 worker.waited(here.thread, worker.stream_of(stream), self)
             return base.wait(self) if stream is None else base.wait(self, stream)
 
         def query(self) -> Any:
             done = base.query(self)
-            worker = maker_of(self)
-            if worker is not None:
+            if (worker := maker_of(self)) is not None:
                 worker.queried(here.thread, self._kvfence_id, bool(done))
             return done
 
         def synchronize(self) -> Any:
             result = base.synchronize(self)
-            worker = maker_of(self)
-            if worker is not None:
+            if (worker := maker_of(self)) is not None:
                 worker.synchronized(here.thread, self._kvfence_id)
             return result
 
@@ -143,22 +138,19 @@ def stream_class(base: Any) -> Any:
             return stream
 
         def wait_event(self, event: Any) -> Any:
-            worker = active_worker()
-            if worker is None:
+            if (worker := active_worker()) is None:
                 return base.wait_event(self, event)
             worker.waited(here.thread, worker.stream_of(self), event)
             return _quietly(base.wait_event, self, event)
 
         def wait_stream(self, stream: Any) -> Any:
-            worker = active_worker()
-            if worker is None:
+            if (worker := active_worker()) is None:
                 return base.wait_stream(self, stream)
             worker.waited_for_stream(here.thread, worker.stream_of(self), worker.stream_of(stream))
             return _quietly(base.wait_stream, self, stream)
 
         def record_event(self, event: Any = None) -> Any:
-            worker = active_worker()
-            if worker is None:
+            if (worker := active_worker()) is None:
                 return base.record_event(self, event)
             if event is None:
                 event = worker.event_type()
@@ -167,8 +159,7 @@ def stream_class(base: Any) -> Any:
 
         def synchronize(self) -> Any:
             result = base.synchronize(self)
-            worker = active_worker()
-            if worker is not None:
+            if (worker := active_worker()) is not None:
                 worker.synchronized_stream(here.thread, worker.stream_of(self))
             return result
 
@@ -199,8 +190,7 @@ def queue_class(base: Any) -> Any:
 
     class ObservedQueue(base):  # type: ignore[misc]
         def put(self, item: Any, *args: Any, **named: Any) -> Any:
-            worker = active_worker()
-            if worker is not None:
+            if (worker := active_worker()) is not None:
                 item = _Item(worker.handed_over(here.thread), item, here.by)
             return base.put(self, item, *args, **named)
 
@@ -209,8 +199,7 @@ def queue_class(base: Any) -> Any:
             if not isinstance(found, _Item):
                 return found
             here.by = found.by
-            worker = active_worker()
-            if worker is not None:
+            if (worker := active_worker()) is not None:
                 worker.taken(here.thread, found.number)
             return found.what
 
@@ -292,8 +281,7 @@ def _platform(platform: Any) -> Any:
 def _build_params(original: Any) -> Any:
     def build_params(src_caches: Any, dst_caches: Any, stream: Any, *args: Any, **named: Any) -> Any:
         params = original(src_caches, dst_caches, stream, *args, **named)
-        worker = active_worker()
-        if worker is not None:
+        if (worker := active_worker()) is not None:
             asked = args[0] if args else named.get("src_access_order")
             worker.prepared(params, src_caches, dst_caches, stream, source_order(original, params, asked))
         return params
@@ -317,8 +305,7 @@ def source_order(build: Any, params: Any, asked: Any) -> od.SourceOrder:
 def _copy_blocks(original: Any) -> Any:
     def copy_blocks(src_block_ids: Any, dst_block_ids: Any, params: Any, *args: Any, **named: Any) -> Any:
         result = original(src_block_ids, dst_block_ids, params, *args, **named)
-        worker = active_worker()
-        if worker is not None:
+        if (worker := active_worker()) is not None:
             worker.copied(here.thread, src_block_ids, dst_block_ids, params, here.by)
         return result
 

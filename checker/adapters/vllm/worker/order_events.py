@@ -1,8 +1,9 @@
-"""Tells what a worker does as events of :mod:`kvfence.spec.order`, with a range for each slot."""
+"""Reports what a worker does as events of :mod:`kvfence.spec.order`, with a range for each slot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Final
 
 from kvfence.checker.order.slot_races import Row
@@ -36,41 +37,18 @@ class OrderEmitter:
     def forget_event(self, event: int) -> None:
         """An order trace gives each event a number of its own."""
 
-    def spawn(self, thread: int, child: int) -> None:
-        """See :class:`Spawn`."""
-        self._sink(od.Spawn(thread, child))
+    def _event(self, kind: Callable[..., od.OrderEvent], *fields: int) -> None:
+        self._sink(kind(*fields))
 
-    def put(self, thread: int, queue: int, item: int) -> None:
-        """See :class:`Put`."""
-        self._sink(od.Put(thread, queue, item))
-
-    def get(self, thread: int, queue: int, item: int) -> None:
-        """See :class:`Get`."""
-        self._sink(od.Get(thread, queue, item))
-
-    def record(self, thread: int, stream: int, event: int) -> None:
-        """See :class:`Record`."""
-        self._sink(od.Record(thread, stream, event))
-
-    def wait(self, thread: int, stream: int, event: int) -> None:
-        """See :class:`Wait`."""
-        self._sink(od.Wait(thread, stream, event))
-
-    def query(self, thread: int, event: int, done: bool) -> None:
-        """See :class:`Query`."""
-        self._sink(od.Query(thread, event, done))
-
-    def sync_event(self, thread: int, event: int) -> None:
-        """See :class:`SyncEvent`."""
-        self._sink(od.SyncEvent(thread, event))
-
-    def sync_stream(self, thread: int, stream: int) -> None:
-        """See :class:`SyncStream`."""
-        self._sink(od.SyncStream(thread, stream))
-
-    def sync_device(self, thread: int, device: int) -> None:
-        """See :class:`SyncDevice`."""
-        self._sink(od.SyncDevice(thread, device))
+    spawn = partialmethod(_event, od.Spawn)
+    put = partialmethod(_event, od.Put)
+    get = partialmethod(_event, od.Get)
+    record = partialmethod(_event, od.Record)
+    wait = partialmethod(_event, od.Wait)
+    query = partialmethod(_event, od.Query)
+    sync_event = partialmethod(_event, od.SyncEvent)
+    sync_stream = partialmethod(_event, od.SyncStream)
+    sync_device = partialmethod(_event, od.SyncDevice)
 
     def kernel(
         self, thread: int, stream: int, reads: Sequence[Row], writes: Sequence[Row], name: str, by: str = ""
@@ -80,14 +58,7 @@ class OrderEmitter:
         return 0, 0
 
     def copy(
-        self,
-        thread: int,
-        stream: int,
-        src: Row,
-        dst: Row,
-        order: od.SourceOrder = "stream",
-        name: str = "",
-        by: str = "",
+        self, thread: int, stream: int, src: Row, dst: Row, order: od.SourceOrder, name: str, by: str
     ) -> None:
         """See :class:`Copy`."""
         sources, targets = self._ranges([src]), self._ranges([dst])

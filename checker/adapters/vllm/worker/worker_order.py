@@ -7,10 +7,11 @@ happens inside ends the judging of this worker, which is then not determined.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,31 @@ QUEUE: Final = 0
 HANDED: Final = 1
 """The queue that stands for device events given to another thread by other means, in a list for instance."""
 MOST_PARAMETERS: Final = 256
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _guarded(otherwise: Any = None) -> Callable[[Function], Function]:
+    """Make a method return ``otherwise``, and end the judging of its worker, if it raises an exception."""
+
+    def wrapper(method: Function) -> Function:
+        @functools.wraps(method)
+        def call(self: WorkerOrder, *args: Any, **named: Any) -> Any:
+            if self.off:
+                return otherwise
+            try:
+                with self._lock:
+                    while self._gone:
+                        self._forget(self._gone.popleft())
+                    return method(self, *args, **named)
+            except Exception as error:
+                self.lose(f"{type(error).__name__}: {error}")
+                return otherwise
+
+        return call  # type: ignore[return-value]  # functools.wraps does not say that it is like ``method``
+
+    return wrapper
 
 
 class WorkerOrder:
@@ -86,18 +112,6 @@ class WorkerOrder:
 
     # Carefully.
 
-    def _do(self, function: Callable[..., Any], *args: Any) -> Any:
-        if self.off:
-            return None
-        try:
-            with self._lock:
-                while self._gone:
-                    self._forget(self._gone.popleft())
-                return function(*args)
-        except Exception as error:
-            self.lose(f"{type(error).__name__}: {error}")
-            return None
-
     def lose(self, why: str) -> None:
         """The order of this worker cannot be followed any further."""
         if not self.off:
@@ -138,9 +152,10 @@ class WorkerOrder:
             self._threads += 1
             return self._threads
 
+    @_guarded(0)
     def stream_of(self, stream: Any) -> int:
         """The number of ``stream``; of the current one for None."""
-        return int(self._do(self._stream_of, stream) or 0)
+        return self._stream_of(stream)
 
     def _stream_of(self, stream: Any) -> int:
         if stream is None:
@@ -179,16 +194,14 @@ class WorkerOrder:
         """How many pools are known by the address of their first layer."""
         return len(self._pools)
 
+    @_guarded(-1)
     def memory(self, caches: Any, name: str, kind: od.RegionKind, parts: int = 1) -> int:
         """:meth:`pool`, or -1 where that goes wrong."""
-        known = self._do(self.pool, caches, name, kind, parts)
-        return -1 if known is None else int(known)
+        return self.pool(caches, name, kind, parts)
 
+    @_guarded()
     def use(self, caches: Any, kinds: list[GroupKind | None]) -> None:
         """``caches`` are what steps use, by groups of ``kinds``."""
-        self._do(self._use, caches, kinds)
-
-    def _use(self, caches: Any, kinds: list[GroupKind | None]) -> None:
         tensors = list(caches.values()) if isinstance(caches, dict) else list(caches)
         slots = int(tensors[0].shape[0])
         if self.tables is None:
@@ -207,28 +220,26 @@ class WorkerOrder:
 
     # Threads and events.
 
+    @_guarded()
     def spawned(self, thread: int, child: int) -> None:
         """``thread`` starts ``child``."""
-        self._do(self._emit, "spawn", thread, child)
+        self._emit("spawn", thread, child)
 
+    @_guarded(0)
     def handed_over(self, thread: int) -> int:
         """``thread`` puts something into a queue; its number."""
-        return int(self._do(self._handed_over, thread) or 0)
-
-    def _handed_over(self, thread: int) -> int:
         self._items += 1
         self._emit("put", thread, QUEUE, self._items)
         return self._items
 
+    @_guarded()
     def taken(self, thread: int, item: int) -> None:
         """``thread`` took something out of a queue."""
-        self._do(self._emit, "get", thread, QUEUE, item)
+        self._emit("get", thread, QUEUE, item)
 
+    @_guarded()
     def recorded(self, thread: int, stream: Any, event: int) -> None:
         """``thread`` records ``event``."""
-        self._do(self._recorded, thread, stream, event)
-
-    def _recorded(self, thread: int, stream: Any, event: int) -> None:
         self._emit("record", thread, self._stream_of(stream), event)
         if thread != ENGINE:
             # Another thread can only get the event from this one, and it is given away once it is recorded.
@@ -245,56 +256,47 @@ class WorkerOrder:
             del self._given[event]
             self._emit("get", thread, HANDED, given[1])
 
+    @_guarded()
     def waited(self, thread: int, stream: int, event: Any) -> None:
         """``thread`` makes ``stream`` wait for ``event``."""
         number = getattr(event, "_kvfence_id", -1)
         if number < 0 or event._kvfence_worker is not self:
             self.lose("a stream waits for an event that nobody saw made")
             return
-        self._do(self._waited, thread, stream, number)
+        self._taken_event(thread, number)
+        self._emit("wait", thread, stream, number)
 
-    def _waited(self, thread: int, stream: int, event: int) -> None:
-        self._taken_event(thread, event)
-        self._emit("wait", thread, stream, event)
-
+    @_guarded()
     def waited_for_stream(self, thread: int, stream: int, other: int) -> None:
         """``thread`` makes ``stream`` wait for what is on ``other``."""
-        self._do(self._waited_for_stream, thread, stream, other)
-
-    def _waited_for_stream(self, thread: int, stream: int, other: int) -> None:
         self._events += 1
         self._emit("record", thread, other, self._events)
         self._emit("wait", thread, stream, self._events)
         self._forget(self._events)
 
+    @_guarded()
     def queried(self, thread: int, event: int, done: bool) -> None:
         """``thread`` asked whether ``event`` is over."""
-        self._do(self._queried, thread, event, done)
-
-    def _queried(self, thread: int, event: int, done: bool) -> None:
         self._taken_event(thread, event)
         if done:
             self._emit("query", thread, event, done)
 
+    @_guarded()
     def synchronized(self, thread: int, event: int) -> None:
         """``thread`` waited for ``event``."""
-        self._do(self._synchronized, thread, event)
-
-    def _synchronized(self, thread: int, event: int) -> None:
         self._taken_event(thread, event)
         self._emit("sync_event", thread, event)
 
+    @_guarded()
     def synchronized_stream(self, thread: int, stream: int) -> None:
         """``thread`` waited for what is on ``stream``."""
-        self._do(self._emit, "sync_stream", thread, stream)
+        self._emit("sync_stream", thread, stream)
 
     # Copies.
 
+    @_guarded()
     def prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: od.SourceOrder) -> None:
         """``params`` describe copies from ``src`` to ``dst``, which are layers by name."""
-        self._do(self._prepared, params, src, dst, stream, order)
-
-    def _prepared(self, params: Any, src: Any, dst: Any, stream: Any, order: od.SourceOrder) -> None:
         if len(self._parameters) >= MOST_PARAMETERS:
             raise ValueError(f"more than {MOST_PARAMETERS} kinds of copies")
         on_pools, self.on_pools = self.on_pools, lambda: None
@@ -302,11 +304,9 @@ class WorkerOrder:
         pools = [self.pool(caches, "cpu", "pinned") for caches in (src, dst)]
         self._parameters[id(params)] = params, pools[0], pools[1], stream, order
 
+    @_guarded()
     def copied(self, thread: int, src: Sequence[int], dst: Sequence[int], params: Any, by: str) -> None:
         """``thread`` launched a copy of the slots ``src`` to the slots ``dst``."""
-        self._do(self._copied, thread, src, dst, params, by)
-
-    def _copied(self, thread: int, src: Sequence[int], dst: Sequence[int], params: Any, by: str) -> None:
         known = self._parameters.get(id(params))
         if known is None:
             raise ValueError("a copy is launched with parameters that nobody saw made")
@@ -314,28 +314,17 @@ class WorkerOrder:
         if len(src):
             self._copy(thread, self._stream_of(stream), (source, src), (target, dst), order, by)
 
+    @_guarded()
     def transferred(
         self, thread: int, rows: Callable[[], tuple[Row, Row]], order: od.SourceOrder, by: str
     ) -> None:
         """``thread`` launched a copy on the current stream; ``rows`` says from where to where."""
-        self._do(self._transferred, thread, rows, order, by)
-
-    def _transferred(
-        self, thread: int, rows: Callable[[], tuple[Row, Row]], order: od.SourceOrder, by: str
-    ) -> None:
         source, target = rows()
         if len(source[1]):
             self._copy(thread, self._stream_of(None), source, target, order, by)
 
-    def _copy(
-        self,
-        thread: int,
-        stream: int,
-        src: tuple[int, Any],
-        dst: tuple[int, Any],
-        order: od.SourceOrder,
-        by: str,
-    ) -> None:
+    def _copy(self, thread: int, stream: int, src: Any, dst: Any, order: od.SourceOrder, by: str) -> None:
+        """Emit a copy; ``src`` and ``dst``: a pool, and its slots."""
         rows: list[Row] = [(pool, np.array(slots, np.int64)) for pool, slots in (src, dst)]
         name = "copy"
         if self.gpu in (src[0], dst[0]):
@@ -344,25 +333,21 @@ class WorkerOrder:
             self.tables.about_to_write(rows[1][1])
         self._emit("copy", thread, stream, rows[0], rows[1], order, name, by)
 
+    @_guarded()
     def touched(self, thread: int, caches: Any, slots: Slots, read: bool) -> None:
         """``thread`` itself read (or wrote) ``slots`` of the memory ``caches``."""
-        self._do(self._touched, thread, caches, slots, read)
-
-    def _touched(self, thread: int, caches: Any, slots: Slots, read: bool) -> None:
         rows: list[Row] = [(self.pool(caches, "cpu", "pinned"), slots)]
         self._emit("host", thread, rows if read else [], [] if read else rows, "disk")
 
     # Steps.
 
+    @_guarded()
     def step(self, output: Any, in_flight: int | None) -> None:
         """A step of the scheduler arrives at the worker.
 
         ``in_flight``: how many earlier steps had computed tokens that the scheduler did not know yet; None:
         it does not say. All steps before these are over: their outputs came from the device.
         """
-        self._do(self._step, output, in_flight)
-
-    def _step(self, output: Any, in_flight: int | None) -> None:
         self.caches = None
         if not self._launched:
             self._launch()
@@ -381,10 +366,11 @@ class WorkerOrder:
         self.tables.follow(output)
         self._launched = not output.num_scheduled_tokens
 
+    @_guarded()
     def launched(self) -> None:
         """The step's kernels are launched by now."""
         if not self._launched:
-            self._do(self._launch)
+            self._launch()
 
     def _launch(self) -> None:
         self._launched = True

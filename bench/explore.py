@@ -18,13 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 from _measure import RESULTS, arguments, kvlife, processor, save, today
 from peers import Found, Unusable, rumur, spin
 
+from kvfence import __version__
 from kvfence.checker.core.processes import cores
 from kvfence.checker.engines.base import Engine
 from kvfence.checker.engines.explicit.interpret import Interpret
@@ -155,7 +155,7 @@ def computer() -> dict[str, object]:
         "cores": cores(),
         "system": platform.platform(),
         "load_before": load(),
-        "kvfence": version("kvfence"),
+        "kvfence": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "compiler": compiler.partition("\n")[0],

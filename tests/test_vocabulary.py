@@ -32,6 +32,7 @@ SUBJECTS = {
     "events": "events of a trace, and of CUDA",
     "exploration": "one run of a search, in C or on a GPU",
     "liveness": "liveness properties: the engine that judges them, and when it is asked",
+    "messages": "messages between a parent and its child, and between the lanes of a diagram",
     "offloading": "vLLM's OffloadingConnector",
     "pool": "the block pool",
     "options": "the options of a command: of replay, and those that several have",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
+from kvfence import __version__
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import judged, liveness_sizes, requires_progress
 from kvfence.checker.analysis.named_specs import named_spec
@@ -285,7 +285,7 @@ def verify(
                 skipped.append(built.name)
     overall = worst([*(found.verdict for found in facts), *(Verdict.undetermined for _ in skipped)])
     return Verification(
-        version=version("kvfence"),
+        version=__version__,
         design=design if not own else machine.name if isinstance(machine, Machine) else str(machine),
         verdict=overall or Verdict.undetermined,
         expected=named.breaks,

@@ -7,11 +7,11 @@ import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from kvfence import __version__
 from kvfence.checker.cli import failures
 from kvfence.checker.cli.commands.audit import app as audit
 from kvfence.checker.core import interrupts
@@ -42,7 +42,7 @@ app.add_typer(audit, name="audit")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print_out(f"kvfence {version('kvfence')}")
+        print_out(f"kvfence {__version__}")
         raise typer.Exit
 
 

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from kvfence import __version__
 from kvfence.checker.core import interrupts
 from kvfence.checker.core.exit_codes import FAILED
 from kvfence.checker.core.foreign import ForeignExit
@@ -40,15 +40,11 @@ def _write_traceback(error: BaseException, arguments: Sequence[str]) -> str:
     import tempfile
     import traceback
 
-    try:
-        kvfence = version("kvfence")
-    except PackageNotFoundError:
-        kvfence = "of unknown version"
     text = "".join(traceback.format_exception(error))
     if len(text) > _MOST:
         text = f"{text[: _MOST // 2]}\n[...]\n{text[-_MOST // 2 :]}"
     head = (
-        f"kvfence {kvfence}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"kvfence {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
         f"command: {shlex.join(['kvfence', *arguments])}\n"
         "To report it: open an issue where kvfence came from, with this file and the input if you can.\n\n"
     )

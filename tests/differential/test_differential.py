@@ -121,7 +121,10 @@ def test_an_engine_that_crashes_or_never_ends_is_a_difference(
     how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "HANGS", 1.0)
-    place, line = "checker.engines.explicit.numpy_search:Explore.explore", "log = Log(interpreter.grounded)"
+    place, line = (
+        "checker.engines.explicit.numpy_search:Explore.explore",
+        "log = base.Log(interpreter.grounded)",
+    )
     plant(Plant("", place, line, f"{how}\n    {line}"), monkeypatch)
     tally = campaign(Wanted(SEED), cases=iter([0, 1]), shrink_seconds=0)
     (found,) = tally.findings

@@ -24,7 +24,7 @@ _PLANTS = [
         "hi > cell.hi:",
         "hi > cell.hi + 1:",
     ),
-    ("facts go too far", "spec.language.nodes:learn", "gap = 1 if", "gap = 2 if"),
+    ("facts go too far", "spec.language.nodes:learn_bounds", "gap = 1 if", "gap = 2 if"),
     (
         "a branch is turned",
         "spec.language.nodes:Graph.ite",
@@ -46,8 +46,8 @@ _PLANTS = [
     (
         "an assignment forgets the one before",
         "spec.language.state:State._write",
-        "self._now.get(function, apply(function, function.formals))",
-        "apply(function, function.formals)",
+        "self._now.get(function, ex.apply(function, function.formals))",
+        "ex.apply(function, function.formals)",
     ),
     (
         "substitution misses the condition",

@@ -6,11 +6,11 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from kvfence import __version__
 from kvfence.checker.analysis.counterexamples import counterexample
 from kvfence.checker.analysis.liveness import liveness_sizes
 from kvfence.checker.analysis.named_specs import Built, NamedSpec, named_spec
@@ -113,7 +113,7 @@ def review(
             interrupted = True
             found.append(_not_compared(name, "interrupted before it was compared"))
     out = Review(
-        version=version("kvfence"),
+        version=__version__,
         base=base,
         change=change,
         base_summary=named[0].summary,

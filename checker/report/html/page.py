@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from kvfence import __version__
 from kvfence.checker.analysis.results import Counterexample
 from kvfence.checker.analysis.review.facts import MachineReview, Review
 from kvfence.checker.report.diagrams import sequence, timeline
@@ -57,7 +57,7 @@ def page(template: str, **values: object) -> str:
         _templates()
         .get_template(template)
         .render(
-            version=version("kvfence"),
+            version=__version__,
             palette=palette(),
             policy=lambda css: page_policy([str(css), picture_style()]),
             call=call,

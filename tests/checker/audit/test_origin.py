@@ -11,7 +11,7 @@ from kvfence.checker.audit.campaign import Campaign
 from kvfence.checker.audit.cases.case import Case, Setup, Step, Submit, as_json
 from kvfence.checker.audit.cases.outcome import Outcome
 from kvfence.checker.audit.releases.fetch import Origin
-from kvfence.checker.cli.commands.audit_run import _replayed, _told
+from kvfence.checker.cli.commands.audit_run import _Report
 
 ORIGIN = Origin(
     version="9.9.9",
@@ -45,9 +45,8 @@ def test_source_wheel_and_sha256_are_in_text_and_json(
     case.write_text(as_json(Case(Setup(), (Submit(9, 1), Step(4)))))
 
     def report(output: str) -> str:
-        given = (tmp_path, output, None, ORIGIN)
-        code = _replayed(Nothing(), case, *given) if replay else _told(CAMPAIGN, Nothing(), *given)
-        assert code == 0
+        of = _Report(Nothing(), tmp_path, output, None, ORIGIN)
+        assert (of.replayed(case) if replay else of.audited(CAMPAIGN)) == 0
         return capsys.readouterr().out
 
     text = " ".join(report("text").split())

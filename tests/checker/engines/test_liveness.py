@@ -158,7 +158,7 @@ def test_too_many_states_are_undetermined() -> None:
 
 
 def test_a_machine_without_promises_is_refused() -> None:
-    with pytest.raises(CannotRun, match="silent promises nothing"):
+    with pytest.raises(CannotRun, match="silent states no liveness property"):
         check(counter("silent", value=Int(0, 1), top=1))
 
 

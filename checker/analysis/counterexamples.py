@@ -56,8 +56,8 @@ def counterexample(
     stated = _stated(machine, instance, path.name)
     owed = _violated_liveness(grounded, path.name, [interpreter.initial(), *(after for _, _, after in run)])
     if owed is not None:
-        env = {v.uid: x for v, x in zip(owed.promise.params, owed.values, strict=True)}
-        node, stated = owed.then, (owed.promise.then, env)
+        env = {v.uid: x for v, x in zip(owed.stated.params, owed.values, strict=True)}
+        node, stated = owed.then, (owed.stated.then, env)
     cells = reasons(node, at) if node is not None else set()
     sound = against
     if sound is None and machine.faults and machine.name in MACHINES:

@@ -95,7 +95,7 @@ def audit_design(driven: Reference, budget: float, seed: int, note: Note | None)
     expected = DESIGNS[driven.design].breaks if driven.design in DESIGNS else ""
     with closing(driven):
         found = campaign(driven, REFERENCE, budget=budget, seed=seed, until=expected, note=note)
-    return examined(found, None, tells_all=True)
+    return examined(found, None, emits_all=True)
 
 
 def _audit_vllm(

@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The fault of the same invariant that this one only shows once more."""
     in_control: bool = False
     """Whether the engine does the same without a connector: a fault of its own."""
-    tells_all: bool = False
+    emits_all: bool = msgspec.field(default=False, name="tells_all")
     """Whether the target emits every event that rules ask for, so that a broken rule is a fault by itself."""
 
     @property

@@ -45,23 +45,23 @@ def grounds_of(finding: Finding) -> Grounds:
     cause = finding.sighting.cause
     words = ON_THEIR_OWN.get(finding.sighting.invariant)
     alone = words is not None and words in cause and not cause.endswith(NO_FAULT)
-    if finding.sighting.evidence != "rule" or alone or finding.tells_all:
+    if finding.sighting.evidence != "rule" or alone or finding.emits_all:
         return "fault"
     return "fault" if set(finding.harm) & set(HARM) else "noted"
 
 
-def examined(campaign: Campaign, control: Control | None, *, tells_all: bool = False) -> Campaign:
+def examined(campaign: Campaign, control: Control | None, *, emits_all: bool = False) -> Campaign:
     """``campaign`` with public reports looked up, and with each finding tried without a connector.
 
-    ``tells_all``: the target emits every event that the rules ask for.
+    ``emits_all``: the target emits every event that the rules ask for.
     """
     findings = []
     for finding in campaign.findings:
         alone = control is not None and finding.key in control(finding.case).keys()  # noqa: SIM118 - a method
         report = "" if alone else report_of(finding.sighting)
-        known = {"report": report, "in_control": alone, "tells_all": tells_all}
+        known = {"report": report, "in_control": alone, "emits_all": emits_all}
         findings.append(msgspec.structs.replace(finding, **known))
-    if tells_all:
+    if emits_all:
         return msgspec.structs.replace(campaign, findings=tuple(findings))
     faults = [finding for finding in findings if grounds_of(finding) == "fault"]
     findings = [msgspec.structs.replace(finding, follows=_followed(finding, faults)) for finding in findings]

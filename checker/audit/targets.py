@@ -23,7 +23,7 @@ REFERENCE: Final = Reach(
     disk=True,
     odds={"disk": 0.45, "failures": 0.2},
     weights={"returning": 4},
-    tells_who_waits=True,
+    shows_who_waits=True,
 )
 VLLM: Final = Reach(
     ranks=(1, 2),

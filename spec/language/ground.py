@@ -66,7 +66,7 @@ class LivenessInstance:
     """A liveness property with its arguments; ``when`` is None for the beginning of a run."""
 
     def __init__(self, stated: LeadsTo, values: tuple[int, ...], when: Node | None, then: Node) -> None:
-        self.promise, self.when, self.then = stated, when, then
+        self.stated, self.when, self.then = stated, when, then
         self.name, self.values = stated.name, values
         self.args = _shown_args(stated.params, values)
 

@@ -27,5 +27,5 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """How often a case has a feature, where it is not as often as elsewhere."""
     weights: dict[str, int] = {}
     """How often a kind of traffic is drawn, where it is not as often as elsewhere."""
-    tells_who_waits: bool = False
+    shows_who_waits: bool = False
     """Whether it is known which requests wait for the connector."""

@@ -43,7 +43,7 @@ def case_of(reach: Reach, draw: random.Random) -> Case:
     kinds = [kind for kind in TRAFFIC if kind.returning or "disk" not in on or draw.random() < 0.25]
     traffic = draw.choices(kinds, [reach.weights.get(kind.name, kind.weight) for kind in kinds])[0]
     setup, longest = setup_of(reach, traffic, on, draw)
-    moments = draw.choice(_MOMENTS) if reach.tells_who_waits else 0.0
+    moments = draw.choice(_MOMENTS) if reach.shows_who_waits else 0.0
     weights = {
         "submit": draw.choice((4, 8)),
         "step": draw.choice((4, 8)),

@@ -135,9 +135,9 @@ class _Search:
         if not self._may_stop(goal)[end]:
             loop = self._loop(end, goal)
         args = ", ".join(f"{k}={v}" for k, v in p.args.items())
-        what = p.promise.doc or "what was promised never comes true"
+        what = p.stated.doc or "what the property asks for never comes true"
         steps = [self.run.instances[int(self.graph.instance[s])] for s in (*stem, *loop)]
-        path = self.run.path(steps, p.promise.id, p.name, f"{what} ({args})" if args else what)
+        path = self.run.path(steps, p.stated.id, p.name, f"{what} ({args})" if args else what)
         return replace(path, loop=len(stem))
 
     def _reached(self, begin: Truths, pending: Truths) -> tuple[Truths, dict[str, Numbers]]:

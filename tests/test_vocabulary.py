@@ -27,6 +27,7 @@ INSTEAD = {
 
 ALLOWED = {
     "tell": "the method of files",
+    "promise_sizes": "the former name of liveness_sizes, in machine files of users",
     "a_rank_that_failed_has_told_so": "a lemma; reports and proofs print its name",
     "a_question_that_is_over_has_told_its_verdict": "an invariant; reports and proofs print its name",
 }

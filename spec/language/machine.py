@@ -348,6 +348,10 @@ class Machine:
                 raise fail(f"size of {sort} is {size!r}; a sort has at least one element")
         self.liveness_at.update(sizes)
 
+    def promise_sizes(self, **sizes: int) -> None:
+        """Former name of :meth:`liveness_sizes`, kept for machine files of users."""
+        self.liveness_sizes(**sizes)
+
     def terminal(self, body: Callable[[State], Expr]) -> None:
         """Say which states may have no successor; any other state without one is a deadlock."""
         if self.terminal_states is not None:

@@ -135,7 +135,7 @@ def flips(case: Case, count: int) -> None:
 
 
 def test_one_flipped_bit_gives_the_right_counts_or_is_refused(case: Case) -> None:
-    flips(case, 30 if case.engine == "native" else 10)
+    flips(case, 60 if case.engine == "native" else 20)
 
 
 @pytest.mark.slow
@@ -197,11 +197,11 @@ def edits(case: Case, count: int, *, sealed: bool) -> int:
 
 
 def test_an_edited_index_gives_the_right_counts_or_is_refused(case: Case) -> None:
-    assert edits(case, 25 if case.engine == "native" else 10, sealed=False) > 0
+    assert edits(case, 50 if case.engine == "native" else 20, sealed=False) > 0
 
 
 def test_an_edited_index_whose_digest_was_made_right_crashes_nothing(case: Case) -> None:
-    edits(case, 25 if case.engine == "native" else 10, sealed=True)
+    edits(case, 50 if case.engine == "native" else 20, sealed=True)
 
 
 @pytest.mark.slow

@@ -61,16 +61,15 @@ def test_a_run_killed_at_once_goes_on_to_the_same_answer(kvlife: Build, tmp_path
     assert plain(resumed) == plain(whole)
 
 
-@pytest.mark.parametrize("times", [7, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_again_and_again_comes_to_the_same_answer(
-    kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    kvlife: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Children that write a checkpoint whenever they can are killed after a few milliseconds each."""
     machine, chance = kvlife(FAULTY), random.Random(15)
     whole = plain(Native().run(machine, SIZES))
     monkeypatch.setattr(engine, "SLICE", 0.0)
     notes: list[str] = []
-    for _ in range(times):
+    for _ in range(20):
         child = os.fork()
         if child == 0:
             with suppress(BaseException):

@@ -45,7 +45,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 # Counting branches doubles the time that Python takes: these tests are quick, and are those of rules and parts.
-COVERED ?= tests/spec tests/reference tests/checker/ledger tests/checker/order tests/checker/report \
+COVERED ?= tests/spec tests/reference/copy tests/reference/device_order tests/checker/ledger tests/checker/order tests/checker/report \
   tests/checker/adapters tests/checker/cli/test_verify.py tests/checker/cli/test_check.py
 coverage: .venv/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= $(COVERED)

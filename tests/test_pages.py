@@ -27,7 +27,7 @@ FILE = re.compile(r"[\w.-]+(?:/[\w .-]+)*\.(?:py|c|h|cu|cuh|md|toml|txt|in|json|
 FOLDER = re.compile(r"[\w.-]+(?:/[\w.-]+)*/")
 OF_EXAMPLES = re.compile(
     r"(FILE|DIR|NAME|CASE|RELEASE)\b|(my|mine|own|your)_?\w*\.py|(test_)?two_tier\.py|"
-    r"(connector|serving)_\w+\.py|\w+\.(jsonl|html|md|json)$|vllm/|kvfence-audit/|docs/files\.md"
+    r"(connector|serving)_\w+\.py|\w+\.(jsonl|html|json)$|vllm/|kvfence-audit/|docs/files\.md"
 )
 """Files that are a reader's own, that a command writes, or that belong to vLLM."""
 
